@@ -1,0 +1,98 @@
+# All work goes through here; uv is brought in at a fixed version, so a machine needs Python, a JDK, Maven (and Go later).
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+UV_VERSION := 0.13.8
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tiersidecar
+UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
+PYTHON ?= python3
+BIN := .venv/bin
+WITH_SERVERS := broker or server or spark or slow
+IN_EVERY_RUN := not exhaustive
+
+.PHONY: help
+help: ## This list
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: .venv/.synced ## The daemon's environment in .venv, from uv.lock
+
+.PHONY: setup-all
+setup-all: .venv/.synced-all ## The same with the spark extra (pyspark is 450 MB)
+
+.PHONY: demo
+demo: .venv/.synced ## The whole product on a real broker, in about a minute; KEEP=1 leaves it running
+	@$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
+
+.PHONY: test
+test: .venv/.synced-all ## All tests, the fast ones first
+	$(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" $(ARGS)
+	$(BIN)/pytest -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN)" $(ARGS)
+
+.PHONY: test-fast
+test-fast: .venv/.synced ## Tests without servers, in under a minute
+	$(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" $(ARGS)
+
+.PHONY: crash
+crash: .venv/.synced ## kill -9 at every point of copy, pin, trim and expiry (make test takes some)
+	$(BIN)/pytest tests/integration/test_daemon_crash.py $(ARGS)
+
+.PHONY: s3-faults
+s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3 server (make test takes some)
+	$(BIN)/pytest tests/integration/test_s3_faults.py $(ARGS)
+
+.PHONY: failover
+failover: .venv/.synced ## Kill the leader's broker in the middle of a copy, 20 times; ROUNDS=n for another count
+	TIERSIDECAR_FAILOVER_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest tests/integration/test_failover.py $(ARGS)
+
+.PHONY: lint
+lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(UV) lock --check
+
+.PHONY: format
+format: .venv/.synced ## Let ruff mend what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: bench
+bench: .venv/.synced ## NAME=copy runs benchmarks/copy.py, QUICK=1 on less data
+	@test -f "benchmarks/$(NAME).py" || { \
+	  echo "make bench NAME=x, with x one of: $$(cd benchmarks && ls *.py | sed 's/\.py$$//' | paste -sd' ')" >&2; exit 2; }
+	$(BIN)/python benchmarks/$(NAME).py $(if $(QUICK),--quick)
+
+.PHONY: lock
+lock: $(UV) ## Write uv.lock anew after a change of pyproject.toml
+	$(UV) lock
+
+.PHONY: clean
+clean: ## Remove what the other targets made here (not the downloads in the user's cache directory)
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .demo dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --inexact: an environment that has the spark extra keeps it.
+.venv/.synced: pyproject.toml uv.lock | $(UV)
+	$(UV) sync --frozen --inexact
+	@touch $@
+
+.venv/.synced-all: pyproject.toml uv.lock | $(UV)
+	$(UV) sync --frozen --all-extras
+	@touch $@ .venv/.synced
+
+# Into a directory of its own first: an interrupted install leaves nothing half done behind, two at once do not meet.
+$(UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is $$($(PYTHON) --version 2>&1): Python 3.11 or later is needed (make PYTHON=python3.12 ...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || { \
+	  echo "$(PYTHON) cannot make virtual environments: apt install python3-venv (Debian)" >&2; exit 1; }
+	@mkdir -p "$(CACHE)"
+	@scratch=$$(mktemp -d "$(CACHE)/.uv.XXXXXX"); trap 'rm -rf "$$scratch"' EXIT; \
+	  $(PYTHON) -m venv "$$scratch/uv"; \
+	  "$$scratch/uv/bin/python" -m pip install --quiet "uv==$(UV_VERSION)"; \
+	  test -x "$@" || mv -T "$$scratch/uv" "$(CACHE)/uv-$(UV_VERSION)"
