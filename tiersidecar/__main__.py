@@ -1,0 +1,5 @@
+"""``python -m tiersidecar``."""
+
+from tiersidecar.app.cli import main
+
+main()

@@ -1,0 +1,313 @@
+"""The one error tree of tiersidecar: fields first, the sentence from ``__str__``.
+
+Every error belongs to one fate, decided by its base class and nowhere else (STYLE.md, tasks and supervision):
+
+* ``RetriableError``: back off with jitter and try again;
+* ``PartitionHaltedError``: this partition is parked with its reason; the others go on;
+* ``FatalError``: the process ends non-zero.
+"""
+
+from __future__ import annotations
+
+
+class TiersidecarError(Exception):
+    """Base of all errors that tiersidecar raises on purpose."""
+
+
+class RetriableError(TiersidecarError):
+    """Something outside is away or busy: the same step may succeed later."""
+
+
+class PartitionHaltedError(TiersidecarError):
+    """One partition cannot go on without its cause being mended; no other partition is concerned."""
+
+
+class FatalError(TiersidecarError):
+    """The process must not go on: wrong configuration, wrong cluster, wrong partition count."""
+
+
+class StoreError(RetriableError):
+    """The object store did not do what was asked.  ``key`` names the object or prefix."""
+
+    def __init__(self, *, verb: str, key: str, reason: str) -> None:
+        super().__init__(verb, key, reason)
+        self.verb, self.key, self.reason = verb, key, reason
+
+    def __str__(self) -> str:
+        return f"store could not {self.verb} {self.key!r}: {self.reason}"
+
+
+class ObjectNotFoundError(StoreError):
+    """The object is not in the store."""
+
+
+class ObjectExistsError(StoreError):
+    """A conditional put found the object already there."""
+
+
+class StoreStalledError(StoreError):
+    """The object store neither answered nor failed in time, and the request was given up (U1)."""
+
+
+class SourceStalledError(RetriableError):
+    """The upload of ``key`` was given up, because what was to be stored did not come: the disk of a log dir hangs."""
+
+    def __init__(self, *, key: str, waited_s: float) -> None:
+        super().__init__(key, waited_s)
+        self.key, self.waited_s = key, waited_s
+
+    def __str__(self) -> str:
+        return f"upload of {self.key!r} was given up: reading what it is made of has not moved for {self.waited_s:g} s"
+
+
+class BrokerUnreachableError(RetriableError):
+    """The broker did not answer, or refused the connection."""
+
+    def __init__(self, *, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return f"broker at {self.address} could not be reached: {self.reason}"
+
+
+class BrokerRefusedError(RetriableError):
+    """The broker answered a request with an error code.  ``error`` is Kafka's name of it."""
+
+    def __init__(self, *, api: str, subject: str, error: str, retriable: bool = True) -> None:
+        super().__init__(api, subject, error)
+        self.api, self.subject, self.error, self.retriable = api, subject, error, retriable
+
+    def __str__(self) -> str:
+        return f"broker refused {self.api} for {self.subject}: {self.error}"
+
+
+class MetadataNotReadyError(RetriableError):
+    """Remote log metadata of the partition has not been replayed yet (S-096)."""
+
+    def __init__(self, *, subject: str) -> None:
+        super().__init__(subject)
+        self.subject = subject
+
+    def __str__(self) -> str:
+        return f"remote log metadata of {self.subject} is not ready yet"
+
+
+class PublishTimeoutError(RetriableError):
+    """A published event was not read back in time (S-092); whether it is durable is unknown."""
+
+    def __init__(self, *, subject: str, waited_ms: int) -> None:
+        super().__init__(subject, waited_ms)
+        self.subject, self.waited_ms = subject, waited_ms
+
+    def __str__(self) -> str:
+        return f"event of {self.subject} was not read back within {self.waited_ms} ms"
+
+
+class SegmentNotReadyError(RetriableError):
+    """A sealed segment lacks something that the broker is still writing, such as its producer snapshot."""
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"segment {self.path} is not ready to be copied: {self.reason}"
+
+
+class SegmentChangedError(RetriableError):
+    """The files of a segment changed while it was copied: truncated, deleted or rewritten (DESIGN.md, pin)."""
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"segment {self.path} changed while it was copied: {self.reason}"
+
+
+class PinError(RetriableError):
+    """Links to a segment could not be made or removed (docs/design/0004-pins.md)."""
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"pin {self.path}: {self.reason}"
+
+
+class QuotaExceededError(RetriableError):
+    """A read was shed because a pool or the fetch quota is exhausted (S-138, S-140)."""
+
+    def __init__(self, *, what: str, retry_after_ms: int) -> None:
+        super().__init__(what, retry_after_ms)
+        self.what, self.retry_after_ms = what, retry_after_ms
+
+    def __str__(self) -> str:
+        return f"{self.what} is exhausted: try again in {self.retry_after_ms} ms"
+
+
+class OffsetOutOfRangeError(TiersidecarError):
+    """No tier holds the offset.  ``start`` is inclusive, ``stop`` exclusive."""
+
+    def __init__(self, *, subject: str, offset: int, start: int, stop: int) -> None:
+        super().__init__(subject, offset, start, stop)
+        self.subject, self.offset, self.start, self.stop = subject, offset, start, stop
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} of {self.subject} is outside [{self.start}, {self.stop})"
+
+
+class CorruptDataError(PartitionHaltedError):
+    """Bytes that fail their own check.  ``where`` names the file or object, ``position`` the byte in it."""
+
+    def __init__(self, *, where: str, position: int, reason: str) -> None:
+        super().__init__(where, position, reason)
+        self.where, self.position, self.reason = where, position, reason
+
+    def __str__(self) -> str:
+        return f"{self.where} is corrupt at byte {self.position}: {self.reason}"
+
+
+class TruncatedDataError(CorruptDataError):
+    """Data that end in the middle of something: damage, or a file that is still being written."""
+
+
+class DataKeyError(PartitionHaltedError):
+    """The data key of a segment cannot be opened with the keys that are configured."""
+
+    def __init__(self, *, key_id: str, reason: str) -> None:
+        super().__init__(key_id, reason)
+        self.key_id, self.reason = key_id, reason
+
+    def __str__(self) -> str:
+        return f"data key under key id {self.key_id!r} cannot be opened: {self.reason}"
+
+
+class IllegalTransitionError(PartitionHaltedError):
+    """An event that the state machine forbids (DESIGN.md section 4, rule 5)."""
+
+    def __init__(self, *, segment: str, source: str, target: str) -> None:
+        super().__init__(segment, source, target)
+        self.segment, self.source, self.target = segment, source, target
+
+    def __str__(self) -> str:
+        return f"segment {self.segment} cannot go from {self.source} to {self.target}"
+
+
+class UnknownSegmentError(PartitionHaltedError):
+    """An update names a segment that no event has added (T-63)."""
+
+    def __init__(self, *, segment: str) -> None:
+        super().__init__(segment)
+        self.segment = segment
+
+    def __str__(self) -> str:
+        return f"segment {self.segment} is not known"
+
+
+class CustomMetadataTooLargeError(PartitionHaltedError):
+    """Custom metadata over ``remote.log.metadata.custom.metadata.max.bytes`` (S-040, S-296)."""
+
+    def __init__(self, *, segment: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(segment, size_bytes, limit_bytes)
+        self.segment, self.size_bytes, self.limit_bytes = segment, size_bytes, limit_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"custom metadata of segment {self.segment} has {self.size_bytes} bytes, more than the limit of "
+            f"{self.limit_bytes}: leave OBJECT_PREFIX or OBJECT_KEY out of custom.metadata.fields.include, shorten "
+            "key.prefix, or raise remote.log.metadata.custom.metadata.max.bytes"
+        )
+
+
+class UnsafeTopicError(PartitionHaltedError):
+    """The topic is set up so that tiering it could lose data, or cannot work."""
+
+    def __init__(self, *, topic: str, reason: str) -> None:
+        super().__init__(topic, reason)
+        self.topic, self.reason = topic, reason
+
+    def __str__(self) -> str:
+        return f"topic {self.topic} is not tiered: {self.reason}"
+
+
+class LogDirError(PartitionHaltedError):
+    """A log dir, or a file in it, could not be read."""
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"log dir {self.path} cannot be used: {self.reason}"
+
+
+class ConfigError(FatalError):
+    """Configuration that cannot be used; ``faults`` has one sentence per fault, all at once."""
+
+    def __init__(self, *, source: str, faults: tuple[str, ...]) -> None:
+        super().__init__(source, faults)
+        self.source, self.faults = source, faults
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.source}: {fault}" for fault in self.faults)
+
+
+class ListenError(FatalError):
+    """A service cannot listen on the address that it was given."""
+
+    def __init__(self, *, service: str, address: str, reason: str) -> None:
+        super().__init__(service, address, reason)
+        self.service, self.address, self.reason = service, address, reason
+
+    def __str__(self) -> str:
+        return f"{self.service} cannot listen on {self.address}: {self.reason}"
+
+
+class WrongClusterError(FatalError):
+    """The log dirs, the broker and the topics do not belong to one cluster or node."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"wrong cluster or node: {self.reason}"
+
+
+class AlreadyRunningError(FatalError):
+    """Another process has the role ``tier`` beside this broker; ``pid`` is what its lock file says."""
+
+    def __init__(self, *, directory: str, pid: str) -> None:
+        super().__init__(directory, pid)
+        self.directory, self.pid = directory, pid
+
+    def __str__(self) -> str:
+        return f"another tiersidecar with the role tier uses state.dir {self.directory} (pid {self.pid}): stop it first"
+
+
+class PartitionCountError(FatalError):
+    """The metadata topic has another partition count than configured (S-103)."""
+
+    def __init__(self, *, topic: str, actual: int, configured: int) -> None:
+        super().__init__(topic, actual, configured)
+        self.topic, self.actual, self.configured = topic, actual, configured
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic} has {self.actual} partitions but {self.configured} are configured: set "
+            f"remote.log.metadata.topic.num.partitions to {self.actual}; the count can never change"
+        )
+
+
+class MetadataTopicUnavailableError(FatalError):
+    """A topic of ours was out of reach for longer than an operator's limit allows (S-102)."""
+
+    def __init__(self, *, topic: str, waited_ms: int, reason: str) -> None:
+        super().__init__(topic, waited_ms, reason)
+        self.topic, self.waited_ms, self.reason = topic, waited_ms, reason
+
+    def __str__(self) -> str:
+        return f"topic {self.topic} could not be reached for {self.waited_ms} ms: {self.reason}"

@@ -1,0 +1,71 @@
+"""Identities: Kafka's Uuid, TopicIdPartition and RemoteLogSegmentId."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import NewType
+
+Uuid = NewType("Uuid", bytes)
+"""16 bytes, big endian, as Kafka writes a Uuid on the wire."""
+
+BrokerId = NewType("BrokerId", int)
+
+
+def format_uuid(uuid: Uuid) -> str:
+    """The 22 characters that Kafka prints: base64url without padding (``org.apache.kafka.common.Uuid``)."""
+    return base64.urlsafe_b64encode(uuid).rstrip(b"=").decode("ascii")
+
+
+def parse_uuid(text: str) -> Uuid:
+    """The inverse of :func:`format_uuid`.
+
+    Raises:
+        ValueError: ``text`` is not base64url of 16 bytes.
+    """
+    if "+" in text or "/" in text:  # which altchars lets pass
+        raise ValueError(f"{text!r} is not a Kafka Uuid: it is of the other base64 alphabet")
+    try:
+        raw = base64.b64decode(text.encode("ascii") + b"==", altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise ValueError(f"{text!r} is not a Kafka Uuid: {error}") from error
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a Kafka Uuid: {len(raw)} bytes instead of 16")
+    return Uuid(raw)
+
+
+def is_acceptable_random_uuid(uuid: Uuid) -> bool:
+    """Whether ``Uuid.randomUuid()`` would hand this id out: not reserved, and its text not beginning with a dash."""
+    return uuid not in _RESERVED and not format_uuid(uuid).startswith("-")
+
+
+_RESERVED = frozenset({Uuid(bytes(16)), Uuid(bytes(15) + b"\x01")})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class TopicIdPartition:
+    """One partition of one incarnation of a topic: the name may come back, the id never does."""
+
+    topic_id: Uuid
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def qualified(self) -> str:
+        """``<topic>-<topicId>/<partition>``, as object keys and logs of doubtful cases name it."""
+        return f"{self.topic}-{format_uuid(self.topic_id)}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogSegmentId:
+    """One copy attempt of one segment: a fresh ``uuid`` for every attempt (S-029)."""
+
+    topic_id_partition: TopicIdPartition
+    uuid: Uuid
+
+    def __str__(self) -> str:
+        return f"{self.topic_id_partition}:{format_uuid(self.uuid)}"

@@ -1,0 +1,333 @@
+"""Remote log metadata of one partition: a fold over its events (Kafka's RemoteLogMetadataCache; S-097 to S-101).
+
+:meth:`RemoteLogMetadataCache.apply` is the one way in; a replay of millions of records calls its two halves, :meth:`add` and
+:meth:`update`, with decoded fields instead of dataclasses.  An event that the rules forbid raises and changes nothing: the
+consumer drops and counts it, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.metadata_cache_epochs import EpochSegments
+from tiersidecar.domain.metadata_cache_fields import (
+    AddedFields,
+    RelativeEpochs,
+    UpdatedFields,
+    added_fields,
+    updated_fields,
+)
+from tiersidecar.domain.metadata_cache_image import CacheImage
+from tiersidecar.domain.metadata_cache_rows import SegmentRows
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import (
+    MetadataEvent,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
+from tiersidecar.domain.states import (
+    PARTITION_DELETE_TRANSITIONS,
+    SEGMENT_TRANSITIONS,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+)
+
+_STARTED = int(RemoteLogSegmentState.COPY_SEGMENT_STARTED)
+_FINISHED = int(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+_DELETING = int(RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+# Only an added segment is COPY_SEGMENT_STARTED: no update says so, not even of one that is.
+_UPDATES = tuple(frozenset(map(int, SEGMENT_TRANSITIONS[state])) - {_STARTED} for state in RemoteLogSegmentState)
+
+
+class _Slice(NamedTuple):
+    """One leader epoch of a segment: from ``first`` up to ``last``, both inclusive and relative to the segment's start;
+    None: up to its end."""
+
+    epoch: int
+    first: int
+    last: int | None
+    segments: EpochSegments
+
+
+class RemoteLogMetadataCache:
+    """What the events so far say of one partition's remote segments."""
+
+    __slots__ = (
+        "_epochs",
+        "_is_loaded",
+        "_maps",
+        "_maps_by_epochs",
+        "_pending",
+        "_rows",
+        "delete_state",
+        "topic_id_partition",
+    )
+
+    def __init__(self, topic_id_partition: TopicIdPartition) -> None:
+        self.topic_id_partition = topic_id_partition
+        self.delete_state: RemotePartitionDeleteState | None = None
+        self._is_loaded = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._rows = SegmentRows()
+        self._pending: set[int] = set()  # rows being copied or deleted: listed, never read
+        self._epochs: dict[int, EpochSegments] = {}
+        self._maps: list[tuple[_Slice, ...]] = []
+        self._maps_by_epochs: dict[RelativeEpochs, int] = {}
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the history before now has been applied: from then on an update of an unknown segment is an error
+        (T-63)."""
+        return self._is_loaded
+
+    def mark_loaded(self) -> None:
+        """See :attr:`is_loaded`."""
+        self._is_loaded = True
+
+    def __len__(self) -> int:
+        """Segments in any state but DELETE_SEGMENT_FINISHED."""
+        return len(self._rows)
+
+    # -- changes
+
+    def apply(self, event: MetadataEvent) -> bool:
+        """Fold ``event`` in.  False: an update of a segment that was gone before this replay began, ignored (T-63).
+
+        Raises:
+            IllegalTransitionError: the state machine forbids it; nothing changed.
+            UnknownSegmentError: an update of a segment that no event added; nothing changed.
+        """
+        match event:
+            case RemoteLogSegmentMetadata():
+                self.add(added_fields(event))
+                return True
+            case RemoteLogSegmentMetadataUpdate():
+                return self.update(updated_fields(event))
+            case RemotePartitionDeleteMetadata():
+                self._mark_deleted(event.state)
+                return True
+
+    def check(self, event: MetadataEvent) -> None:
+        """Raise as :meth:`apply` would, and change nothing.  A repeated DELETE_SEGMENT_FINISHED passes: what it asks for
+        is so already."""
+        match event:
+            case RemoteLogSegmentMetadata():
+                self._check_added(event.remote_log_segment_id.uuid, event.state)
+            case RemoteLogSegmentMetadataUpdate():
+                number = self._rows.find(event.remote_log_segment_id.uuid)
+                if number is not None:
+                    self._check_updated(number, event.state)
+                elif event.state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+                    raise UnknownSegmentError(segment=str(event.remote_log_segment_id))
+            case RemotePartitionDeleteMetadata():
+                self._check_deleted(event.state)
+
+    def add(self, fields: AddedFields) -> None:
+        """:meth:`apply` of a RemoteLogSegmentMetadata, by its fields."""
+        uuid, start, end, max_timestamp_ms, size, epochs, is_empty, broker, event_timestamp_ms, custom, state = fields
+        number = self._check_added(uuid, state)
+        epoch_map = self._maps_by_epochs.get(epochs)
+        if epoch_map is None:
+            epoch_map = self._intern(epochs)
+        row = (uuid, start, end, max_timestamp_ms, size, epoch_map, is_empty, broker, event_timestamp_ms, state)
+        if number is None:
+            number = self._rows.insert(row, custom)
+        else:
+            self._rows.replace(number, row, custom)
+        self._pending.add(number)
+
+    def update(self, fields: UpdatedFields) -> bool:
+        """:meth:`apply` of a RemoteLogSegmentMetadataUpdate, by its fields."""
+        uuid, broker, event_timestamp_ms, custom, target = fields
+        number = self._rows.find(uuid)
+        if number is None:
+            if self._is_loaded:
+                raise UnknownSegmentError(segment=self._name(uuid))
+            return False
+        self._check_updated(number, target)
+        start, end, _, epoch_map = self._rows.span(number)
+        if target == _FINISHED:
+            for _, first, last, segments in self._maps[epoch_map]:
+                segments.finish(number, start + first, end if last is None else start + last)
+            self._pending.discard(number)
+        elif target == _DELETING:
+            for _, first, _, segments in self._maps[epoch_map]:
+                if segments.withdraw(number, start + first):
+                    self._restore_superseded(segments)
+            self._pending.add(number)
+        else:
+            self._pending.discard(number)
+            self._rows.remove(number)
+            return True
+        self._rows.update(number, broker, event_timestamp_ms, custom, target)
+        return True
+
+    def _restore_superseded(self, segments: EpochSegments) -> None:
+        # By uuid, so that of equal spans every replica picks the same.
+        for number in sorted(segments.superseded, key=self._rows.uuid):
+            start, end, _, epoch_map = self._rows.span(number)
+            part = next(part for part in self._maps[epoch_map] if part.segments is segments)
+            segments.restore(number, start + part.first, end if part.last is None else start + part.last)
+
+    def _mark_deleted(self, state: RemotePartitionDeleteState) -> None:
+        self._check_deleted(state)
+        self.delete_state = state
+        if state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+            self.delete_state = None
+            self._clear()
+
+    def _intern(self, epochs: RelativeEpochs) -> int:
+        following = (*(first for _, first in epochs[1:]), None)
+        self._maps.append(
+            tuple(
+                _Slice(
+                    epoch, first, None if after is None else after - 1, self._epochs.setdefault(epoch, EpochSegments())
+                )
+                for (epoch, first), after in zip(epochs, following, strict=True)
+            )
+        )
+        self._maps_by_epochs[epochs] = len(self._maps) - 1
+        return len(self._maps) - 1
+
+    def _check_added(self, uuid: bytes, target: int) -> int | None:
+        number = self._rows.find(uuid)
+        if target != _STARTED or (number is not None and self._rows.state(number) != _STARTED):
+            raise self._illegal(uuid, None if number is None else self._rows.state(number), target)
+        return number
+
+    def _check_updated(self, number: int, target: int) -> None:
+        source = self._rows.state(number)
+        if target not in _UPDATES[source]:
+            raise self._illegal(self._rows.uuid(number), source, target)
+
+    def _check_deleted(self, target: RemotePartitionDeleteState) -> None:
+        if target not in PARTITION_DELETE_TRANSITIONS[self.delete_state]:
+            source = "none" if self.delete_state is None else self.delete_state.name
+            raise IllegalTransitionError(segment=str(self.topic_id_partition), source=source, target=target.name)
+
+    def _illegal(self, uuid: bytes, source: int | None, target: int) -> IllegalTransitionError:
+        return IllegalTransitionError(
+            segment=self._name(uuid),
+            source="none" if source is None else RemoteLogSegmentState(source).name,
+            target=RemoteLogSegmentState(target).name,
+        )
+
+    def _name(self, uuid: bytes) -> str:
+        return str(RemoteLogSegmentId(topic_id_partition=self.topic_id_partition, uuid=Uuid(uuid)))
+
+    # -- look-ups
+
+    def remote_log_segment_metadata(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The finished segment that holds ``offset`` as written in ``leader_epoch`` (S-098, T-65, T-66)."""
+        segments = self._epochs.get(leader_epoch)
+        number = None if segments is None else segments.find(offset)
+        return None if number is None else self._metadata(number)
+
+    def highest_offset_for_epoch(self, leader_epoch: int) -> int | None:
+        """Highest offset, inclusive, ever finished for the epoch (T-67)."""
+        segments = self._epochs.get(leader_epoch)
+        return None if segments is None else segments.highest_offset
+
+    def segment(self, uuid: Uuid) -> RemoteLogSegmentMetadata | None:
+        """One segment in any state but DELETE_SEGMENT_FINISHED."""
+        number = self._rows.find(uuid)
+        return None if number is None else self._metadata(number)
+
+    def list_remote_log_segments(self, leader_epoch: int | None = None) -> Iterator[RemoteLogSegmentMetadata]:
+        """Segments of one epoch or of all, ascending by start offset; of equal starts the one that is read comes first.
+
+        A walk that is interleaved with changes sees each segment as it is when reached, or not at all once it is gone.
+        """
+        numbers = sorted(self._listed(leader_epoch), key=lambda number: self._rows.span(number)[0])
+        for uuid in [self._rows.uuid(number) for number in numbers]:
+            number = self._rows.find(uuid)
+            if number is not None:
+                yield self._metadata(number)
+
+    def list_unfinished_segments(self) -> Iterator[RemoteLogSegmentMetadata]:
+        """Segments that are being copied or deleted, without a walk over the finished ones."""
+        return iter([self._metadata(number) for number in sorted(self._pending)])
+
+    def remote_log_size_bytes(self, leader_epoch: int | None = None) -> int:
+        """Sum of the listed segments' sizes."""
+        return sum(self._rows.span(number)[2] for number in self._listed(leader_epoch))
+
+    def next_segment_with_txn_index(self, leader_epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The first finished segment at or after ``offset`` in the epoch that has aborted transactions (S-157)."""
+        segments = self._epochs.get(leader_epoch, EpochSegments())
+        found = (number for number in segments.at_or_after(offset) if not self._rows.is_txn_index_empty(number))
+        number = next(found, None)
+        return None if number is None else self._metadata(number)
+
+    def _listed(self, leader_epoch: int | None) -> Iterable[int]:
+        if leader_epoch is None:
+            return self._rows.numbers()
+        segments = self._epochs.get(leader_epoch)
+        if segments is None:
+            return ()
+        pending = (number for number in sorted(self._pending) if self._is_in_epoch(number, leader_epoch))
+        return (*segments.finished_rows(), *pending)
+
+    def _is_in_epoch(self, number: int, leader_epoch: int) -> bool:
+        return any(part.epoch == leader_epoch for part in self._maps[self._rows.span(number)[3]])
+
+    def _metadata(self, number: int) -> RemoteLogSegmentMetadata:
+        uuid, start, end, max_timestamp_ms, size, epoch_map, is_empty, broker, event_timestamp_ms, state = (
+            self._rows.row(number)
+        )
+        return RemoteLogSegmentMetadata(
+            remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=self.topic_id_partition, uuid=Uuid(uuid)),
+            start_offset=Offset(start),
+            end_offset=Offset(end),
+            max_timestamp_ms=max_timestamp_ms,
+            broker_id=BrokerId(broker),
+            event_timestamp_ms=event_timestamp_ms,
+            segment_size_in_bytes=size,
+            segment_leader_epochs=tuple(
+                EpochEntry(LeaderEpoch(part.epoch), Offset(start + part.first)) for part in self._maps[epoch_map]
+            ),
+            custom_metadata=self._rows.custom(number),
+            state=RemoteLogSegmentState(state),
+            txn_index_empty=is_empty,
+        )
+
+    # -- snapshots
+
+    def image(self) -> CacheImage:
+        """Everything but the partition, as plain values; gaps among the rows are closed first."""
+        new_numbers = self._rows.compact()
+        if new_numbers:
+            for segments in self._epochs.values():
+                segments.renumber(new_numbers)
+            self._pending = {new_numbers[number] for number in self._pending}
+        rows, custom = self._rows.image()
+        return CacheImage(
+            rows=rows,
+            custom=custom,
+            epoch_maps=tuple(self._maps_by_epochs),
+            epochs=tuple(segments.image(epoch) for epoch, segments in self._epochs.items()),
+            delete_state=self.delete_state,
+        )
+
+    @classmethod
+    def from_image(cls, topic_id_partition: TopicIdPartition, image: CacheImage) -> RemoteLogMetadataCache:
+        """The inverse of :meth:`image`: a cache that answers the same.  It is not loaded yet.
+
+        Raises:
+            ValueError: the image contradicts itself.
+        """
+        cache = cls(topic_id_partition)
+        cache.delete_state = image.delete_state
+        cache._rows = SegmentRows(image.rows, image.custom)
+        cache._pending = cache._rows.unfinished(_FINISHED)
+        cache._epochs = {part.epoch: EpochSegments.from_image(part) for part in image.epochs}
+        for epochs in image.epoch_maps:
+            cache._intern(epochs)
+        return cache

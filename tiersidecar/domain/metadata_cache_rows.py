@@ -1,0 +1,127 @@
+"""Segments of one partition as packed rows: 62 bytes each, and a dataclass only when one is looked up.
+
+One bytearray rather than an array per column: an event writes one whole row, so one pack call replaces ten appends, and a
+snapshot is one copy.  Nested dataclasses cost ten times the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+
+# Segment uuid, start, end, max timestamp, size, epoch map, transaction index empty | broker, event timestamp, state.
+ROW = Struct("<16sqqqiI?iqb")
+_MUTABLE = Struct("<iqb")
+_SPAN = Struct("<qqqiI?")
+_UUID_SIZE = 16
+_MUTABLE_AT = ROW.size - _MUTABLE.size
+_STATE_AT = ROW.size - 1
+_TXN_INDEX_EMPTY_AT = _MUTABLE_AT - 1
+_UUIDS = Struct(f"<16s{ROW.size - _UUID_SIZE}x")
+
+Row = tuple[bytes, int, int, int, int, int, bool, int, int, int]
+"""The columns, in the order of :data:`ROW`."""
+
+
+class SegmentRows:
+    """Rows by number, found by segment uuid; the number of a removed row is used again."""
+
+    __slots__ = ("_custom", "_data", "_free", "_number_of")
+
+    def __init__(self, data: bytes = b"", custom: Sequence[bytes | None] | None = None) -> None:
+        self._data = bytearray(data)
+        count = len(data) // ROW.size
+        self._custom: list[bytes | None] = [None] * count if custom is None else list(custom)
+        self._number_of: dict[bytes, int] = {
+            uuid: number for number, (uuid,) in enumerate(_UUIDS.iter_unpack(self._data))
+        }
+        self._free: list[int] = []
+        if len(self._number_of) != count or len(self._custom) != count:
+            raise ValueError(f"{count} rows, {len(self._number_of)} uuids, {len(self._custom)} custom metadata")
+
+    def __len__(self) -> int:
+        return len(self._number_of)
+
+    def find(self, uuid: bytes) -> int | None:
+        """The number of a segment's row."""
+        return self._number_of.get(uuid)
+
+    def numbers(self) -> list[int]:
+        """All row numbers in use."""
+        return list(self._number_of.values())
+
+    def unfinished(self, finished: int) -> set[int]:
+        """Numbers of the rows in any state but ``finished``, right after construction."""
+        return {number for number, state in enumerate(self._data[_STATE_AT :: ROW.size]) if state != finished}
+
+    def insert(self, row: Row, custom: bytes | None) -> int:
+        """A new row for a uuid that has none."""
+        if self._free:
+            number = self._free.pop()
+            ROW.pack_into(self._data, number * ROW.size, *row)
+            self._custom[number] = custom
+        else:
+            number = len(self._custom)
+            self._data += ROW.pack(*row)
+            self._custom.append(custom)
+        self._number_of[row[0]] = number
+        return number
+
+    def replace(self, number: int, row: Row, custom: bytes | None) -> None:
+        """Write the row anew, under the same uuid."""
+        ROW.pack_into(self._data, number * ROW.size, *row)
+        self._custom[number] = custom
+
+    def update(self, number: int, broker: int, event_timestamp_ms: int, custom: bytes | None, state: int) -> None:
+        """Write what an update may change (S-117)."""
+        _MUTABLE.pack_into(self._data, number * ROW.size + _MUTABLE_AT, broker, event_timestamp_ms, state)
+        self._custom[number] = custom
+
+    def remove(self, number: int) -> None:
+        """Forget a row."""
+        del self._number_of[self.uuid(number)]
+        self._custom[number] = None
+        self._free.append(number)
+
+    def row(self, number: int) -> Row:
+        """All columns."""
+        return ROW.unpack_from(self._data, number * ROW.size)
+
+    def uuid(self, number: int) -> bytes:
+        at = number * ROW.size
+        return bytes(self._data[at : at + _UUID_SIZE])
+
+    def state(self, number: int) -> int:
+        return self._data[number * ROW.size + _STATE_AT]
+
+    def is_txn_index_empty(self, number: int) -> bool:
+        return bool(self._data[number * ROW.size + _TXN_INDEX_EMPTY_AT])
+
+    def custom(self, number: int) -> bytes | None:
+        return self._custom[number]
+
+    def span(self, number: int) -> tuple[int, int, int, int]:
+        """Start offset, end offset, size, epoch map."""
+        start, end, _, size, epoch_map, _ = _SPAN.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
+        return start, end, size, epoch_map
+
+    def compact(self) -> dict[int, int]:
+        """Close the gaps that removed rows left; the new number of each row that stays, empty when none moved."""
+        if not self._free:
+            return {}
+        kept = sorted(self._number_of.values())
+        new_numbers = {number: position for position, number in enumerate(kept)}
+        self._data = bytearray().join(self._data[n * ROW.size : (n + 1) * ROW.size] for n in kept)
+        self._custom = [self._custom[number] for number in kept]
+        self._number_of = {uuid: new_numbers[number] for uuid, number in self._number_of.items()}
+        self._free = []
+        return new_numbers
+
+    def image(self) -> tuple[bytes, tuple[bytes | None, ...] | None]:
+        """The packed rows without gaps (call :meth:`compact` first), and their custom metadata in the same order, None
+        when there is none at all."""
+        return bytes(self._data), tuple(self._custom) if any(c is not None for c in self._custom) else None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Segment uuids."""
+        return iter(self._number_of)

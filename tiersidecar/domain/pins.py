@@ -1,0 +1,102 @@
+"""Pins: what keeps a sealed segment readable after the broker deleted it (docs/design/0004-pins.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+
+
+class PinnedPartition(NamedTuple):
+    """Whose a pin is, as its file names say it: they have no room for the topic's name."""
+
+    topic_id: Uuid
+    partition: int
+
+    @classmethod
+    def of(cls, topic_id_partition: TopicIdPartition) -> PinnedPartition:
+        return cls(topic_id_partition.topic_id, topic_id_partition.partition)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """Links to the files of one sealed segment.
+
+    ``segment`` is the segment as its links show it: ``pinned``, with a ``next_base_offset``.  ``log_dir`` is the one that it
+    was pinned in.  ``leader_epochs`` are the broker's entries below the next base offset at that time; empty when
+    unreadable.  ``max_timestamp_ms`` is the last of its time index, or its time of change.  ``is_whole`` says that no
+    companion is missing that a sealed segment always has.
+    """
+
+    owner: PinnedPartition
+    log_dir: str
+    segment: LocalSegment
+    leader_epochs: tuple[EpochEntry, ...]
+    max_timestamp_ms: int
+    is_whole: bool
+
+    @property
+    def base_offset(self) -> Offset:
+        return self.segment.base_offset
+
+    @property
+    def next_base_offset(self) -> Offset:
+        """Exclusive end of its offsets."""
+        assert self.segment.next_base_offset is not None, "only sealed segments are pinned"
+        return self.segment.next_base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the .log."""
+        return self.segment.size_bytes
+
+
+class DropReason(StrEnum):
+    """Why a pin goes; the values are those of the label ``reason``."""
+
+    REMOTE = "remote"
+    TRUNCATED = "truncated"
+    EXPIRED = "expired"
+    BELOW_LOG_START = "below_log_start"
+    PARTITION_GONE = "partition_gone"
+    PINS_MAX_BYTES = "pins_max_bytes"
+    DISK_RESERVE = "disk_reserve"
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether data went that somebody may still have a right to."""
+        return self in (DropReason.PINS_MAX_BYTES, DropReason.DISK_RESERVE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpin:
+    """A pin to be dropped, and why."""
+
+    pin: Pin
+    reason: DropReason
+
+
+def with_pins(local: LocalPartition, pins: Sequence[Pin]) -> LocalPartition:
+    """The partition reaching back as far as its pins do: those that begin below the directory's first segment come first.
+    ``pins`` ascend by base offset."""
+    first = local.segments[0].base_offset
+    older = tuple(pin.segment for pin in pins if pin.base_offset < first)
+    return replace(local, segments=(*older, *local.segments)) if older else local
+
+
+def epochs_with_pins(live: Sequence[EpochEntry], pins: Sequence[Pin]) -> tuple[EpochEntry, ...]:
+    """The live leader-epoch-checkpoint, and before it what the broker has dropped from it since the pins were made.
+
+    Not a union: where pins and live file disagree, the live file counts, and what lies at or above its first entry goes.
+    """
+    lineage = Lineage()
+    for pin in pins:
+        if lineage.entries[: len(pin.leader_epochs)] != pin.leader_epochs:
+            lineage = lineage.extended_by(pin.leader_epochs)
+    return lineage.extended_by(live).entries

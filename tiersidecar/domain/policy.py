@@ -1,0 +1,67 @@
+"""How a topic is tiered: its mode and its two retentions (DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RetentionMode(StrEnum):
+    """``STRICT``: the broker keeps everything and we trim.  ``RACE``: the broker's own retention stays in charge."""
+
+    STRICT = "strict"
+    RACE = "race"
+
+
+class TieringMode(StrEnum):
+    """What the state topic may say of a topic: a retention mode, or that tiering is off.
+
+    ``DETACHED``: nothing is copied or trimmed, what is remote stays readable and expires.  ``DELETING``: all that is remote
+    goes (KIP-950's two ways).
+    """
+
+    STRICT = "strict"
+    RACE = "race"
+    DETACHED = "detached"
+    DELETING = "deleting"
+
+
+UNLIMITED = -1
+AS_TOTAL = -2
+"""``local.retention.*`` of -2: the same as the total retention (S-050)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPolicy:
+    """What the user wants of one topic.  Milliseconds and bytes per partition; -1 is without limit.
+
+    ``delete_remote``: tiering was switched off with deletion, so all that is remote goes (KIP-950).
+    """
+
+    mode: RetentionMode = RetentionMode.STRICT
+    retention_ms: int = UNLIMITED
+    retention_bytes: int = UNLIMITED
+    local_retention_ms: int = AS_TOTAL
+    local_retention_bytes: int = AS_TOTAL
+    copy_disabled: bool = False
+    delete_remote: bool = False
+    copy_lag_ms: int = 0
+    copy_lag_bytes: int = 0
+
+    @property
+    def effective_local_retention_ms(self) -> int:
+        """Never longer than the total (S-051)."""
+        return _at_most(self.local_retention_ms, self.retention_ms)
+
+    @property
+    def effective_local_retention_bytes(self) -> int:
+        """Never more than the total (S-051)."""
+        return _at_most(self.local_retention_bytes, self.retention_bytes)
+
+
+def _at_most(local: int, total: int) -> int:
+    if local == AS_TOTAL:
+        return total
+    if total == UNLIMITED:
+        return local
+    return total if local == UNLIMITED else min(local, total)
