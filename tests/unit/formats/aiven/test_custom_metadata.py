@@ -1,0 +1,77 @@
+"""Custom metadata, against the plugin's own serde (S-035, S-296)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.golden import read_json
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, read_custom_metadata, write_custom_metadata
+
+VECTORS = [
+    pytest.param(vector, id=f"{number} {' '.join(key for key in vector if key != 'hex') or 'no field'}")
+    for number, vector in enumerate(read_json("aiven-vectors.json")["custom_metadata"])
+]
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_the_bytes_are_the_plugins(vector: dict[str, Any]) -> None:
+    fields = {key: value for key, value in vector.items() if key != "hex"}
+    metadata = CustomMetadata(**fields)
+    assert write_custom_metadata(metadata).hex() == vector["hex"]
+    assert read_custom_metadata(bytes.fromhex(vector["hex"])) == metadata
+
+
+def test_no_custom_metadata_is_no_field() -> None:
+    assert read_custom_metadata(None) == CustomMetadata()
+
+
+def test_fields_of_a_later_plugin_are_passed_over() -> None:
+    assert read_custom_metadata(bytes.fromhex("02000102 0903616263")) == CustomMetadata(remote_size=1)
+
+
+metadatas = st.builds(
+    CustomMetadata,
+    remote_size=st.none() | st.integers(0, 2**63 - 1),
+    object_prefix=st.none() | st.text(max_size=300),
+    object_key=st.none() | st.text(max_size=300),
+)
+
+
+@given(metadatas)
+def test_any_fields_come_back(metadata: CustomMetadata) -> None:
+    assert read_custom_metadata(write_custom_metadata(metadata)) == metadata
+
+
+@given(metadatas, st.data())
+def test_a_cut_anywhere_is_corrupt(metadata: CustomMetadata, data: st.DataObject) -> None:
+    written = write_custom_metadata(metadata)
+    if len(written) > 1:
+        with pytest.raises(CorruptDataError):
+            read_custom_metadata(written[: data.draw(st.integers(1, len(written) - 1))])
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_fields_or_corrupt(data: bytes) -> None:
+    try:
+        assert read_custom_metadata(data) is not None
+    except CorruptDataError as error:
+        assert error.where == "custom metadata"  # noqa: PT017 - either way is right
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        pytest.param("01000102ff", "1 bytes after the last field", id="bytes after the last field"),
+        pytest.param("ffffffffffffffffffffff", "does not end", id="a count without end"),
+        pytest.param("01010302ff00", "1 bytes after|UTF-8", id="a string with surplus bytes"),
+        pytest.param("01010202ff", "not UTF-8", id="a string that is not UTF-8"),
+    ],
+)
+def test_damage_is_told(written: str, reason: str) -> None:
+    with pytest.raises(CorruptDataError, match=reason):
+        read_custom_metadata(bytes.fromhex(written))

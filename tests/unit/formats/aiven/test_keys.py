@@ -1,0 +1,136 @@
+"""Object keys: the plugin's, and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.golden import AIVEN_OBJECTS
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, parse_uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
+from tiersidecar.formats.aiven.keys import (
+    ObjectKeys,
+    ObjectKind,
+    main_path,
+    parse_object_key,
+    planned_keys,
+    recorded_keys,
+)
+
+TOPIC_ID = "OrpMwEoTQh6VZ_dz9HFK5g"
+SEGMENT_ID = RemoteLogSegmentId(
+    topic_id_partition=TopicIdPartition(topic_id=parse_uuid(TOPIC_ID), topic="plain", partition=7),
+    uuid=parse_uuid("Fxb1tabrSW6JraCWc3UWEg"),
+)
+PATH = "plain-OrpMwEoTQh6VZ_dz9HFK5g/7/00000000000000001234-Fxb1tabrSW6JraCWc3UWEg"
+
+
+def metadata(custom_metadata: bytes | None = None) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=SEGMENT_ID,
+        start_offset=Offset(1234),
+        end_offset=Offset(2000),
+        max_timestamp_ms=1,
+        broker_id=BrokerId(1),
+        event_timestamp_ms=2,
+        segment_size_in_bytes=3,
+        segment_leader_epochs=(EpochEntry(LeaderEpoch(0), Offset(1234)),),
+        custom_metadata=custom_metadata,
+    )
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        pytest.param("", id="no prefix"),
+        pytest.param("tiered/", id="a prefix with a slash"),
+        pytest.param("tiered-", id="a prefix without one is put in front as it is"),
+    ],
+)
+def test_keys_to_write_under(prefix: str) -> None:
+    keys = planned_keys(metadata(), prefix)
+    assert keys.in_upload_order == (f"{prefix}{PATH}.log", f"{prefix}{PATH}.indexes", f"{prefix}{PATH}.rsm-manifest")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "stem"),
+    [
+        pytest.param(CustomMetadata(), f"now/{PATH}", id="nothing recorded: as configured now"),
+        pytest.param(CustomMetadata(remote_size=5), f"now/{PATH}", id="only the size recorded"),
+        pytest.param(CustomMetadata(object_prefix="then/"), f"then/{PATH}", id="another prefix then"),
+        pytest.param(CustomMetadata(object_prefix=""), PATH, id="no prefix then"),
+        pytest.param(CustomMetadata(object_key="elsewhere/x"), "now/elsewhere/x", id="another path then"),
+        pytest.param(CustomMetadata(object_prefix="then/", object_key="x"), "then/x", id="prefix and path then"),
+    ],
+)
+def test_recorded_keys_count_for_log_and_indexes_only(recorded: CustomMetadata, stem: str) -> None:
+    """As in the plugin: the manifest is always looked up under the configured prefix."""
+    keys = recorded_keys(metadata(write_custom_metadata(recorded)), "now/")
+    assert keys == ObjectKeys(log=f"{stem}.log", indexes=f"{stem}.indexes", manifest=f"now/{PATH}.rsm-manifest")
+
+
+def test_unreadable_custom_metadata_names_the_segment() -> None:
+    with pytest.raises(CorruptDataError, match=f"custom metadata of {PATH} is corrupt"):
+        recorded_keys(metadata(b"\xff"))
+
+
+def test_every_key_of_the_plugin_is_understood() -> None:
+    """S-029: what reconcile needs to tell whose an object is."""
+    paths = [path for path in (AIVEN_OBJECTS / "plain").rglob("*") if path.is_file()]
+    assert len(paths) == 153
+    for path in paths:
+        key = str(path.relative_to(AIVEN_OBJECTS / "plain"))
+        parsed = parse_object_key(key)
+        assert parsed is not None
+        assert f"{main_path(parsed.segment_id, parsed.start_offset)}.{parsed.kind}" == key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(f"{PATH}.log.tmp", id="another suffix"),
+        pytest.param(f"{PATH}.LOG", id="upper case"),
+        pytest.param(PATH, id="no suffix"),
+        pytest.param(f"x/{PATH}.log", id="a directory in front"),
+        pytest.param(PATH.replace("/7/", "/07/") + ".log", id="a partition with a zero in front"),
+        pytest.param(PATH.replace("000001234", "1234") + ".log", id="an offset that is not padded"),
+        pytest.param(PATH[:-1] + "h.log", id="an id whose last character has surplus bits"),
+        pytest.param(PATH.replace(TOPIC_ID, "short") + ".log", id="no topic id"),
+        pytest.param("", id="nothing"),
+    ],
+)
+def test_other_keys_are_nobodys(key: str) -> None:
+    assert parse_object_key(key) is None
+
+
+def test_a_key_outside_the_prefix_is_nobodys() -> None:
+    assert parse_object_key(f"{PATH}.log", "tiered/") is None
+    assert parse_object_key(f"tiered/{PATH}.log", "tiered/") is not None
+
+
+uuids = st.binary(min_size=16, max_size=16).map(Uuid)
+
+
+@given(
+    st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True),
+    uuids,
+    st.integers(0, 2**31 - 1),
+    uuids,
+    st.integers(0, 2**63 - 1),
+    st.sampled_from(ObjectKind),
+    st.text(max_size=20),
+)
+def test_any_key_comes_back(
+    topic: str, topic_id: Uuid, partition: int, uuid: Uuid, offset: int, kind: ObjectKind, prefix: str
+) -> None:
+    segment_id = RemoteLogSegmentId(
+        topic_id_partition=TopicIdPartition(topic_id=topic_id, topic=topic, partition=partition), uuid=uuid
+    )
+    parsed = parse_object_key(f"{prefix}{main_path(segment_id, offset)}.{kind}", prefix)
+    assert parsed is not None
+    assert (parsed.segment_id, parsed.start_offset, parsed.kind) == (segment_id, offset, kind)

@@ -1,0 +1,105 @@
+"""Keys: ``<key.prefix><topic>-<topicId>/<partition>/<startOffset, 20 digits>-<segmentId>.<suffix>`` (``ObjectKeyFactory``).
+
+The prefix is put in front as it is: a slash only where it has one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, parse_uuid
+from tiersidecar.domain.ids import format_uuid as text_of
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
+
+
+class ObjectKind(StrEnum):
+    """The objects of a segment, by suffix, in the order in which they are put: the manifest seals it (S-283)."""
+
+    LOG = "log"
+    INDEXES = "indexes"
+    MANIFEST = "rsm-manifest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectKeys:
+    """The three keys of one segment."""
+
+    log: str
+    indexes: str
+    manifest: str
+
+    @property
+    def in_upload_order(self) -> tuple[str, str, str]:
+        return self.log, self.indexes, self.manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedObjectKey:
+    """What a key says."""
+
+    segment_id: RemoteLogSegmentId
+    start_offset: Offset
+    kind: ObjectKind
+
+
+_KEY = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<topic_id>[a-zA-Z0-9_-]{22})/(?P<partition>0|[1-9][0-9]{0,9})"
+    r"/(?P<offset>[0-9]{20})-(?P<uuid>[a-zA-Z0-9_-]{22})\.(?P<kind>log|indexes|rsm-manifest)"
+)
+
+
+def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
+    """A key without prefix and suffix."""
+    return f"{segment_id.topic_id_partition.qualified}/{start_offset:020d}-{text_of(segment_id.uuid)}"
+
+
+def planned_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> ObjectKeys:
+    """The keys to write a segment under."""
+    stem = key_prefix + main_path(metadata.remote_log_segment_id, metadata.start_offset)
+    return _keys(stem, stem)
+
+
+def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str = "") -> ObjectKeys:
+    """The keys that a segment was written under: prefix and path as its custom metadata have them, where they do.
+
+    The manifest's key never comes from there, as in the plugin: it is looked up under the configured prefix.
+
+    Raises:
+        CorruptDataError: custom metadata that cannot be read.
+    """
+    path = main_path(metadata.remote_log_segment_id, metadata.start_offset)
+    recorded = read_custom_metadata(metadata.custom_metadata, where=f"custom metadata of {path}")
+    prefix = key_prefix if recorded.object_prefix is None else recorded.object_prefix
+    return _keys(prefix + (recorded.object_key or path), key_prefix + path)
+
+
+def parse_object_key(key: str, key_prefix: str = "") -> ParsedObjectKey | None:
+    """The inverse of :func:`planned_keys`; None for a key that is not of this layout or not under the prefix."""
+    match = _KEY.fullmatch(key.removeprefix(key_prefix)) if key.startswith(key_prefix) else None
+    if match is None:
+        return None
+    try:
+        topic_id, uuid = parse_uuid(match["topic_id"]), parse_uuid(match["uuid"])
+    except ValueError:
+        return None
+    partition = TopicIdPartition(topic_id=topic_id, topic=match["topic"], partition=int(match["partition"]))
+    parsed = ParsedObjectKey(
+        segment_id=RemoteLogSegmentId(topic_id_partition=partition, uuid=uuid),
+        start_offset=Offset(int(match["offset"])),
+        kind=ObjectKind(match["kind"]),
+    )
+    # 22 characters hold 132 bits: an id whose last one does not end in zeros would be written otherwise.
+    is_canonical = key == f"{key_prefix}{main_path(parsed.segment_id, parsed.start_offset)}.{parsed.kind}"
+    return parsed if is_canonical else None
+
+
+def _keys(stem: str, manifest_stem: str) -> ObjectKeys:
+    return ObjectKeys(
+        log=f"{stem}.{ObjectKind.LOG}",
+        indexes=f"{stem}.{ObjectKind.INDEXES}",
+        manifest=f"{manifest_stem}.{ObjectKind.MANIFEST}",
+    )

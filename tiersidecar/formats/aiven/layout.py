@@ -1,0 +1,154 @@
+"""How one segment becomes three objects, and how its manifest says to read them back: the layout (DESIGN.md section 2).
+
+Nothing here holds a .log: the uploader passes each chunk through :attr:`SegmentLayout.transform`, puts what comes out, and
+asks for the small objects in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field
+
+from tiersidecar.domain.chunks import ChunkIndex
+from tiersidecar.domain.errors import DataKeyError
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, CustomMetadataField, write_custom_metadata
+from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexBlob, SegmentIndexes, build_index_blob
+from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.keys import ObjectKeys, main_path, planned_keys
+from tiersidecar.formats.aiven.manifest import Manifest, ManifestEncryption, write_manifest
+from tiersidecar.formats.aiven.transforms import (
+    AAD_SIZE,
+    DATA_KEY_SIZE,
+    DEFAULT_CHUNK_SIZE,
+    ChunkCipher,
+    TransformPlan,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEncryption:
+    """A segment's own data key and AAD, and the data key as the manifest has it."""
+
+    cipher: ChunkCipher = field(repr=False)
+    wrapped_data_key: str = field(repr=False)
+
+
+def new_segment_encryption(key_ring: KeyRing, random_bytes: Callable[[int], bytes]) -> SegmentEncryption:
+    """A fresh data key and AAD, wrapped by the ring's active key."""
+    # Two draws: were the AAD part of the data key, the manifest would tell it.
+    data_key, aad = random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE)
+    cipher = ChunkCipher(data_key, aad)
+    return SegmentEncryption(cipher=cipher, wrapped_data_key=key_ring.wrap(data_key, random_bytes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentLayout:
+    """The plan for one segment, made before its first byte is read."""
+
+    metadata: RemoteLogSegmentMetadata
+    keys: ObjectKeys
+    transform: TransformPlan
+    encryption: SegmentEncryption | None
+    key_prefix: str
+    custom_metadata_fields: Set[CustomMetadataField]
+    kafka_version: tuple[int, int]
+
+    @property
+    def chunk_count(self) -> int:
+        return self.transform.chunk_count(self.metadata.segment_size_in_bytes)
+
+    @property
+    def fixed_chunk_index(self) -> ChunkIndex | None:
+        """The chunk index, where the transform lets it be known beforehand; else None."""
+        return self.transform.fixed_chunk_index(self.metadata.segment_size_in_bytes)
+
+    def chunk_index(self, transformed_sizes: Sequence[int]) -> ChunkIndex:
+        """The chunk index from the sizes of all stored chunks, in order.
+
+        Raises:
+            ValueError: they are not the chunks of this segment.
+        """
+        return self.transform.chunk_index(self.metadata.segment_size_in_bytes, transformed_sizes)
+
+    def index_blob(self, artefacts: IndexArtefacts, ivs: Sequence[bytes] = ()) -> IndexBlob:
+        """The ``.indexes`` object; with encryption ``ivs`` has one for each kind of index."""
+        return build_index_blob(artefacts, self.transform.cipher, ivs)
+
+    def manifest(self, chunk_index: ChunkIndex, indexes: SegmentIndexes) -> bytes:
+        """The ``.rsm-manifest`` object."""
+        encryption = None
+        if self.encryption is not None:
+            encryption = ManifestEncryption(data_key=self.encryption.wrapped_data_key, aad=self.encryption.cipher.aad)
+        return write_manifest(
+            metadata=self.metadata,
+            chunk_index=chunk_index,
+            indexes=indexes,
+            compression=self.transform.compression,
+            encryption=encryption,
+            kafka_version=self.kafka_version,
+        )
+
+    def custom_metadata(self, object_sizes: Iterable[int]) -> bytes | None:
+        """What COPY_SEGMENT_FINISHED bears, from the sizes of the three objects; None when no field is wanted."""
+        wanted = self.custom_metadata_fields
+        if not wanted:
+            return None
+        path = main_path(self.metadata.remote_log_segment_id, self.metadata.start_offset)
+        return write_custom_metadata(
+            CustomMetadata(
+                remote_size=sum(object_sizes) if CustomMetadataField.REMOTE_SIZE in wanted else None,
+                object_prefix=self.key_prefix if CustomMetadataField.OBJECT_PREFIX in wanted else None,
+                object_key=path if CustomMetadataField.OBJECT_KEY in wanted else None,
+            )
+        )
+
+
+def plan_objects(
+    *,
+    metadata: RemoteLogSegmentMetadata,
+    key_prefix: str = "",
+    chunk_size: int = DEFAULT_CHUNK_SIZE,
+    compression: bool = False,
+    encryption: SegmentEncryption | None = None,
+    custom_metadata_fields: Set[CustomMetadataField] = frozenset(),
+    kafka_version: tuple[int, int] = (4, 3),
+) -> SegmentLayout:
+    """The layout of the segment that ``metadata``, its COPY_SEGMENT_STARTED event, tells of.
+
+    ``kafka_version`` is the (major, minor) of the brokers that are to read the segment natively one day.
+    """
+    cipher = None if encryption is None else encryption.cipher
+    return SegmentLayout(
+        metadata=metadata,
+        keys=planned_keys(metadata, key_prefix),
+        transform=TransformPlan(chunk_size=chunk_size, compression=compression, cipher=cipher),
+        encryption=encryption,
+        key_prefix=key_prefix,
+        custom_metadata_fields=frozenset(custom_metadata_fields),
+        kafka_version=kafka_version,
+    )
+
+
+def reading_plan(manifest: Manifest, key_ring: KeyRing | None) -> TransformPlan:
+    """How to open the chunks and indexes that ``manifest`` tells of.
+
+    Raises:
+        DataKeyError: encrypted, and the ring cannot open the data key.
+    """
+    cipher = None
+    if manifest.encryption is not None:
+        if key_ring is None:
+            key_id = manifest.encryption.data_key.partition(":")[0]
+            raise DataKeyError(key_id=key_id, reason="encryption is not configured here")
+        cipher = _cipher(key_ring.unwrap(manifest.encryption.data_key), manifest.encryption)
+    return TransformPlan(
+        chunk_size=manifest.chunk_index.original_chunk_size, compression=manifest.compression, cipher=cipher
+    )
+
+
+def _cipher(data_key: bytes, encryption: ManifestEncryption) -> ChunkCipher:
+    try:
+        return ChunkCipher(data_key, encryption.aad)
+    except ValueError as error:
+        raise DataKeyError(key_id=encryption.data_key.partition(":")[0], reason=str(error)) from error

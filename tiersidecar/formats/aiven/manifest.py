@@ -1,0 +1,225 @@
+"""The ``.rsm-manifest``: compact JSON in a fixed order, no newline at the end (``SegmentManifestV1``).
+
+It is written last and so seals a segment.  ``eventTimestampMs`` is that of COPY_SEGMENT_STARTED.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from tiersidecar.domain.chunks import ChunkIndex
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, format_uuid, parse_uuid
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.chunk_index import chunk_index_document, parse_chunk_index
+from tiersidecar.formats.aiven.index_blob import IndexKind, SegmentIndexes
+from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
+
+_VERSION = "1"
+_ALWAYS = tuple(kind for kind in IndexKind if kind is not IndexKind.TRANSACTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestEncryption:
+    """``data_key`` is wrapped, ``<key id>:<base64>``."""
+
+    data_key: str = field(repr=False)
+    aad: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestSegment:
+    """What a manifest repeats of its segment's metadata.  Nothing is read by it: the metadata topic is the truth."""
+
+    remote_log_segment_id: RemoteLogSegmentId
+    start_offset: Offset
+    end_offset: Offset
+    max_timestamp_ms: int
+    broker_id: int
+    event_timestamp_ms: int
+    segment_leader_epochs: tuple[EpochEntry, ...]
+    txn_index_empty: bool | None
+    """None where the manifest does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """How to read a segment's objects."""
+
+    chunk_index: ChunkIndex
+    indexes: SegmentIndexes
+    compression: bool
+    encryption: ManifestEncryption | None = None
+    segment: ManifestSegment | None = None
+
+
+def write_manifest(
+    *,
+    metadata: RemoteLogSegmentMetadata,
+    chunk_index: ChunkIndex,
+    indexes: SegmentIndexes,
+    compression: bool,
+    encryption: ManifestEncryption | None = None,
+    kafka_version: tuple[int, int] = (4, 3),
+) -> bytes:
+    """The bytes that the plugin under brokers of ``kafka_version`` writes."""
+    document: dict[str, object] = {
+        "version": _VERSION,
+        "chunkIndex": chunk_index_document(chunk_index),
+        "segmentIndexes": {kind.value: _range_document(indexes.range_of(kind)) for kind in IndexKind},
+        "compression": compression,
+    }
+    if encryption is not None:
+        aad = base64.b64encode(encryption.aad).decode("ascii")
+        document["encryption"] = {"dataKey": encryption.data_key, "aad": aad}
+    segment = _segment_document(metadata)
+    if knows_txn_index_empty(kafka_version):
+        segment["txnIdxEmpty"] = metadata.txn_index_empty
+    document["remoteLogSegmentMetadata"] = segment
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def read_manifest(data: bytes, *, where: str = "manifest") -> Manifest:
+    """The manifest; keys that we do not know are passed over.
+
+    Raises:
+        CorruptDataError: naming what is missing or wrong.
+    """
+    try:
+        document = _Fields(json.loads(data), where, "")
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptDataError(where=where, position=0, reason=f"not JSON: {error}") from error
+    version = document.text("version")
+    if version != _VERSION:
+        raise document.fault("version", f"is {version!r}, we know only {_VERSION!r}")
+    return Manifest(
+        chunk_index=parse_chunk_index(document.get("chunkIndex"), where=where),
+        indexes=_read_indexes(document.nested("segmentIndexes")),
+        compression=document.boolean("compression"),
+        encryption=None if document.get("encryption") is None else _read_encryption(document.nested("encryption")),
+        segment=None
+        if document.get("remoteLogSegmentMetadata") is None
+        else _read_segment(document.nested("remoteLogSegmentMetadata")),
+    )
+
+
+def _range_document(byte_range: ByteRange | None) -> dict[str, int] | None:
+    return None if byte_range is None else {"position": byte_range.start, "size": len(byte_range)}
+
+
+def _segment_document(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
+    partition = metadata.topic_id_partition
+    return {
+        "remoteLogSegmentId": {
+            "topicIdPartition": {
+                "topicId": format_uuid(partition.topic_id),
+                "topicPartition": {"topic": partition.topic, "partition": partition.partition},
+            },
+            "id": format_uuid(metadata.remote_log_segment_id.uuid),
+        },
+        "startOffset": metadata.start_offset,
+        "endOffset": metadata.end_offset,
+        "maxTimestampMs": metadata.max_timestamp_ms,
+        "brokerId": metadata.broker_id,
+        "eventTimestampMs": metadata.event_timestamp_ms,
+        "segmentLeaderEpochs": {str(epoch): offset for epoch, offset in metadata.segment_leader_epochs},
+    }
+
+
+class _Fields:
+    """Typed access to a JSON object that names what is wrong."""
+
+    def __init__(self, document: object, where: str, path: str) -> None:
+        self._where, self._path = where, path
+        if not isinstance(document, Mapping):
+            raise CorruptDataError(where=where, position=0, reason=f"{path.strip('.') or 'manifest'} is not an object")
+        self._document = cast("Mapping[str, object]", document)
+
+    def get(self, key: str) -> object:
+        return self._document.get(key)
+
+    def nested(self, key: str) -> _Fields:
+        return _Fields(self.get(key), self._where, f"{self._path}{key}.")
+
+    def items(self) -> list[tuple[str, int]]:
+        return [(key, self.integer(key)) for key in self._document]
+
+    def text(self, key: str) -> str:
+        value = self.get(key)
+        if not isinstance(value, str):
+            raise self.fault(key, f"is {value!r}, not text")
+        return value
+
+    def integer(self, key: str) -> int:
+        value = self.get(key)
+        if type(value) is not int:
+            raise self.fault(key, f"is {value!r}, not a whole number")
+        return value
+
+    def boolean(self, key: str) -> bool:
+        value = self.get(key)
+        if not isinstance(value, bool):
+            raise self.fault(key, f"is {value!r}, neither true nor false")
+        return value
+
+    def fault(self, key: str, reason: str) -> CorruptDataError:
+        return CorruptDataError(where=self._where, position=0, reason=f"{self._path}{key} {reason}")
+
+
+def _read_indexes(fields: _Fields) -> SegmentIndexes:
+    offset, timestamp, producer_snapshot, leader_epoch = (_read_range(fields.nested(kind), kind) for kind in _ALWAYS)
+    has_transaction = fields.get(IndexKind.TRANSACTION) is not None
+    kind = IndexKind.TRANSACTION
+    return SegmentIndexes(
+        offset=offset,
+        timestamp=timestamp,
+        producer_snapshot=producer_snapshot,
+        leader_epoch=leader_epoch,
+        transaction=_read_range(fields.nested(kind), kind) if has_transaction else None,
+    )
+
+
+def _read_range(fields: _Fields, kind: IndexKind) -> ByteRange:
+    position, size = fields.integer("position"), fields.integer("size")
+    if position < 0 or size < 0:
+        raise fields.fault("position", f"{position} and size {size} of the {kind} index are no range")
+    return ByteRange(position, position + size)
+
+
+def _read_encryption(fields: _Fields) -> ManifestEncryption:
+    try:
+        aad = base64.b64decode(fields.text("aad"), validate=True)
+    except binascii.Error as error:
+        raise fields.fault("aad", f"is not base64: {error}") from error
+    return ManifestEncryption(data_key=fields.text("dataKey"), aad=aad)
+
+
+def _read_segment(fields: _Fields) -> ManifestSegment:
+    segment_id = fields.nested("remoteLogSegmentId")
+    partition = segment_id.nested("topicIdPartition")
+    topic_partition = partition.nested("topicPartition")
+    try:
+        topic_id, uuid = parse_uuid(partition.text("topicId")), parse_uuid(segment_id.text("id"))
+        epochs = sorted((int(epoch), offset) for epoch, offset in fields.nested("segmentLeaderEpochs").items())
+    except ValueError as error:
+        raise fields.fault("remoteLogSegmentId", f"or segmentLeaderEpochs: {error}") from error
+    topic_id_partition = TopicIdPartition(
+        topic_id=topic_id, topic=topic_partition.text("topic"), partition=topic_partition.integer("partition")
+    )
+    return ManifestSegment(
+        remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=topic_id_partition, uuid=uuid),
+        start_offset=Offset(fields.integer("startOffset")),
+        end_offset=Offset(fields.integer("endOffset")),
+        max_timestamp_ms=fields.integer("maxTimestampMs"),
+        broker_id=fields.integer("brokerId"),
+        event_timestamp_ms=fields.integer("eventTimestampMs"),
+        segment_leader_epochs=tuple(EpochEntry(LeaderEpoch(epoch), Offset(offset)) for epoch, offset in epochs),
+        txn_index_empty=None if fields.get("txnIdxEmpty") is None else fields.boolean("txnIdxEmpty"),
+    )

@@ -1,0 +1,152 @@
+"""The broker's small text files: checkpoints, ``partition.metadata`` and ``meta.properties``.
+
+A checkpoint is ``<version>\\n<count>\\n`` and one line per entry (``CheckpointFile``): ``<epoch> <start offset>`` in a
+leader-epoch-checkpoint, ``<topic> <partition> <offset>`` in the offset checkpoints of a log dir.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import Uuid, parse_uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
+"""High watermarks as last flushed."""
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+"""Only partitions whose log start is not their first segment's base offset."""
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+
+_CHECKPOINT_VERSION = 0
+_ESCAPE = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """Whose a log dir is.  Version 0 is of ZooKeeper days: it has no directory id."""
+
+    version: int
+    cluster_id: str
+    node_id: int
+    directory_id: str | None
+
+
+def read_leader_epochs(data: bytes, *, where: str = LEADER_EPOCH_CHECKPOINT) -> tuple[EpochEntry, ...]:
+    """Entries in the order of the file.
+
+    Raises:
+        CorruptDataError: not such a file, or cut short.
+    """
+    entries = []
+    for number, fields in _checkpoint_lines(data, where):
+        epoch, start_offset = _integers(fields, 2, where, number)
+        entries.append(EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
+    return tuple(entries)
+
+
+def write_leader_epochs(entries: Iterable[EpochEntry]) -> bytes:
+    """The same bytes that a broker writes: also the leader-epoch artefact of a segment (S-034)."""
+    return _write_checkpoint(f"{epoch} {start_offset}" for epoch, start_offset in entries)
+
+
+def read_offset_checkpoint(data: bytes, *, where: str) -> dict[tuple[str, int], Offset]:
+    """Offsets by topic and partition.
+
+    Raises:
+        CorruptDataError: not such a file, or cut short.
+    """
+    offsets = {}
+    for number, fields in _checkpoint_lines(data, where):
+        topic, *rest = fields
+        partition, offset = _integers(rest, 2, where, number)
+        offsets[topic, partition] = Offset(offset)
+    return offsets
+
+
+def write_offset_checkpoint(offsets: Mapping[tuple[str, int], int]) -> bytes:
+    """An offset checkpoint of these entries, in their order: for the hand-over to native tiering, broker stopped."""
+    return _write_checkpoint(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+
+
+def read_partition_metadata(data: bytes, *, where: str = PARTITION_METADATA) -> Uuid:
+    """The topic id of a partition directory (``PartitionMetadataFile``).
+
+    Raises:
+        CorruptDataError: not such a file.
+    """
+    fields = _key_values(data, ":", where)
+    if fields.get("version") != "0":
+        raise CorruptDataError(where=where, position=0, reason=f"version {fields.get('version')} instead of 0")
+    try:
+        return parse_uuid(fields.get("topic_id", ""))
+    except ValueError as error:
+        raise CorruptDataError(where=where, position=0, reason=f"topic_id: {error}") from error
+
+
+def read_meta_properties(data: bytes, *, where: str = META_PROPERTIES) -> MetaProperties:
+    """Cluster, node and directory of a log dir.
+
+    Raises:
+        CorruptDataError: not such a file, or without cluster or node id.
+    """
+    fields = {key: _ESCAPE.sub(r"\1", value) for key, value in _key_values(data, "=", where).items()}
+    cluster_id = fields.get("cluster.id")
+    if not cluster_id:
+        raise CorruptDataError(where=where, position=0, reason="there is no cluster.id")
+    # Version 0 called the node broker.id.
+    node_id = fields.get("node.id", fields.get("broker.id", ""))
+    version, node = _integers([fields.get("version", ""), node_id], 2, where, 0)
+    return MetaProperties(version=version, cluster_id=cluster_id, node_id=node, directory_id=fields.get("directory.id"))
+
+
+def _write_checkpoint(lines: Iterable[str]) -> bytes:
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in (_CHECKPOINT_VERSION, len(entries), *entries)).encode()
+
+
+def _checkpoint_lines(data: bytes, where: str) -> Iterable[tuple[int, list[str]]]:
+    """Number (from 1) and fields of each entry's line.  A file that the broker has made and not yet written to is empty
+    and has no entries, as for Kafka's own CheckpointReadBuffer."""
+    lines = _text(data, where).splitlines()
+    if not lines:
+        return []
+    if len(lines) < 2:
+        raise CorruptDataError(where=where, position=len(data), reason="version and count are missing")
+    (version,) = _integers(lines[:1], 1, where, 1)
+    (count,) = _integers(lines[1:2], 1, where, 2)
+    if version != _CHECKPOINT_VERSION:
+        raise CorruptDataError(where=where, position=0, reason=f"version {version} instead of {_CHECKPOINT_VERSION}")
+    entries = [(number, line.split()) for number, line in enumerate(lines[2:], start=3) if line.strip()]
+    if len(entries) != count:
+        reason = f"{len(entries)} entries where {count} were announced"
+        raise CorruptDataError(where=where, position=len(data), reason=reason)
+    return entries
+
+
+def _integers(fields: list[str], count: int, where: str, line: int) -> list[int]:
+    try:
+        values = [int(field) for field in fields]
+    except ValueError as error:
+        raise CorruptDataError(where=where, position=0, reason=f"line {line}: {error}") from error
+    if len(values) != count:
+        raise CorruptDataError(where=where, position=0, reason=f"line {line} has {len(values)} fields, not {count}")
+    return values
+
+
+def _key_values(data: bytes, separator: str, where: str) -> dict[str, str]:
+    lines = (line.strip() for line in _text(data, where).splitlines())
+    pairs = (line.partition(separator) for line in lines if line and not line.startswith(("#", "!")))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(where=where, position=error.start, reason="not UTF-8 text") from error

@@ -1,0 +1,289 @@
+"""The three indexes of a segment, big endian (``OffsetIndex``, ``TimeIndex``, ``TransactionIndex``).
+
+* ``.index``: offset relative to the base i32 | position i32, per entry; sparse, ascending;
+* ``.timeindex``: timestamp i64 | relative offset i32, per entry; sparse, ascending;
+* ``.txnindex``: version i16 | producer id i64 | first offset i64 | last offset i64 | last stable offset i64.
+
+The first two are preallocated with zeros while their segment is active, and trimmed when it is sealed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import le, lt
+from struct import Struct
+from typing import NamedTuple
+
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, Buffer, RecordBatchHeader
+
+_OFFSET_ENTRY = Struct(">ii")
+_TIME_ENTRY = Struct(">qi")
+_ABORTED_TRANSACTION = Struct(">hqqqq")
+_ABORTED_TRANSACTION_VERSION = 0
+
+DEFAULT_INDEX_INTERVAL_BYTES = 4096
+
+
+class OffsetIndexEntry(NamedTuple):
+    """The batch that begins at byte ``position`` of the .log has the last offset ``offset``."""
+
+    offset: Offset
+    position: int
+
+
+class TimeIndexEntry(NamedTuple):
+    """No record up to and including ``offset`` is later than ``timestamp_ms``."""
+
+    timestamp_ms: int
+    offset: Offset
+
+
+class AbortedTransaction(NamedTuple):
+    """An aborted transaction: its first record, and the abort marker, both inclusive; the LSO once it had ended."""
+
+    producer_id: int
+    first_offset: Offset
+    last_offset: Offset
+    last_stable_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetIndex:
+    """An ``.index`` as two columns, both ascending strictly: a segment of 1 GiB has a quarter of a million entries."""
+
+    base_offset: Offset
+    relative_offsets: array[int] = field(default_factory=lambda: array("i"))
+    positions: array[int] = field(default_factory=lambda: array("i"))
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def entries(self) -> tuple[OffsetIndexEntry, ...]:
+        return tuple(map(self._entry, range(len(self))))
+
+    def lookup(self, offset: int) -> OffsetIndexEntry:
+        """The last entry at or below ``offset``; (base offset, 0) when there is none (``OffsetIndex.lookup``).
+
+        The batch that holds ``offset`` begins at or after its position.
+        """
+        slot = bisect_right(self.relative_offsets, offset - self.base_offset) - 1
+        return self._entry(slot) if slot >= 0 else OffsetIndexEntry(self.base_offset, 0)
+
+    def lookup_position(self, position: int) -> OffsetIndexEntry:
+        """The last entry whose position is ``position`` or below; (base offset, 0) when there is none."""
+        slot = bisect_right(self.positions, position) - 1
+        return self._entry(slot) if slot >= 0 else OffsetIndexEntry(self.base_offset, 0)
+
+    def write(self) -> bytes:
+        return b"".join(map(_OFFSET_ENTRY.pack, self.relative_offsets, self.positions))
+
+    def _entry(self, slot: int) -> OffsetIndexEntry:
+        return OffsetIndexEntry(Offset(self.base_offset + self.relative_offsets[slot]), self.positions[slot])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeIndex:
+    """A ``.timeindex`` as two columns: timestamps ascend strictly, offsets do not fall."""
+
+    base_offset: Offset
+    timestamps_ms: array[int] = field(default_factory=lambda: array("q"))
+    relative_offsets: array[int] = field(default_factory=lambda: array("i"))
+
+    def __len__(self) -> int:
+        return len(self.timestamps_ms)
+
+    @property
+    def entries(self) -> tuple[TimeIndexEntry, ...]:
+        return tuple(map(self._entry, range(len(self))))
+
+    def lookup(self, timestamp_ms: int) -> TimeIndexEntry:
+        """The last entry at or below ``timestamp_ms``; (-1, base offset) when there is none (``TimeIndex.lookup``)."""
+        slot = bisect_right(self.timestamps_ms, timestamp_ms) - 1
+        return self._entry(slot) if slot >= 0 else TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
+
+    def write(self) -> bytes:
+        return b"".join(map(_TIME_ENTRY.pack, self.timestamps_ms, self.relative_offsets))
+
+    def _entry(self, slot: int) -> TimeIndexEntry:
+        return TimeIndexEntry(self.timestamps_ms[slot], Offset(self.base_offset + self.relative_offsets[slot]))
+
+
+def read_offset_index(
+    data: Buffer,
+    *,
+    base_offset: Offset,
+    where: str = "offset index",
+    segment_size_bytes: int | None = None,
+    end_offset: Offset | None = None,
+) -> OffsetIndex:
+    """Parse and check an ``.index``; zeros at its end, which an unclean stop leaves behind, are no entries.
+
+    ``segment_size_bytes`` and ``end_offset`` (inclusive) are the limits for positions and offsets, where known.
+
+    Raises:
+        CorruptDataError: not whole entries, not ascending, or outside the segment.
+    """
+    columns = _read_columns(data, _OFFSET_ENTRY, where)
+    index = OffsetIndex(
+        base_offset=base_offset, relative_offsets=array("i", columns[0]), positions=array("i", columns[1])
+    )
+    size = _OFFSET_ENTRY.size
+    _check_ascending(index.relative_offsets, -1, lt, where, size)
+    _check_ascending(index.positions, -1, lt, where, size)
+    _check_limit(index.relative_offsets, None if end_offset is None else end_offset - base_offset, where, size)
+    _check_limit(index.positions, None if segment_size_bytes is None else segment_size_bytes - 1, where, size)
+    return index
+
+
+def read_time_index(
+    data: Buffer, *, base_offset: Offset, where: str = "time index", end_offset: Offset | None = None
+) -> TimeIndex:
+    """Parse and check a ``.timeindex``; zeros at its end are no entries.  ``end_offset`` is inclusive.
+
+    Raises:
+        CorruptDataError: not whole entries, not ascending, or outside the segment.
+    """
+    columns = _read_columns(data, _TIME_ENTRY, where)
+    index = TimeIndex(
+        base_offset=base_offset, timestamps_ms=array("q", columns[0]), relative_offsets=array("i", columns[1])
+    )
+    size = _TIME_ENTRY.size
+    _check_ascending(index.timestamps_ms, NO_TIMESTAMP, lt, where, size)
+    _check_ascending(index.relative_offsets, 0, le, where, size)
+    _check_limit(index.relative_offsets, None if end_offset is None else end_offset - base_offset, where, size)
+    return index
+
+
+def read_transaction_index(
+    data: Buffer, *, base_offset: Offset, where: str = "transaction index"
+) -> tuple[AbortedTransaction, ...]:
+    """Parse and check a ``.txnindex``: the aborted transactions whose marker is in this segment, by marker.
+
+    Raises:
+        CorruptDataError: not whole entries, of a later version, not ascending, or ended before this segment.
+    """
+    entries: list[AbortedTransaction] = []
+    last_offset = base_offset - 1
+    _check_whole_entries(data, _ABORTED_TRANSACTION, where)
+    for place in range(0, len(data), _ABORTED_TRANSACTION.size):
+        version, producer_id, first_offset, end_offset, stable_offset = _ABORTED_TRANSACTION.unpack_from(data, place)
+        if version != _ABORTED_TRANSACTION_VERSION:
+            raise CorruptDataError(where=where, position=place, reason=f"unknown entry version {version}")
+        entry = AbortedTransaction(producer_id, first_offset, end_offset, stable_offset)
+        if entry.last_offset <= last_offset:
+            reason = f"aborted transaction ends at {entry.last_offset}, which is not above {last_offset}"
+            raise CorruptDataError(where=where, position=place, reason=reason)
+        if not 0 <= entry.first_offset <= entry.last_offset:
+            raise CorruptDataError(where=where, position=place, reason=f"aborted transaction {entry} runs backwards")
+        last_offset = entry.last_offset
+        entries.append(entry)
+    return tuple(entries)
+
+
+def write_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The bytes of a ``.txnindex``."""
+    return b"".join(_ABORTED_TRANSACTION.pack(_ABORTED_TRANSACTION_VERSION, *entry) for entry in transactions)
+
+
+def collect_aborted(
+    transactions: Sequence[AbortedTransaction], start_offset: int, stop_offset: int
+) -> tuple[tuple[AbortedTransaction, ...], bool]:
+    """Those that overlap the offsets from ``start_offset`` up to, not including, ``stop_offset``, and whether the search
+    ends here; if not, the next segment's index may have more (``TransactionIndex.collectAbortedTxns``)."""
+    found: list[AbortedTransaction] = []
+    for entry in transactions:
+        if entry.last_offset >= start_offset and entry.first_offset < stop_offset:
+            found.append(entry)
+        if entry.last_stable_offset >= stop_offset:
+            return tuple(found), True
+    return tuple(found), False
+
+
+class IndexRebuilder:
+    """Makes both indexes anew from a segment's batches, as a recovering broker does (``LogSegment.recover``): an entry for
+    the first batch after each ``index_interval_bytes``, and the largest timestamp at the end.  The broker's first ones may
+    differ, since they count appends, which can be several batches."""
+
+    def __init__(self, *, base_offset: Offset, index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES) -> None:
+        self._offset_index, self._time_index = OffsetIndex(base_offset=base_offset), TimeIndex(base_offset=base_offset)
+        self._interval_bytes = index_interval_bytes
+        self._latest = TimeIndexEntry(NO_TIMESTAMP, base_offset)
+        self._indexed_position = 0
+
+    def add(self, position: int, header: RecordBatchHeader) -> None:
+        """The next batch, and where in the file it begins."""
+        if header.max_timestamp > self._latest.timestamp_ms:
+            self._latest = TimeIndexEntry(header.max_timestamp, header.last_offset)
+        if position - self._indexed_position > self._interval_bytes:
+            self._offset_index.relative_offsets.append(header.last_offset - self._offset_index.base_offset)
+            self._offset_index.positions.append(position)
+            _append_later(self._time_index, self._latest)
+            self._indexed_position = position
+
+    def finish(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both, after the last batch."""
+        _append_later(self._time_index, self._latest)
+        return self._offset_index, self._time_index
+
+
+def rebuild_indexes(
+    batches: Iterable[tuple[int, RecordBatchHeader]],
+    *,
+    base_offset: Offset,
+    index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
+) -> tuple[OffsetIndex, TimeIndex]:
+    """Both indexes from positions and headers of a segment's batches: see :class:`IndexRebuilder`."""
+    rebuilder = IndexRebuilder(base_offset=base_offset, index_interval_bytes=index_interval_bytes)
+    for position, header in batches:
+        rebuilder.add(position, header)
+    return rebuilder.finish()
+
+
+def _append_later(index: TimeIndex, latest: TimeIndexEntry) -> None:
+    """``TimeIndex.maybeAppend``: only what is later than the last entry."""
+    if latest.timestamp_ms > (index.timestamps_ms[-1] if index.timestamps_ms else NO_TIMESTAMP):
+        index.timestamps_ms.append(latest.timestamp_ms)
+        index.relative_offsets.append(latest.offset - index.base_offset)
+
+
+def _read_columns(data: Buffer, layout: Struct, where: str) -> tuple[Sequence[int], Sequence[int]]:
+    """Both columns, without the zero entries at the end (no broker writes an entry of zeros at position 0; one for time 0
+    at the base offset says nothing)."""
+    _check_whole_entries(data, layout, where)
+    used = len(bytes(data).rstrip(b"\0"))
+    used = -(-used // layout.size) * layout.size
+    rows = layout.iter_unpack(memoryview(data)[:used])
+    first, second = zip(*rows, strict=True) if used else ((), ())
+    return first, second
+
+
+def _check_whole_entries(data: Buffer, layout: Struct, where: str) -> None:
+    if rest := len(data) % layout.size:
+        reason = f"{len(data)} bytes are not a multiple of {layout.size}"
+        raise CorruptDataError(where=where, position=len(data) - rest, reason=reason)
+
+
+def _check_ascending(
+    column: array[int], least: int, in_order: Callable[[int, int], bool], where: str, entry_size: int
+) -> None:
+    if all(map(in_order, chain((least,), column), column)):
+        return
+    pairs = zip(chain((least,), column), column, strict=False)
+    slot, (before, after) = next((slot, pair) for slot, pair in enumerate(pairs) if not in_order(*pair))
+    reason = f"entries do not ascend: {after} after {before}"
+    raise CorruptDataError(where=where, position=slot * entry_size, reason=reason)
+
+
+def _check_limit(column: array[int], limit: int | None, where: str, entry_size: int) -> None:
+    """``column`` ascends, so that its last value is the largest."""
+    if limit is not None and column and column[-1] > limit:
+        slot = bisect_right(column, limit)
+        reason = f"entry {column[slot]} is past the segment's {limit}"
+        raise CorruptDataError(where=where, position=slot * entry_size, reason=reason)

@@ -1,0 +1,192 @@
+"""Events of the metadata topic to bytes and back (RemoteLogMetadataSerde; FORMATS.md section 1).
+
+Reading takes records of every Kafka version, and skips tags that it does not know; writing leaves out what the target
+version does not know.  A replay reads the two hot records with :mod:`tiersidecar.formats.metadata.hot` instead.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import (
+    MetadataEvent,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataSnapshot,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
+from tiersidecar.domain.states import RemoteLogSegmentState, RemotePartitionDeleteState
+from tiersidecar.formats.metadata import hot
+from tiersidecar.formats.metadata.cursor import RecordCursor
+
+_HEADER_SIZE = 3
+_SNAPSHOT_KIND = 3
+_TXN_INDEX_EMPTY_TAG = 0
+_PARTITION_DELETE = Struct(">16siBiqbB")
+_SNAPSHOT = Struct(">16sqqiqq")
+
+
+def read_event(value: bytes, *, where: str) -> MetadataEvent:
+    """One record of the topic.  ``where`` names it in errors, such as ``__remote_log_metadata-7 offset 12``.
+
+    Raises:
+        CorruptDataError: not a record of the three kinds that the topic carries, or one that Kafka would refuse.
+    """
+    cursor = RecordCursor(value, _HEADER_SIZE, where=where)
+    try:
+        match _read_kind(value, where=where):
+            case hot.ADDED:
+                event: MetadataEvent = _read_added(cursor)
+            case hot.UPDATED:
+                event = _read_updated(cursor)
+            case hot.PARTITION_DELETE:
+                event = _read_partition_delete(cursor)
+            case kind:
+                raise CorruptDataError(where=where, position=1, reason=f"kind {kind}, which the topic never carries")
+    except ValueError as error:
+        raise cursor.corrupt(str(error)) from error
+    cursor.end()
+    return event
+
+
+def read_snapshot(value: bytes, *, where: str) -> RemoteLogSegmentMetadataSnapshot:
+    """A record of Kafka's snapshot files (S-107).
+
+    Raises:
+        CorruptDataError: anything else.
+    """
+    if _read_kind(value, where=where) != _SNAPSHOT_KIND:
+        raise CorruptDataError(where=where, position=1, reason="not a snapshot record")
+    cursor = RecordCursor(value, _HEADER_SIZE, where=where)
+    try:
+        snapshot = _read_snapshot(cursor)
+    except ValueError as error:
+        raise cursor.corrupt(str(error)) from error
+    cursor.end()
+    return snapshot
+
+
+def write_event(event: MetadataEvent, *, knows_txn_index_empty: bool) -> bytes:
+    """The bytes that Kafka itself would publish for ``event``."""
+    match event:
+        case RemoteLogSegmentMetadata():
+            return hot.write_added(event, knows_txn_index_empty=knows_txn_index_empty)
+        case RemoteLogSegmentMetadataUpdate():
+            return hot.write_updated(event)
+        case RemotePartitionDeleteMetadata():
+            owner = event.topic_id_partition
+            numbers = (owner.topic_id, owner.partition, 0, event.broker_id, event.event_timestamp_ms, event.state, 0)
+            return b"\x01\x02\x00" + hot.write_string(owner.topic) + _PARTITION_DELETE.pack(*numbers)
+
+
+def write_snapshot(snapshot: RemoteLogSegmentMetadataSnapshot, *, knows_txn_index_empty: bool) -> bytes:
+    """As :func:`write_event`, for the fourth kind."""
+    numbers = _SNAPSHOT.pack(
+        snapshot.uuid,
+        snapshot.start_offset,
+        snapshot.end_offset,
+        snapshot.broker_id,
+        snapshot.max_timestamp_ms,
+        snapshot.event_timestamp_ms,
+    )
+    tail = hot.write_tail(snapshot, knows_txn_index_empty=knows_txn_index_empty)
+    return b"\x01\x03\x00" + numbers + tail
+
+
+def _read_kind(value: bytes, *, where: str) -> int:
+    frame, kind, version = (value[0], value[1], value[2]) if len(value) >= _HEADER_SIZE else (-1, -1, -1)
+    if frame != 1 or version != 0 or kind > _SNAPSHOT_KIND:
+        raise CorruptDataError(where=where, position=0, reason=f"frame {frame}, kind {kind}, version {version}")
+    return kind
+
+
+def _read_added(cursor: RecordCursor) -> RemoteLogSegmentMetadata:
+    segment_id = _read_segment_id(cursor)
+    start, end, broker = cursor.int64(), cursor.int64(), cursor.int32()
+    max_timestamp_ms, event_timestamp_ms = cursor.int64(), cursor.int64()
+    epochs, size = _read_epochs(cursor), cursor.int32()
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=segment_id,
+        start_offset=Offset(start),
+        end_offset=Offset(end),
+        max_timestamp_ms=max_timestamp_ms,
+        broker_id=BrokerId(broker),
+        event_timestamp_ms=event_timestamp_ms,
+        segment_size_in_bytes=size,
+        segment_leader_epochs=epochs,
+        custom_metadata=cursor.nullable_bytes(),
+        state=RemoteLogSegmentState(cursor.int8()),
+        txn_index_empty=_read_txn_index_empty(cursor),
+    )
+
+
+def _read_updated(cursor: RecordCursor) -> RemoteLogSegmentMetadataUpdate:
+    update = RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=_read_segment_id(cursor),
+        broker_id=BrokerId(cursor.int32()),
+        event_timestamp_ms=cursor.int64(),
+        custom_metadata=cursor.nullable_bytes(),
+        state=RemoteLogSegmentState(cursor.int8()),
+    )
+    cursor.skip_tags()
+    return update
+
+
+def _read_partition_delete(cursor: RecordCursor) -> RemotePartitionDeleteMetadata:
+    event = RemotePartitionDeleteMetadata(
+        topic_id_partition=_read_topic_id_partition(cursor),
+        broker_id=BrokerId(cursor.int32()),
+        event_timestamp_ms=cursor.int64(),
+        state=RemotePartitionDeleteState(cursor.int8()),
+    )
+    cursor.skip_tags()
+    return event
+
+
+def _read_snapshot(cursor: RecordCursor) -> RemoteLogSegmentMetadataSnapshot:
+    uuid, start, end, broker = cursor.uuid(), cursor.int64(), cursor.int64(), cursor.int32()
+    max_timestamp_ms, event_timestamp_ms = cursor.int64(), cursor.int64()
+    epochs, size = _read_epochs(cursor), cursor.int32()
+    return RemoteLogSegmentMetadataSnapshot(
+        uuid=uuid,
+        start_offset=Offset(start),
+        end_offset=Offset(end),
+        max_timestamp_ms=max_timestamp_ms,
+        broker_id=BrokerId(broker),
+        event_timestamp_ms=event_timestamp_ms,
+        segment_size_in_bytes=size,
+        segment_leader_epochs=epochs,
+        custom_metadata=cursor.nullable_bytes(),
+        state=RemoteLogSegmentState(cursor.int8()),
+        txn_index_empty=_read_txn_index_empty(cursor),
+    )
+
+
+def _read_topic_id_partition(cursor: RecordCursor) -> TopicIdPartition:
+    topic, topic_id, partition = cursor.string(), cursor.uuid(), cursor.int32()
+    cursor.skip_tags()
+    return TopicIdPartition(topic_id=topic_id, topic=topic, partition=partition)
+
+
+def _read_segment_id(cursor: RecordCursor) -> RemoteLogSegmentId:
+    segment_id = RemoteLogSegmentId(topic_id_partition=_read_topic_id_partition(cursor), uuid=cursor.uuid())
+    cursor.skip_tags()
+    return segment_id
+
+
+def _read_epochs(cursor: RecordCursor) -> tuple[EpochEntry, ...]:
+    # A map, as in Kafka: of two entries for one epoch the later counts, and they ascend.
+    starts: dict[int, int] = {}
+    for _ in range(cursor.array_length()):
+        epoch = cursor.int32()
+        starts[epoch] = cursor.int64()
+        cursor.skip_tags()
+    return tuple(EpochEntry(LeaderEpoch(epoch), Offset(starts[epoch])) for epoch in sorted(starts))
+
+
+def _read_txn_index_empty(cursor: RecordCursor) -> bool:
+    return any(cursor.tags().get(_TXN_INDEX_EMPTY_TAG, b""))
