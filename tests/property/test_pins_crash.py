@@ -1,0 +1,113 @@
+"""A crash between any two steps leaves a whole pin, or leftovers that the next start sweeps (docs/design/0004-pins.md)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.adapters.pins_fs.real_segments import copy_log_dir, name_of, read_partition
+from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
+from tiersidecar.adapters.pins_fs.pin_directory import PinDirectory
+from tiersidecar.domain.segments import LocalSegment
+
+
+class Crash(BaseException):
+    """The process is gone: no handler of ours may see it."""
+
+
+@contextmanager
+def crash_before(step: int) -> Iterator[None]:
+    """End the block before the ``step``-th change of the file system (os.link, os.unlink, creating a file)."""
+    steps = 0
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > step:
+                raise Crash
+            return real(*arguments, **keywords)
+
+        return run
+
+    create = Path.open
+
+    def open_counted(path: Path, mode: str = "r", *arguments: Any, **keywords: Any) -> Any:
+        return (counted(create) if "x" in mode else create)(path, mode, *arguments, **keywords)
+
+    with (
+        patch("os.link", counted(os.link)),
+        patch("os.unlink", counted(os.unlink)),
+        patch.object(Path, "open", open_counted),
+        suppress(Crash),
+    ):
+        yield
+
+
+def pins_of(directory: Path, log_dir: Path) -> PinDirectory:
+    # The link is looked up late, so that it is the one that counts.
+    return PinDirectory(str(directory), log_dir=str(log_dir), link=lambda source, target: os.link(source, target))
+
+
+def contents(segment: LocalSegment) -> tuple[bytes, object]:
+    return Path(segment.log_path).read_bytes(), read_segment_artefacts(segment)
+
+
+NO_CRASH = 99
+ACTIONS = st.tuples(
+    st.sampled_from(["pin", "pin", "unpin", "broker deletes"]),
+    st.integers(0, 1),
+    st.one_of(st.just(NO_CRASH), st.integers(0, 6)),
+)
+"""What is done, to which segment, and before which change of the file system the process ends."""
+
+
+@settings(max_examples=80, deadline=None)
+@given(actions=st.lists(ACTIONS, min_size=1, max_size=8), topic=st.sampled_from(["plain-0", "transactions-0"]))
+def test_a_crash_anywhere(actions: list[tuple[str, int, int]], topic: str) -> None:
+    """After each crash and the sweep of the next start: what is listed as a pin reads back whole, nothing else of ours is
+    there, and a segment that was pinned whole before stays so unless it was being removed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        log_dir = copy_log_dir(Path(scratch))
+        local = read_partition(log_dir, topic)
+        expected = {one.base_offset: contents(one) for one in local.sealed_segments}
+        directory = Path(scratch, "pins")
+        directory.mkdir()
+        pinned: set[int] = set()
+        for action, number, step in actions:
+            segment = local.sealed_segments[number]
+            name = name_of(local, segment)
+            with crash_before(step):
+                if action == "pin":
+                    with suppress(FileNotFoundError):
+                        pins_of(directory, log_dir).make(name, segment, local.leader_epochs)
+                elif action == "unpin":
+                    pinned.discard(segment.base_offset)
+                    pins_of(directory, log_dir).remove(name)
+            if action == "broker deletes":
+                shutil.rmtree(local.directory, ignore_errors=True)
+            pins = pins_of(directory, log_dir)
+            for partial in pins.list_names().partial:
+                pins.remove(partial)
+            found = pins.read(pins.list_names().whole)
+            for pin in found:
+                assert contents(pin.segment) == expected[pin.base_offset]
+                assert pin.is_whole
+                assert pin.leader_epochs
+            assert len(list(directory.iterdir())) == sum(_file_count(pins, pin.segment) for pin in found)
+            bases = {int(pin.base_offset) for pin in found}
+            assert pinned <= bases
+            pinned = bases
+
+
+def _file_count(pins: PinDirectory, segment: LocalSegment) -> int:
+    return len(list(Path(pins.path).glob(f"{segment.file_prefix}*")))

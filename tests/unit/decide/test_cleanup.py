@@ -1,0 +1,50 @@
+"""Leftovers of copies and deletes (S-063, S-230 to S-232)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.segments import remote_segment
+from tiersidecar.decide.cleanup import decide_cleanup
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+STARTED, DELETING, FINISHED = State.COPY_SEGMENT_STARTED, State.DELETE_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED
+
+
+@pytest.mark.parametrize(
+    ("segment", "in_flight", "removed"),
+    [
+        pytest.param(remote_segment(0, 9, state=STARTED), False, True, id="our own copy, not in flight: it crashed"),
+        pytest.param(remote_segment(0, 9, state=STARTED), True, False, id="our own copy in flight"),
+        pytest.param(
+            remote_segment(0, 9, state=STARTED, broker_id=2, event_timestamp_ms=950),
+            False,
+            False,
+            id="another's, young",
+        ),
+        pytest.param(
+            remote_segment(0, 9, state=STARTED, broker_id=2, event_timestamp_ms=899),
+            False,
+            True,
+            id="another's, past grace",
+        ),
+        pytest.param(
+            remote_segment(0, 9, state=STARTED, broker_id=2, event_timestamp_ms=5000),
+            False,
+            False,
+            id="another's, from the future",
+        ),
+        pytest.param(
+            remote_segment(0, 9, state=DELETING, broker_id=2), False, True, id="a deletion that did not finish"
+        ),
+        pytest.param(remote_segment(0, 9, state=DELETING), True, False, id="a deletion in flight"),
+        pytest.param(remote_segment(0, 9, state=FINISHED), False, False, id="a finished segment is never a leftover"),
+    ],
+)
+def test_leftovers(segment: RemoteLogSegmentMetadata, in_flight: bool, removed: bool) -> None:
+    flying = {segment.remote_log_segment_id} if in_flight else set()
+    removals = decide_cleanup([segment], BrokerId(1), flying, 1000, 100)
+    assert [removal.metadata for removal in removals] == ([segment] if removed else [])
+    assert all(removal.reason for removal in removals)

@@ -1,0 +1,193 @@
+"""Which segments are copied next (S-012 to S-028, T-02 to T-04, T-15 to T-19)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.pins import pin_of
+from tests.support.segments import local_segments, remote_segment
+from tiersidecar.decide.copy import CopyLag, CopyView, copy_lag, decide_copy, find_copied_offset
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+
+
+def view(
+    bases: list[int],
+    *,
+    copied: int = -1,
+    lso: int = 10**9,
+    policy: TopicPolicy | None = None,
+    now_ms: int = 0,
+    modified_ms: int = 0,
+) -> CopyView:
+    return CopyView(
+        policy=policy or TopicPolicy(),
+        segments=local_segments(*bases, modified_ms=modified_ms),
+        copied_offset=copied,
+        last_stable_offset=lso,
+        now_ms=now_ms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(view([0, 150]), [0], id="T-15 a sealed segment is copied and the active one is not"),
+        pytest.param(
+            view([0, 150], lso=150), [0], id="T-16 a segment that ends right below the last stable offset goes"
+        ),
+        pytest.param(view([0]), [], id="T-17 the active segment alone is never a candidate"),
+        pytest.param(view([5, 10, 15, 20], lso=15), [5, 10], id="T-18 the next base may equal the last stable offset"),
+        pytest.param(view([0, 100, 200], lso=99), [], id="S-023 LSO held back by an open transaction"),
+        pytest.param(view([0, 100, 200], copied=99), [100], id="S-025 what is remote is not copied again"),
+        pytest.param(
+            view([0, 100, 200], copied=150),
+            [100],
+            id="DESIGN 3 replicas roll differently: the segment that contains the next",
+        ),
+        pytest.param(view([0, 100, 200], copied=199), [], id="all sealed segments are remote"),
+        pytest.param(
+            view([0, 100, 200], policy=TopicPolicy(copy_disabled=True)), [], id="S-189 copying is switched off"
+        ),
+        pytest.param(
+            view([0, 100], policy=TopicPolicy(copy_lag_ms=10, copy_lag_bytes=0), now_ms=5),
+            [0],
+            id="S-026 one lag of 0 means at once",
+        ),
+        pytest.param(
+            view([0, 100, 200], policy=TopicPolicy(copy_lag_ms=10, copy_lag_bytes=10**6), now_ms=9),
+            [],
+            id="S-027 too young and too few bytes after it",
+        ),
+        pytest.param(
+            view([0, 100, 200], policy=TopicPolicy(copy_lag_ms=10, copy_lag_bytes=10**6), now_ms=10),
+            [0, 100],
+            id="S-027 old enough",
+        ),
+        pytest.param(
+            view([0, 100, 200], policy=TopicPolicy(copy_lag_ms=10**6, copy_lag_bytes=200), now_ms=1),
+            [0],
+            id="S-027 enough bytes came after the first, not after the second",
+        ),
+        pytest.param(
+            view([0, 100], policy=TopicPolicy(copy_lag_ms=-1, copy_lag_bytes=-1, local_retention_ms=50), now_ms=49),
+            [],
+            id="S-028 a lag of -1 is the local retention",
+        ),
+    ],
+)
+def test_segments(given: CopyView, expected: list[int]) -> None:
+    assert [segment.base_offset for segment in decide_copy(given).segments] == expected
+
+
+@pytest.mark.parametrize(
+    ("copied", "policy", "expected"),
+    [
+        pytest.param(-1, TopicPolicy(), [0, 50, 100], id="what only pins hold comes first"),
+        pytest.param(99, TopicPolicy(), [0, 50, 100], id="a hole below the copied offset that an earlier leader left"),
+        pytest.param(
+            -1,
+            TopicPolicy(copy_lag_ms=10**6, copy_lag_bytes=10**6),
+            [0, 50],
+            id="no copy lag holds back what the broker has given up",
+        ),
+        pytest.param(-1, TopicPolicy(copy_disabled=True), [], id="S-189 copying is switched off"),
+    ],
+)
+def test_pinned_segments(copied: int, policy: TopicPolicy, expected: list[int]) -> None:
+    given = replace(
+        view([100, 150], copied=copied, policy=policy),
+        segments=(pin_of(0, 50).segment, pin_of(50, 100).segment, *local_segments(100, 150)),
+    )
+    assert [segment.base_offset for segment in decide_copy(given).segments] == expected
+
+
+def test_lag_counts_what_may_not_be_copied_yet_as_well() -> None:
+    given = view([0, 100, 200, 300], copied=99, lso=0, modified_ms=7)
+    plan, lag = decide_copy(given), copy_lag(given.segments, 99, given.policy, 10)
+    assert plan.segments == ()
+    assert "last stable offset 0" in plan.held_back
+    assert lag == CopyLag(segments=2, size_bytes=200, oldest_ms=7)
+
+
+def test_without_sealed_segments_there_is_no_lag() -> None:
+    """U18: a gauge must fall back to 0."""
+    assert copy_lag(local_segments(0), -1, TopicPolicy(), 10) == CopyLag(segments=0, size_bytes=0, oldest_ms=None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "now_ms", "copied", "expired"),
+    [
+        pytest.param(TopicPolicy(), 10**12, [0, 100, 200], [], id="without limits nothing expires"),
+        pytest.param(TopicPolicy(retention_ms=50), 99, [100, 200], [0], id="written longer ago than retention.ms"),
+        pytest.param(TopicPolicy(retention_ms=50), 10**6, [], [0, 100, 200], id="all of it, and no error"),
+        pytest.param(TopicPolicy(retention_bytes=300), 0, [100, 200], [0], id="retention.bytes are there without it"),
+        pytest.param(TopicPolicy(retention_bytes=301), 0, [0, 100, 200], [], id="one byte of it may still be kept"),
+        pytest.param(
+            TopicPolicy(retention_ms=30, retention_bytes=200), 85, [200], [0, 100], id="time and size in turns"
+        ),
+    ],
+)
+def test_segments_past_total_retention_are_not_uploaded(
+    policy: TopicPolicy, now_ms: int, copied: list[int], expired: list[int]
+) -> None:
+    """U8: an upload that expiry would delete at once; each was last written at half its base offset."""
+    given = view([0, 100, 200, 300], policy=policy, now_ms=now_ms)
+    segments = tuple(replace(segment, modified_ms=segment.base_offset // 2) for segment in given.segments)
+    plan = decide_copy(replace(given, segments=segments))
+    assert [segment.base_offset for segment in plan.segments] == copied
+    assert [segment.base_offset for segment in plan.expired] == expired
+    lag = copy_lag(segments, -1, policy, now_ms)
+    assert lag.segments == len(copied), "what is not worth an upload is no lag"
+
+
+def test_an_expired_segment_behind_one_that_is_not_is_copied() -> None:
+    """Strictly oldest to newest, no gaps (S-014)."""
+    given = view([0, 100, 200], policy=TopicPolicy(retention_ms=50), now_ms=100)
+    young, old, active = given.segments
+    plan = decide_copy(replace(given, segments=(replace(young, modified_ms=90), old, active)))
+    assert [segment.base_offset for segment in plan.segments] == [0, 100]
+
+
+def test_a_hole_between_the_tiers_is_named() -> None:
+    assert decide_copy(view([500, 600, 700], copied=199)).gap == ByteRange(200, 500)
+    assert decide_copy(view([500, 600, 700])).gap is None, "nothing remote yet: the log simply begins at 500"
+
+
+def find(lineage: Lineage, segments: list[RemoteLogSegmentMetadata]) -> int:
+    def highest(epoch: int) -> int | None:
+        ends = [s.end_offset for s in segments for e in s.segment_leader_epochs if e.epoch == epoch]
+        return max(ends, default=None)
+
+    def at(epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        return next((s for s in segments if s.start_offset <= offset <= s.end_offset), None)
+
+    return find_copied_offset(lineage, highest, at, lambda: segments)
+
+
+@pytest.mark.parametrize(
+    ("entries", "segments", "expected"),
+    [
+        pytest.param([(0, 0)], [], -1, id="T-02 nothing remote"),
+        pytest.param([(0, 0), (1, 500)], [remote_segment(0, 200)], 200, id="T-03 nothing of the latest epoch"),
+        pytest.param(
+            [(0, 0), (1, 150), (2, 300)],
+            [remote_segment(0, 99), remote_segment(100, 200)],
+            99,
+            id="T-04 a segment past its epoch's end is of another history: the one below it counts",
+        ),
+        pytest.param(
+            [(0, 0), (1, 150)],
+            [remote_segment(0, 99), remote_segment(100, 199, epochs=((0, 100), (1, 150)))],
+            199,
+            id="a segment over an epoch border counts",
+        ),
+        pytest.param([(3, 0)], [remote_segment(0, 99)], -1, id="all replicas lost: the new history has nothing remote"),
+    ],
+)
+def test_copied_offset(entries: list[tuple[int, int]], segments: list[RemoteLogSegmentMetadata], expected: int) -> None:
+    assert find(Lineage.of(entries), segments) == expected

@@ -1,0 +1,70 @@
+"""Bytes within a transfer go at the configured rate, in every stretch of time (S-169, U14)."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiersidecar.decide.pace import TokenBucket
+
+MIB = 1024 * 1024
+
+
+def sent_at(
+    bucket: TokenBucket, wanted: int, until_s: float, lateness: list[float] | None = None
+) -> list[tuple[float, int]]:
+    """(time, bytes) of every grant to a sender that always wants more; wake-ups are late by ``lateness`` in turn."""
+    sent, now_s, turn = [], 0.0, 0
+    while now_s < until_s:
+        if count := bucket.take(wanted, now_s):
+            sent.append((now_s, count))
+            continue
+        late_s = 0.0 if not lateness else lateness[turn % len(lateness)]
+        now_s += max(bucket.wait_s(wanted), 1e-6) + late_s
+        turn += 1
+    return sent
+
+
+def most_in_a_second(sent: list[tuple[float, int]]) -> int:
+    """The most bytes in any window of one second, wherever it begins."""
+    most = total = start = 0
+    for at_s, count in sent:
+        total += count
+        while sent[start][0] <= at_s - 1:
+            total -= sent[start][1]
+            start += 1
+        most = max(most, total)
+    return most
+
+
+@given(st.integers(MIB, 2000 * MIB), st.integers(1024, 16 * MIB), st.lists(st.floats(0, 0.035), max_size=5))
+def test_the_rate_is_met_and_never_exceeded(rate: int, wanted: int, lateness: list[float]) -> None:
+    """Within 3 % of Q over the time, never above 1.1 Q in any second; wake-ups may be late by 35 ms."""
+    if rate > 50 * wanted:
+        rate = 50 * wanted  # so that the test has few enough slices
+    sent = sent_at(TokenBucket(rate), wanted, 10.0, lateness)
+    assert 0.97 * rate * 10 <= sum(count for _, count in sent) <= 1.03 * rate * 10
+    assert most_in_a_second(sent) <= 1.1 * rate
+
+
+def test_an_idle_time_saves_up_no_burst() -> None:
+    bucket = TokenBucket(100 * MIB)
+    assert bucket.take(MIB, 0) == MIB
+    taken = 0
+    while count := bucket.take(16 * MIB, 3600):
+        taken += count
+    assert taken <= 0.06 * 100 * MIB
+
+
+def test_without_a_limit_everything_goes_at_once() -> None:
+    assert TokenBucket(None).take(10**12, 0) == 10**12
+
+
+def test_a_changed_rate_counts_at_once() -> None:
+    bucket = TokenBucket(MIB)
+    while bucket.take(MIB, 0):
+        pass
+    bucket.bytes_per_s = None
+    assert bucket.take(MIB, 0) == MIB
+    bucket.bytes_per_s = 10 * MIB
+    assert 0 < bucket.take(MIB, 0.05) <= MIB

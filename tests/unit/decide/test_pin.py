@@ -1,0 +1,206 @@
+"""Which segments are pinned and which pins go, for one partition (S-044, S-048, S-049, S-053; DESIGN.md section 2, pin)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.pins import local_partition, pin_of
+from tests.support.segments import FINISHED, local_segments, remote_segment
+from tiersidecar.decide.pin import PinView, decide_pin, is_cut_off, is_remote, without_remote_pins
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.pins import Pin
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+
+RACE = TopicPolicy(mode=RetentionMode.RACE)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A lookup as the metadata cache does it: by epoch and offset, finished segments only."""
+
+    segments: tuple[RemoteLogSegmentMetadata, ...] = ()
+
+    def __call__(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        for segment in self.segments:
+            starts = [entry.start_offset for entry in segment.segment_leader_epochs]
+            for entry, stop in zip(segment.segment_leader_epochs, [*starts[1:], segment.next_offset], strict=True):
+                if segment.state is FINISHED and entry.epoch == epoch and entry.start_offset <= offset < stop:
+                    return segment
+        return None
+
+
+def remote(*ranges: tuple[int, int], epochs: tuple[tuple[int, int], ...] = ((0, 0),)) -> Remote:
+    return Remote(tuple(remote_segment(start, end, epochs=epochs) for start, end in ranges))
+
+
+def view(
+    *bases: int,
+    pins: Iterable[Pin] = (),
+    epochs: Iterable[tuple[int, int]] = ((0, 0),),
+    policy: TopicPolicy | None = None,
+    segment_at: Remote | None = Remote(),
+    can_pin: bool = True,
+) -> PinView:
+    return PinView(
+        policy=policy or TopicPolicy(),
+        local=local_partition(local_segments(*bases), epochs=epochs),
+        pins=tuple(pins),
+        can_pin=can_pin,
+        segment_at=segment_at,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "high_watermark", "expected"),
+    [
+        pytest.param(view(0, 50, 100), 999, [0, 50], id="sealed segments are pinned, the active one is not"),
+        pytest.param(view(0, 50, 100), 100, [0, 50], id="one that ends right below the high watermark is"),
+        pytest.param(view(0, 50, 100), 99, [0], id="one that reaches above the high watermark may yet be cut off"),
+        pytest.param(view(0, 50, 100), -1, [], id="nothing while the high watermark is not known"),
+        pytest.param(view(0, 50, 100, segment_at=remote((0, 49))), 999, [50], id="what is remote needs no pin"),
+        pytest.param(
+            view(0, 50, 100, segment_at=remote((0, 69))), 999, [50], id="half of a segment remote is not a segment"
+        ),
+        pytest.param(
+            view(0, 50, 100, segment_at=remote((0, 29), (30, 99))),
+            999,
+            [],
+            id="a leader that rolls elsewhere holds it too",
+        ),
+        pytest.param(
+            view(0, 50, 100, segment_at=remote((0, 99), epochs=((3, 0),))),
+            999,
+            [0, 50],
+            id="what another history copied does not count",
+        ),
+        pytest.param(view(0, 50, 100, pins=[pin_of(0, 50)]), 999, [50], id="what is pinned stays as it is"),
+        pytest.param(
+            view(0, 50, 100, pins=[pin_of(0, 50, is_whole=False)]),
+            999,
+            [0, 50],
+            id="a pin without its snapshot is mended",
+        ),
+        pytest.param(
+            view(0, 50, policy=TopicPolicy(copy_disabled=True)), 999, [], id="S-052 nothing is copied, so none"
+        ),
+        pytest.param(view(0, 50, can_pin=False), 999, [], id="no place for links"),
+        pytest.param(view(0, 50, segment_at=None), 999, [], id="strict: before the replay nothing can be lost"),
+        pytest.param(
+            view(0, 50, segment_at=None, policy=RACE), 999, [0], id="race: before the replay everything may be"
+        ),
+        pytest.param(
+            view(100, 150, epochs=[(3, 105)], segment_at=remote((100, 149), epochs=((2, 90), (3, 105)))),
+            999,
+            [],
+            id="a live file that has forgotten the first offsets' epoch",
+        ),
+    ],
+)
+def test_what_is_pinned(given: PinView, high_watermark: int, expected: list[int]) -> None:
+    plan = decide_pin(given).below(high_watermark)
+    assert [segment.base_offset for segment in plan.pin] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(view(0, 50, pins=[pin_of(0, 50)]), [], id="not remote: it stays"),
+        pytest.param(
+            view(0, 50, pins=[pin_of(0, 50)], segment_at=remote((0, 49))), [(0, "remote")], id="COPY_SEGMENT_FINISHED"
+        ),
+        pytest.param(
+            view(100, 150, pins=[pin_of(0, 50), pin_of(50, 100)], segment_at=remote((50, 99))),
+            [(50, "remote")],
+            id="a hole before it stays pinned",
+        ),
+        pytest.param(
+            view(0, 50, pins=[pin_of(0, 50)], segment_at=None), [], id="before the replay nothing is known to be remote"
+        ),
+        pytest.param(
+            view(200, pins=[pin_of(0, 50)], epochs=[(0, 200)]),
+            [],
+            id="a moved log start raises the first epoch's start",
+        ),
+        pytest.param(
+            view(200, pins=[pin_of(0, 50)], epochs=[(4, 200)]), [], id="a moved log start drops the older epochs"
+        ),
+        pytest.param(
+            view(200, pins=[pin_of(0, 50, epochs=())], epochs=[(4, 200)]), [], id="unreadable epochs contradict nothing"
+        ),
+        pytest.param(
+            view(200, pins=[pin_of(0, 100)], epochs=[(0, 0), (1, 60)]),
+            [(0, "truncated")],
+            id="an unclean election cut the pinned range",
+        ),
+        pytest.param(
+            view(200, pins=[pin_of(0, 60)], epochs=[(0, 0), (1, 60)]), [], id="an election right behind it cut nothing"
+        ),
+        pytest.param(
+            view(80, pins=[pin_of(60, 100, epochs=[(0, 0), (3, 60)])], epochs=[(0, 0), (2, 60)]),
+            [(60, "truncated")],
+            id="an epoch of the pin that the live file does not have",
+        ),
+        pytest.param(
+            view(0, 50, pins=[pin_of(50, 100)]), [(50, "truncated")], id="the active segment begins where it does"
+        ),
+        pytest.param(view(30, pins=[pin_of(50, 100)]), [(50, "truncated")], id="the active segment begins below it"),
+        pytest.param(
+            view(50, 90, 150, pins=[pin_of(50, 100)]),
+            [(50, "truncated")],
+            id="the same base was rolled elsewhere since",
+        ),
+        pytest.param(
+            view(70, 120, pins=[pin_of(50, 100)]), [], id="rebuilt from a leader's log start within it: it stays"
+        ),
+    ],
+)
+def test_what_is_dropped(given: PinView, expected: list[tuple[int, str]]) -> None:
+    assert [(unpin.pin.base_offset, unpin.reason.value) for unpin in decide_pin(given).drop] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(view(0), True, id="nothing sealed"),
+        pytest.param(view(0, 50, pins=[pin_of(0, 50)]), True, id="all pinned"),
+        pytest.param(view(0, 50), False, id="a segment to pin"),
+        pytest.param(view(0, 50, segment_at=None), False, id="the metadata is to come"),
+        pytest.param(view(0, 50, pins=[pin_of(0, 50, is_whole=False)]), False, id="a snapshot is to come"),
+    ],
+)
+def test_settled_means_nothing_to_do_until_something_changes(given: PinView, expected: bool) -> None:
+    assert decide_pin(given).is_settled is expected
+
+
+def test_a_pin_and_its_twin_agree() -> None:
+    local = local_partition(local_segments(0, 50, 100))
+    assert not is_cut_off(pin_of(0, 50), local)
+    assert is_cut_off(pin_of(0, 40), local)
+
+
+def test_a_copy_that_is_not_finished_counts_for_nothing() -> None:
+    started = remote_segment(0, 49, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
+    assert not is_remote(Lineage.of([(0, 0)]), Remote((started,)), local_segments(0, 50)[0])
+
+
+def test_a_zombies_segment_beyond_its_epoch_does_not_stand_for_the_next_one() -> None:
+    """DESIGN.md section 4, rule 4: it is outside the lineage, and will be deleted."""
+    lineage = Lineage.of([(0, 0), (1, 60)])
+    zombie = remote((0, 99))
+    assert not is_remote(lineage, zombie, local_segments(0, 100)[0])
+    assert not is_remote(lineage, zombie, local_segments(0, 50)[0])
+
+
+def test_the_active_segment_is_never_remote() -> None:
+    assert not is_remote(Lineage.of([(0, 0)]), remote((0, 99)), local_segments(0)[0])
+
+
+def test_only_pinned_segments_are_left_out_of_a_copy_plan() -> None:
+    segments = (pin_of(0, 50).segment, pin_of(50, 100).segment, *local_segments(100, 150))
+    left = without_remote_pins(segments, Lineage.of([(0, 0)]), remote((0, 49), (100, 149)))
+    assert [segment.base_offset for segment in left] == [50, 100, 150]

@@ -1,0 +1,258 @@
+"""Tiering switched on and off: what is taken over, what is put back, what is refused (U10; issue text)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from tests.support.segments import remote_segment
+from tiersidecar.decide.switching import (
+    KnownTiering,
+    PartitionFacts,
+    WantedTiering,
+    cluster_retention,
+    copied_stop,
+    decide_disable,
+    decide_enable,
+    restored_retention,
+)
+from tiersidecar.domain.policy import RetentionMode
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+WEEK = {"retention.ms": "604800000", "retention.bytes": "-1", "cleanup.policy": "delete"}
+OURS = {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete"}
+CLUSTER = {"retention.ms": "604800000", "retention.bytes": "-1"}
+STRICT, RACE = RetentionMode.STRICT, RetentionMode.RACE
+NO_OVERRIDES: dict[str, str | None] = {"retention.ms": None, "retention.bytes": None}
+ENABLED = KnownTiering(
+    is_on=True, mode=STRICT, retention_ms=1000, former_settings={"retention.ms": "604800000", "retention.bytes": None}
+)
+CONFIGURED = KnownTiering(is_on=True, mode=STRICT, retention_ms=1000, local_retention_ms=10, former_settings={})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "effective", "overrides", "expected"),
+    [
+        pytest.param(
+            WantedTiering(),
+            None,
+            WEEK,
+            {"retention.ms": "604800000"},
+            (604800000, {"retention.ms": "604800000", "retention.bytes": None}, {"retention.ms": "-1"}),
+            id="a new topic: its retention becomes the total one, its override is taken down",
+        ),
+        pytest.param(
+            WantedTiering(),
+            None,
+            WEEK,
+            {},
+            (604800000, NO_OVERRIDES, {"retention.ms": "-1"}),
+            id="no override of its own",
+        ),
+        pytest.param(
+            WantedTiering(retention_ms=99),
+            CONFIGURED,
+            WEEK,
+            {},
+            (99, NO_OVERRIDES, {"retention.ms": "-1"}),
+            id="what is said counts",
+        ),
+        pytest.param(
+            WantedTiering(),
+            CONFIGURED,
+            WEEK,
+            {},
+            (1000, NO_OVERRIDES, {"retention.ms": "-1"}),
+            id="then what is configured",
+        ),
+        pytest.param(
+            WantedTiering(),
+            ENABLED,
+            OURS,
+            {"retention.ms": "-1", "retention.bytes": "-1"},
+            (1000, ENABLED.former_settings, {}),
+            id="enabled twice: our own -1 is not taken for the user's",
+        ),
+        pytest.param(
+            WantedTiering(),
+            ENABLED,
+            WEEK,
+            {"retention.ms": "604800000"},
+            (1000, ENABLED.former_settings, {"retention.ms": "-1"}),
+            id="stopped in between, or put back by tooling: done again",
+        ),
+        pytest.param(
+            WantedTiering(),
+            replace(ENABLED, is_on=False, mode=RACE),
+            {**WEEK, "retention.ms": "5"},
+            {"retention.ms": "5"},
+            (1000, {"retention.ms": "5", "retention.bytes": None}, {"retention.ms": "-1"}),
+            id="enabled again after it was off: the overrides of today are taken down",
+        ),
+        pytest.param(
+            WantedTiering(),
+            replace(ENABLED, is_on=False, mode=RACE),
+            OURS,
+            {"retention.ms": "-1", "retention.bytes": "-1"},
+            (1000, ENABLED.former_settings, {}),
+            id="enabled again while its disabling was half done",
+        ),
+        pytest.param(
+            WantedTiering(mode=RACE),
+            None,
+            WEEK,
+            {},
+            (604800000, NO_OVERRIDES, {}),
+            id="race: the broker keeps its settings",
+        ),
+    ],
+)
+def test_enable(
+    wanted: WantedTiering,
+    known: KnownTiering | None,
+    effective: Mapping[str, str | None],
+    overrides: Mapping[str, str | None],
+    expected: tuple[int, dict[str, str | None], dict[str, str | None]],
+) -> None:
+    plan = decide_enable(wanted, known, effective, overrides)
+    assert (plan.retention_ms, plan.former_settings, plan.changes, plan.refusal) == (*expected, "")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "effective", "reason"),
+    [
+        pytest.param(WantedTiering(), None, {**WEEK, "cleanup.policy": "compact"}, "compact", id="a compacted topic"),
+        pytest.param(
+            WantedTiering(),
+            None,
+            {**WEEK, "remote.storage.enable": "true"},
+            "the broker tiers it itself",
+            id="tiered natively",
+        ),
+        pytest.param(
+            WantedTiering(mode=RACE), ENABLED, OURS, "disable it first", id="another mode: only by way of disable"
+        ),
+        pytest.param(
+            WantedTiering(retention_ms=10, local_retention_ms=11),
+            None,
+            WEEK,
+            "local.retention.ms of 11",
+            id="more local than total",
+        ),
+        pytest.param(
+            WantedTiering(retention_bytes=10, local_retention_bytes=-1),
+            None,
+            WEEK,
+            "local.retention.bytes",
+            id="local without limit",
+        ),
+    ],
+)
+def test_enable_is_refused(
+    wanted: WantedTiering, known: KnownTiering | None, effective: Mapping[str, str | None], reason: str
+) -> None:
+    assert reason in decide_enable(wanted, known, effective, {}).refusal
+
+
+FACTS = PartitionFacts(
+    partition=3,
+    log_start_offset=100,
+    high_watermark=500,
+    copied_stop=400,
+    kept_from=400,
+    local_bytes=4000,
+    remote_bytes_still_local=3000,
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "former", "reason"),
+    [
+        pytest.param(FACTS, {"retention.ms": "604800000"}, "", id="what would go is remote"),
+        pytest.param(
+            replace(FACTS, kept_from=401),
+            {"retention.ms": "604800000"},
+            "[400, 401) of partition 3",
+            id="one record is not",
+        ),
+        pytest.param(
+            replace(FACTS, kept_from=401), {"retention.ms": None}, "[400, 401)", id="by the cluster's retention"
+        ),
+        pytest.param(replace(FACTS, kept_from=401), {"retention.ms": "-1"}, "", id="without a limit nothing goes"),
+        pytest.param(replace(FACTS, kept_from=401), {}, "", id="nothing was taken down, so nothing is restored"),
+        pytest.param(replace(FACTS, kept_from=500, copied_stop=500), {"retention.ms": "5"}, "", id="all is remote"),
+        pytest.param(
+            replace(FACTS, copied_stop=0, kept_from=101),
+            {"retention.ms": "5"},
+            "[100, 101)",
+            id="nothing is remote: from the log start",
+        ),
+        pytest.param(FACTS, {"retention.bytes": "1000"}, "", id="by size only remote bytes are too much"),
+        pytest.param(FACTS, {"retention.bytes": "999"}, "4000 bytes, of which 3000 are remote", id="one byte more"),
+        pytest.param(
+            replace(FACTS, local_bytes=None), {"retention.bytes": "1000"}, "not known", id="the size is not known"
+        ),
+        pytest.param(
+            replace(FACTS, local_bytes=None, copied_stop=500),
+            {"retention.bytes": "1000"},
+            "",
+            id="and need not be, all is remote",
+        ),
+    ],
+)
+def test_disable_is_refused_where_data_would_be_lost(
+    facts: PartitionFacts, former: Mapping[str, str | None], reason: str
+) -> None:
+    plan = decide_disable(replace(ENABLED, former_settings=former), OURS, [facts], cluster=CLUSTER)
+    assert reason in plan.refusal
+    assert bool(reason) == bool(plan.refusal)
+
+
+@pytest.mark.parametrize(
+    ("remote", "log_start", "stop"),
+    [
+        pytest.param([], 7, 7, id="nothing is remote"),
+        pytest.param([remote_segment(0, 99), remote_segment(100, 199)], 50, 200, id="without a hole"),
+        pytest.param([remote_segment(0, 99), remote_segment(101, 199)], 50, 100, id="up to the hole"),
+        pytest.param([remote_segment(60, 99)], 50, 50, id="a hole at the log start"),
+        pytest.param([remote_segment(0, 99, state=State.COPY_SEGMENT_STARTED)], 50, 50, id="not finished"),
+        pytest.param(
+            [remote_segment(0, 299), remote_segment(100, 149, epochs=((2, 100),))],
+            50,
+            150,
+            id="an older epoch reaches further",
+        ),
+    ],
+)
+def test_how_far_it_is_remote(remote: list[RemoteLogSegmentMetadata], log_start: int, stop: int) -> None:
+    assert copied_stop(remote, log_start) == stop
+
+
+def test_disable_restores_what_was_and_leaves_the_rest() -> None:
+    overrides = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "5"}
+    plan = decide_disable(ENABLED, overrides, [FACTS], cluster=CLUSTER)
+    assert plan.changes == {"retention.ms": "604800000", "retention.bytes": None}
+    assert (plan.retention_ms, plan.former_settings) == (1000, ENABLED.former_settings)
+    done = decide_disable(ENABLED, {"retention.ms": "604800000"}, [replace(FACTS, kept_from=500)], cluster=CLUSTER)
+    assert (done.changes, done.refusal) == ({}, "")
+
+
+def test_a_topic_that_is_not_tiered_is_not_disabled() -> None:
+    assert decide_disable(None, {}, [], cluster=CLUSTER).refusal == "it is not tiered"
+
+
+@pytest.mark.parametrize(
+    ("configs", "retention_ms"),
+    [
+        ({"log.retention.hours": "168"}, 604800000),
+        ({"log.retention.hours": "168", "log.retention.minutes": "2"}, 120000),
+        ({"log.retention.hours": "168", "log.retention.minutes": None, "log.retention.ms": "7"}, 7),
+        ({"log.retention.hours": "-1"}, -1),
+        ({}, -1),
+    ],
+)
+def test_what_topics_take_from_the_broker(configs: Mapping[str, str | None], retention_ms: int) -> None:
+    assert restored_retention({"retention.ms": None}, cluster_retention(configs), "retention.ms") == retention_ms

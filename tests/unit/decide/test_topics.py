@@ -1,0 +1,95 @@
+"""Who cares for which partition, and which topics are refused (S-180, S-181, DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.segments import TIP
+from tiersidecar.decide.topics import PartitionRole, decide_assignment, reason_not_to_tier, reason_not_to_trim
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.segments import LeaderView
+
+POLICY = TopicPolicy()
+
+
+def leader_view(leader: int = 1, tip: TopicIdPartition = TIP) -> LeaderView:
+    ids = (BrokerId(1), BrokerId(2))
+    return LeaderView(
+        topic_id_partition=tip,
+        leader_id=BrokerId(leader),
+        leader_epoch=LeaderEpoch(5),
+        replicas=ids,
+        in_sync_replicas=ids,
+    )
+
+
+def assign(
+    view: LeaderView,
+    *,
+    local: tuple[TopicIdPartition, ...] = (TIP,),
+    broker: int = 1,
+    policy: Callable[[str], TopicPolicy | None] = lambda _: POLICY,
+) -> dict[TopicIdPartition, PartitionRole]:
+    return {tip: tiered.role for tip, tiered in decide_assignment([view], local, BrokerId(broker), policy).items()}
+
+
+def test_leader_and_follower() -> None:
+    assert assign(leader_view(1)) == {TIP: PartitionRole.LEADER}
+    assert assign(leader_view(2)) == {TIP: PartitionRole.FOLLOWER}
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        pytest.param(assign(leader_view(), broker=3), id="the broker has no replica"),
+        pytest.param(assign(leader_view(), local=()), id="its directory is not on a healthy log dir"),
+        pytest.param(
+            assign(leader_view(), local=(replace(TIP, topic_id=Uuid(b"0" * 16)),)),
+            id="the directory is of an earlier topic of the same name",
+        ),
+        pytest.param(assign(leader_view(), policy=lambda _: None), id="the configuration does not tier it"),
+        pytest.param(
+            assign(leader_view(tip=(internal := replace(TIP, topic="__consumer_offsets"))), local=(internal,)),
+            id="internal topics are never tiered",
+        ),
+    ],
+)
+def test_not_ours(result: dict[TopicIdPartition, PartitionRole]) -> None:
+    assert result == {}
+
+
+@pytest.mark.parametrize(
+    ("configs", "word"),
+    [
+        ({"remote.storage.enable": "true"}, "remote.storage.enable"),
+        ({"cleanup.policy": "compact"}, "compact"),
+        ({"cleanup.policy": "compact,delete"}, "compact"),
+        ({"cleanup.policy": "delete", "remote.storage.enable": "false"}, ""),
+    ],
+)
+def test_topics_that_cannot_be_tiered(configs: dict[str, str | None], word: str) -> None:
+    reason = reason_not_to_tier(configs)
+    assert word in reason
+    assert bool(reason) is bool(word)
+
+
+@pytest.mark.parametrize(
+    ("configs", "fits"),
+    [
+        pytest.param({"retention.ms": "-1", "retention.bytes": "-1"}, True, id="both without limit"),
+        pytest.param(
+            {"retention.ms": "604800000", "retention.bytes": "-1"}, False, id="the broker would delete by time"
+        ),
+        pytest.param({"retention.ms": "-1", "retention.bytes": "1000"}, False, id="the broker would delete by size"),
+        pytest.param({}, False, id="unknown settings are not taken for good ones"),
+        pytest.param({"retention.ms": "1", "cleanup.policy": ""}, True, id="an empty cleanup.policy deletes nothing"),
+    ],
+)
+def test_strict_mode_needs_a_broker_that_deletes_nothing(configs: dict[str, str | None], fits: bool) -> None:
+    assert (reason_not_to_trim(POLICY, configs) == "") is fits
+    assert reason_not_to_trim(TopicPolicy(mode=RetentionMode.RACE), configs) == ""

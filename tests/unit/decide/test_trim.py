@@ -1,0 +1,110 @@
+"""How far the local log may be trimmed (S-048 to S-055, U15)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.segments import local_segments, remote_segment
+from tiersidecar.decide.trim import TrimView, covering_segments, decide_trim
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+
+AT_ONCE = TopicPolicy(local_retention_ms=0)
+LOCAL = (0, 100, 200, 300)
+REMOTE = (remote_segment(0, 99), remote_segment(100, 199), remote_segment(200, 299))
+
+
+def view(
+    *,
+    policy: TopicPolicy = AT_ONCE,
+    remote: tuple[RemoteLogSegmentMetadata, ...] = REMOTE,
+    bases: tuple[int, ...] = LOCAL,
+    log_start: int = 0,
+    now_ms: int = 1000,
+    lineage: tuple[tuple[int, int], ...] = ((0, 0),),
+) -> TrimView:
+    return TrimView(
+        policy=policy,
+        lineage=Lineage.of(lineage),
+        segments=local_segments(*bases),
+        log_start_offset=log_start,
+        remote_segments=remote,
+        now_ms=now_ms,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(view(), [100, 200, 300], id="everything finished and past local retention goes"),
+        pytest.param(view(policy=TopicPolicy()), [], id="without a limit nothing goes"),
+        pytest.param(
+            view(policy=TopicPolicy(mode=RetentionMode.RACE, local_retention_ms=0)), [], id="race mode trims nothing"
+        ),
+        pytest.param(
+            view(
+                remote=(
+                    REMOTE[0],
+                    remote_segment(100, 199, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED),
+                    REMOTE[2],
+                )
+            ),
+            [100],
+            id="S-048 a segment whose copy has not finished stays, and so does all after it",
+        ),
+        pytest.param(
+            view(
+                remote=(
+                    REMOTE[0],
+                    remote_segment(100, 199, state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED),
+                    REMOTE[2],
+                )
+            ),
+            [100],
+            id="a remote segment that is being deleted holds nothing",
+        ),
+        pytest.param(
+            view(remote=(remote_segment(0, 149), remote_segment(150, 299))),
+            [100, 200, 300],
+            id="U15 the other replica rolled elsewhere: two remote segments hold one local one",
+        ),
+        pytest.param(view(remote=(remote_segment(0, 149),)), [100], id="half of a segment remote is not enough"),
+        pytest.param(
+            view(remote=(remote_segment(0, 99, epochs=((7, 0),)),)), [], id="a segment of another history holds nothing"
+        ),
+        pytest.param(view(log_start=200), [300], id="what is below the log start has gone already"),
+        pytest.param(view(log_start=150, remote=REMOTE[1:]), [200, 300], id="a log start inside a segment"),
+        pytest.param(
+            view(policy=TopicPolicy(local_retention_bytes=250)), [100], id="by size only whole segments above the limit"
+        ),
+        pytest.param(
+            view(policy=TopicPolicy(local_retention_bytes=300)), [100], id="by size down to the limit exactly"
+        ),
+        pytest.param(view(policy=TopicPolicy(local_retention_bytes=400)), [], id="by size within the limit"),
+        pytest.param(
+            view(policy=TopicPolicy(local_retention_ms=500), now_ms=499), [], id="by time the youngest record counts"
+        ),
+        pytest.param(view(policy=TopicPolicy(retention_ms=0)), [100, 200, 300], id="S-050 -2 is the total retention"),
+    ],
+)
+def test_steps(given: TrimView, expected: list[int]) -> None:
+    assert [step.offset for step in decide_trim(given)] == expected
+
+
+def test_the_active_segment_never_goes() -> None:
+    everything = (*REMOTE, remote_segment(300, 399))
+    assert decide_trim(view(remote=everything))[-1].offset == 300
+
+
+def test_every_step_names_its_reason_and_what_holds_it() -> None:
+    step = decide_trim(view(remote=(remote_segment(0, 149), remote_segment(150, 299))))[1]
+    assert step.reason == "local.retention.ms"
+    assert [held.start_offset for held in step.remote] == [0, 150]
+
+
+def test_cover_takes_the_fewest_of_overlapping_segments() -> None:
+    overlapping = (remote_segment(0, 99), remote_segment(50, 80), remote_segment(50, 199))
+    assert [s.start_offset for s in covering_segments(overlapping, 0, 200)] == [0, 50]
+    assert covering_segments(overlapping, 0, 201) == ()

@@ -1,0 +1,47 @@
+"""Which partitions catch up with a backlog, and in which order: first enablement, or the end of a long outage.
+
+A backlog of terabytes must not hold up the segment that was sealed a moment ago, nor take all the bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiersidecar.decide.copy import CopyLag
+from tiersidecar.domain.ids import TopicIdPartition
+
+
+class BackfillOrder(StrEnum):
+    """Topics by the last write to their oldest segment that is not remote."""
+
+    OLDEST = "oldest"
+    NEWEST = "newest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPlan:
+    """``ranks`` has the partitions that catch up: lower ones go first, those of one topic share a rank.
+
+    ``remaining_bytes`` is all that they have to copy.
+    """
+
+    ranks: Mapping[TopicIdPartition, int]
+    remaining_bytes: int
+
+
+def decide_backfill(lags: Mapping[TopicIdPartition, CopyLag], threshold: int, order: BackfillOrder) -> BackfillPlan:
+    """Partitions with more than ``threshold`` segments that are not remote catch up (steady state: about two, S-047)."""
+    behind = {tip: lag for tip, lag in lags.items() if lag.segments > threshold}
+    oldest_ms: dict[str, int] = {}
+    for tip, lag in behind.items():
+        assert lag.oldest_ms is not None, "segments that wait have been written"
+        oldest_ms[tip.topic] = min(lag.oldest_ms, oldest_ms.get(tip.topic, lag.oldest_ms))
+    sign = 1 if order is BackfillOrder.OLDEST else -1
+    topics = sorted(oldest_ms, key=lambda topic: (sign * oldest_ms[topic], topic))
+    rank_of = {topic: rank for rank, topic in enumerate(topics)}
+    return BackfillPlan(
+        ranks={tip: rank_of[tip.topic] for tip in behind},
+        remaining_bytes=sum(lag.size_bytes for lag in behind.values()),
+    )

@@ -1,0 +1,144 @@
+"""Which remote segments of a led partition go, and where its remote log starts then.
+
+Source: RemoteLogManager.RLMExpirationTask (S-056 to S-075), with a lineage and a log start of our own (DESIGN.md section 5),
+and with stops where Kafka would delete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiersidecar.decide.cleanup import Removal, decide_cleanup
+from tiersidecar.decide.expiry_reach import Reach, find_reach
+from tiersidecar.decide.expiry_standing import Standing, standings
+from tiersidecar.decide.expiry_stops import reason_not_to_delete_so_much, reason_to_stop
+from tiersidecar.decide.expiry_view import ExpiryView
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.policy import UNLIMITED
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryTally:
+    """What there is (S-057): segments in any state and their bytes; bytes of finished ones of this lineage, each offset
+    counted once; bytes that are only local.  ``from_the_future`` are segments whose records are later than now (U16)."""
+
+    metadata_count: int
+    remote_log_size_bytes: int
+    finished_bytes: int
+    only_local_bytes: int
+    from_the_future: tuple[RemoteLogSegmentMetadata, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryPlan:
+    """``remote_log_start_offset`` must be durable before any of ``expired`` is removed (S-066); -1: nothing is known yet.
+
+    ``leftovers`` are removals that crashes and failures left; they need no new start.  ``expired`` ascend by start offset.
+    ``stop`` says why nothing expires although something may be due; empty when nothing is held back.
+    """
+
+    tally: ExpiryTally
+    remote_log_start_offset: Offset
+    leftovers: tuple[Removal, ...]
+    expired: tuple[Removal, ...]
+    stop: str
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes that are to go and have not gone (RemoteDeleteLagBytes)."""
+        return sum(removal.metadata.segment_size_in_bytes for removal in self.expired)
+
+
+def decide_expiry(view: ExpiryView) -> ExpiryPlan:
+    """The plan for one partition."""
+    found = standings(view.remote_segments, view.lineage)
+    reach = find_reach(view, found)
+    doubt = reason_to_stop(view, found)
+    if view.policy.delete_remote:
+        offset, expired, stop = _everything(view, found)
+    elif doubt:
+        offset, expired, stop = view.remote_log_start_offset, _below_start(view, found), doubt
+    else:
+        offset, expired, stop = _by_retention(view, found, reach)
+    return ExpiryPlan(
+        tally=_tally(view, found, reach),
+        remote_log_start_offset=Offset(max(offset, view.remote_log_start_offset)),
+        leftovers=_leftovers(view),
+        expired=tuple(r for r in expired if r.metadata.remote_log_segment_id not in view.in_flight),
+        stop=stop,
+    )
+
+
+def _by_retention(view: ExpiryView, found: Sequence[Standing], reach: Reach) -> tuple[int, list[Removal], str]:
+    asked_for = _below_start(view, found)
+    removals = [removal for standing in found if (removal := _removal(view, reach, standing))]
+    already = {removal.metadata.remote_log_segment_id for removal in asked_for}
+    going = {removal.metadata.remote_log_segment_id for removal in removals} - already
+    too_much = reason_not_to_delete_so_much(
+        view, found, [standing for standing in found if standing.segment.remote_log_segment_id in going], reach
+    )
+    if too_much:
+        return view.remote_log_start_offset, asked_for, too_much
+    return reach.offset, removals, ""
+
+
+def _removal(view: ExpiryView, reach: Reach, standing: Standing) -> Removal | None:
+    segment = standing.segment
+    if standing.served_end >= reach.offset and standing.serves:
+        return None
+    if standing.is_valid:
+        reason = reach.reasons.get(segment.remote_log_segment_id, f"it ends below the remote log start {reach.offset}")
+        return Removal(metadata=segment, reason=reason)
+    # Of another history: never before its own retention, whatever became of this one (U24).
+    if view.is_expired(segment):
+        return Removal(metadata=segment, reason="it is outside the lineage, and past retention.ms")
+    if view.policy.retention_ms == UNLIMITED and _is_left_behind(view, segment, reach.offset):
+        return Removal(
+            metadata=segment, reason=f"it is outside the lineage, and below the remote log start {reach.offset}"
+        )
+    return None
+
+
+def _is_left_behind(view: ExpiryView, segment: RemoteLogSegmentMetadata, start_offset: int) -> bool:
+    """Kafka's log start breach: it ends below the start, and no epoch of it is later than the one at the start."""
+    epoch = view.lineage.epoch_for_offset(start_offset)
+    return epoch is not None and segment.end_offset < start_offset and segment.segment_leader_epochs[-1].epoch <= epoch
+
+
+def _below_start(view: ExpiryView, found: Sequence[Standing]) -> list[Removal]:
+    """Segments of this history wholly below a start that is durable already: decided by a user, or by an earlier round.
+    Nobody may read them, whatever else is in doubt."""
+    start = view.remote_log_start_offset
+    return [
+        Removal(metadata=standing.segment, reason=f"it ends below the remote log start {start}")
+        for standing in found
+        if standing.is_valid and standing.served_end < start
+    ]
+
+
+def _everything(view: ExpiryView, found: Sequence[Standing]) -> tuple[int, list[Removal], str]:
+    """Tiering was switched off with deletion: readers begin at the local start, once the broker has said where that is."""
+    if view.log_start_offset is None:
+        return view.remote_log_start_offset, [], ""
+    removals = [
+        Removal(metadata=s.segment, reason="tiering of the topic was switched off with deletion") for s in found
+    ]
+    return (view.log_start_offset if found else view.remote_log_start_offset), removals, ""
+
+
+def _leftovers(view: ExpiryView) -> tuple[Removal, ...]:
+    # By a clock in doubt no other broker's copy is taken for dead.
+    grace_ms = view.now_ms if view.clock_doubt else view.limits.foreign_copy_grace_ms
+    return decide_cleanup(view.remote_segments, view.broker_id, view.in_flight, view.now_ms, grace_ms)
+
+
+def _tally(view: ExpiryView, found: Sequence[Standing], reach: Reach) -> ExpiryTally:
+    return ExpiryTally(
+        metadata_count=len(view.remote_segments),
+        remote_log_size_bytes=sum(segment.segment_size_in_bytes for segment in view.remote_segments),
+        finished_bytes=sum(standing.weight_bytes for standing in found),
+        only_local_bytes=reach.only_local_bytes,
+        from_the_future=tuple(s.segment for s in found if s.segment.max_timestamp_ms > view.now_ms),
+    )

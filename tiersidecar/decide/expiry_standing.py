@@ -1,0 +1,81 @@
+"""How a finished remote segment stands to the lineage: of it, partly of it, or foreign to it (S-068 to S-070, U24)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import NO_OFFSET
+from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A finished segment with what the lineage makes of it.
+
+    ``is_valid``: all of it is of this history (Kafka's check).  ``served_end`` is its last offset, inclusive, that a reader
+    of this history finds in it; -1 when there is none.  An unclean election leaves segments that are not valid and yet
+    serve: their front is the only remote copy of offsets that both histories share.
+    ``weight_bytes`` is its part of the size of the log: bytes that valid segments before it hold too do not count again.
+    """
+
+    segment: RemoteLogSegmentMetadata
+    is_valid: bool
+    served_end: int
+    weight_bytes: int = 0
+
+    @property
+    def serves(self) -> bool:
+        return self.served_end >= 0
+
+
+def standings(segments: Sequence[RemoteLogSegmentMetadata], lineage: Lineage) -> list[Standing]:
+    """All finished segments, ascending by start offset, of equal starts the longest first."""
+    spans = _epoch_spans(lineage)
+    finished = sorted(
+        (segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED),
+        key=lambda segment: (segment.start_offset, -segment.end_offset),
+    )
+    found: list[Standing] = []
+    covered_stop = 0
+    for segment in finished:
+        if not _is_valid(segment, lineage, spans):
+            found.append(Standing(segment=segment, is_valid=False, served_end=_served_end(segment, spans)))
+            continue
+        new_offsets = max(segment.next_offset - max(segment.start_offset, covered_stop), 0)
+        covered_stop = max(covered_stop, segment.next_offset)
+        offsets = segment.next_offset - segment.start_offset
+        weight_bytes = segment.segment_size_in_bytes * new_offsets // offsets
+        found.append(Standing(segment=segment, is_valid=True, served_end=segment.end_offset, weight_bytes=weight_bytes))
+    return found
+
+
+def _is_valid(segment: RemoteLogSegmentMetadata, lineage: Lineage, spans: dict[int, tuple[int, int]]) -> bool:
+    """``is_within``, without a walk over the lineage for the many segments of one epoch."""
+    if len(segment.segment_leader_epochs) > 1:
+        return segment.is_within(lineage)
+    epoch = segment.segment_leader_epochs[0].epoch
+    first, after = spans.get(epoch, (0, 0))
+    return segment.end_offset < after and (segment.start_offset >= first or epoch == lineage.entries[0].epoch)
+
+
+def _epoch_spans(lineage: Lineage) -> dict[int, tuple[int, int]]:
+    """First offset and the offset after the last one of each epoch."""
+    following = (*lineage.entries[1:], None)
+    return {
+        entry.epoch: (entry.start_offset, NO_LOG_END if after is None else after.start_offset)
+        for entry, after in zip(lineage.entries, following, strict=False)
+    }
+
+
+def _served_end(segment: RemoteLogSegmentMetadata, spans: dict[int, tuple[int, int]]) -> int:
+    epochs = segment.segment_leader_epochs
+    stops = [entry.start_offset for entry in epochs[1:]] + [segment.next_offset]
+    served_end: int = NO_OFFSET
+    for entry, stop in zip(epochs, stops, strict=True):
+        first, after = spans.get(entry.epoch, (0, 0))
+        if max(first, entry.start_offset) < min(after, stop):
+            served_end = max(served_end, min(after, stop) - 1)
+    return served_end

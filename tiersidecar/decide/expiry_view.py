@@ -1,0 +1,87 @@
+"""What the expiry of a partition looks at: values only, shared by its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
+from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET
+from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+
+DAY_MS = 24 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryLimits:
+    """How far one round may go before it stops and asks.
+
+    ``max_share`` is of the bytes of all finished segments, in (0, 1]: 1 switches the guard off, and also makes a retention of
+    0 be obeyed.  ``max_bytes`` is per round, -1 without limit.  One segment may always go.  ``foreign_copy_grace_ms`` is what
+    another broker's copy gets before it is taken for dead; ``idle_slack_ms`` is how much longer than its retention a
+    partition may have been without any metadata event before the clock is doubted.
+    """
+
+    max_share: float = 0.5
+    max_bytes: int = UNLIMITED
+    foreign_copy_grace_ms: int = DAY_MS
+    idle_slack_ms: int = 7 * DAY_MS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_share <= 1 or self.max_bytes < UNLIMITED:
+            raise ValueError(f"one round may delete a share of {self.max_share} and {self.max_bytes} bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryView:
+    """A led partition as the expiry decision sees it.
+
+    ``remote_segments`` are those of any state; ``local_segments`` ascend and end with the active one.
+    ``remote_log_start_offset`` is ours, -1 while nothing moved it; ``trim_offset`` is the highest that a trim of ours meant
+    to reach.  ``log_start_offset`` (the broker's: the local start) and ``high_watermark`` (exclusive) are what the broker
+    said a moment ago, None when it has not been asked: a plan made without them is a hint, and nothing may be done by it.
+    ``clock_doubt`` says why ``now_ms`` is not to be believed; empty when it is.
+
+    Raises:
+        ValueError: a retention that is neither an amount nor -1 (T-41).
+    """
+
+    policy: TopicPolicy
+    lineage: Lineage
+    remote_segments: tuple[RemoteLogSegmentMetadata, ...]
+    local_segments: tuple[LocalSegment, ...]
+    broker_id: BrokerId
+    now_ms: int
+    remote_log_start_offset: int = NO_OFFSET
+    trim_offset: int = NO_OFFSET
+    accepted_loss_epoch: int = NO_EPOCH
+    log_start_offset: int | None = None
+    high_watermark: int | None = None
+    in_flight: Set[RemoteLogSegmentId] = field(default_factory=frozenset)
+    clock_doubt: str = ""
+    limits: ExpiryLimits = ExpiryLimits()
+
+    def __post_init__(self) -> None:
+        if min(self.policy.retention_ms, self.policy.retention_bytes) < UNLIMITED:
+            raise ValueError(f"retention of {self.policy.retention_ms} ms, {self.policy.retention_bytes} bytes")
+
+    def is_expired(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether ``segment`` is past ``retention.ms`` by its own time; never where there is no such limit (S-058)."""
+        return self.is_past_retention(time_anchor_ms(segment, self.now_ms))
+
+    def is_past_retention(self, timestamp_ms: int) -> bool:
+        """Whether a record of that time is past ``retention.ms``."""
+        if self.policy.retention_ms == UNLIMITED:
+            return False
+        cleanup_until_ms = self.now_ms - self.policy.retention_ms
+        return cleanup_until_ms >= 0 and timestamp_ms <= cleanup_until_ms
+
+
+def time_anchor_ms(segment: RemoteLogSegmentMetadata, now_ms: int) -> int:
+    """From when the age of a segment counts: its newest record, or the time of its copy where its records are of the
+    future or have no time: else they would never expire, or at once (U16, S-065)."""
+    if 0 <= segment.max_timestamp_ms <= now_ms:
+        return segment.max_timestamp_ms
+    return segment.event_timestamp_ms

@@ -1,0 +1,87 @@
+"""Which pins go for time and for space: over all partitions of the broker (docs/design/0004-pins.md; U8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tiersidecar.domain.pins import DropReason, Pin, Unpin
+from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
+from tiersidecar.domain.segments import LocalPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinLimits:
+    """``max_bytes`` that pins alone may keep on the disks (-1: without limit); ``disk_reserve_percent`` of each file system
+    that stays free of them."""
+
+    max_bytes: int = UNLIMITED
+    disk_reserve_percent: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """A file system: the log dirs on it, its size, and what is free."""
+
+    log_dirs: frozenset[str]
+    size_bytes: int
+    free_bytes: int
+
+    def above_reserve_bytes(self, limits: PinLimits) -> int:
+        """Free bytes above the reserve; negative below it."""
+        return self.free_bytes - self.size_bytes * limits.disk_reserve_percent // 100
+
+
+def is_alone(pin: Pin, local: LocalPartition | None) -> bool:
+    """Whether only the pin keeps the segment's bytes: the broker's directory has it no more, or is gone itself."""
+    return local is None or pin.base_offset < local.segments[0].base_offset
+
+
+def reason_expired(pin: Pin, policy: TopicPolicy, remote_log_start_offset: int, now_ms: int) -> DropReason | None:
+    """Why nobody has a right to the data any more: past the total retention, or below the remote log start."""
+    if pin.next_base_offset <= remote_log_start_offset:
+        return DropReason.BELOW_LOG_START
+    if policy.retention_ms != UNLIMITED and pin.max_timestamp_ms < now_ms - policy.retention_ms:
+        return DropReason.EXPIRED
+    return None
+
+
+def decide_room(
+    alone: Sequence[Pin], disks: Sequence[Disk], limits: PinLimits, is_remote: Callable[[Pin], bool]
+) -> tuple[Unpin, ...]:
+    """Of the pins that alone keep their bytes, those that must go: the ones already remote first, then the oldest.
+
+    ``is_remote`` is asked only when something must go.
+    """
+    excess_bytes = sum(pin.size_bytes for pin in alone) - limits.max_bytes if limits.max_bytes != UNLIMITED else 0
+    missing = {disk: -disk.above_reserve_bytes(limits) for disk in disks}
+    if excess_bytes <= 0 and all(bytes_ <= 0 for bytes_ in missing.values()):
+        return ()
+    disk_of = {log_dir: disk for disk in missing for log_dir in disk.log_dirs}
+    dropped: list[Unpin] = []
+    for remote, pin in _in_order(alone, is_remote):
+        disk = disk_of.get(pin.log_dir)
+        if excess_bytes > 0:
+            reason = DropReason.PINS_MAX_BYTES
+        elif disk is not None and missing[disk] > 0:
+            reason = DropReason.DISK_RESERVE
+        else:
+            continue
+        dropped.append(Unpin(pin=pin, reason=DropReason.REMOTE if remote else reason))
+        excess_bytes -= pin.size_bytes
+        if disk is not None:
+            missing[disk] -= pin.size_bytes
+    return tuple(dropped)
+
+
+def room_bytes(alone: Mapping[str, int], log_dir: str, disks: Sequence[Disk], limits: PinLimits) -> int:
+    """Bytes that pins in ``log_dir`` may still come to keep before one must go; ``alone`` are those kept by log dir."""
+    rooms = [disk.above_reserve_bytes(limits) for disk in disks if log_dir in disk.log_dirs]
+    if limits.max_bytes != UNLIMITED:
+        rooms.append(limits.max_bytes - sum(alone.values()))
+    return max(min(rooms, default=0), 0)
+
+
+def _in_order(alone: Sequence[Pin], is_remote: Callable[[Pin], bool]) -> list[tuple[bool, Pin]]:
+    rated = [(is_remote(pin), pin) for pin in alone]
+    return sorted(rated, key=lambda one: (not one[0], one[1].segment.modified_ms, one[1].base_offset))

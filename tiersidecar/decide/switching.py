@@ -1,0 +1,213 @@
+"""What switching tiering on or off means for a topic's settings on the broker, and when it may not be done (U10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tiersidecar.decide.topics import reason_not_to_tier
+from tiersidecar.domain.offsets import NO_EPOCH
+from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, RetentionMode
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+
+RETENTION_SETTINGS = ("retention.ms", "retention.bytes")
+"""What the strict mode takes over from the broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTiering:
+    """What the operator said; None where nothing was said."""
+
+    mode: RetentionMode = RetentionMode.STRICT
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    local_retention_ms: int | None = None
+    local_retention_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTiering:
+    """What the state topic, or else the configuration, says of the topic now.
+
+    ``is_on``: copied and, in strict mode, trimmed.  ``former_settings`` are the topic's overrides before it was first
+    enabled, None as value where it had none; empty where nobody took them down.
+    """
+
+    is_on: bool
+    mode: RetentionMode
+    retention_ms: int = UNLIMITED
+    retention_bytes: int = UNLIMITED
+    local_retention_ms: int = AS_TOTAL
+    local_retention_bytes: int = AS_TOTAL
+    former_settings: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchPlan:
+    """``refusal`` says why it may not be done; everything else counts only where it is empty.
+
+    The four retentions and ``former_settings`` are to be durable in the state topic before ``changes`` (None removes an
+    override) are made on the broker.
+    """
+
+    refusal: str = ""
+    retention_ms: int = UNLIMITED
+    retention_bytes: int = UNLIMITED
+    local_retention_ms: int = AS_TOTAL
+    local_retention_bytes: int = AS_TOTAL
+    former_settings: Mapping[str, str | None]
+    changes: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFacts:
+    """What the broker and the metadata say of a partition.
+
+    ``copied_stop``, ``high_watermark`` and ``kept_from`` are exclusive ends: of what is remote, of what is committed, and of
+    what the restored ``retention.ms`` would delete.  ``local_bytes`` is None where the broker did not tell.
+    """
+
+    partition: int
+    log_start_offset: int
+    high_watermark: int
+    copied_stop: int
+    kept_from: int
+    local_bytes: int | None
+    remote_bytes_still_local: int
+
+
+def decide_enable(
+    wanted: WantedTiering,
+    known: KnownTiering | None,
+    effective: Mapping[str, str | None],
+    overrides: Mapping[str, str | None],
+) -> SwitchPlan:
+    """Total retention: as wanted, else as known, else what the broker keeps today.  ``known`` is None for a topic that
+    neither the state topic nor the configuration names."""
+    refusal = reason_not_to_tier(effective)
+    if not refusal and known is not None and known.is_on and known.mode is not wanted.mode and known.former_settings:
+        refusal = f"it is tiered in {known.mode} mode; disable it first, so that the broker's settings are put right"
+    former = _former_settings(known, overrides)
+    total = _totals_from_broker(effective) if known is None else (known.retention_ms, known.retention_bytes)
+    local = (AS_TOTAL, AS_TOTAL) if known is None else (known.local_retention_ms, known.local_retention_bytes)
+    changes = {name: "-1" for name in RETENTION_SETTINGS if effective.get(name) != "-1"}
+    plan = SwitchPlan(
+        refusal=refusal,
+        retention_ms=total[0] if wanted.retention_ms is None else wanted.retention_ms,
+        retention_bytes=total[1] if wanted.retention_bytes is None else wanted.retention_bytes,
+        local_retention_ms=local[0] if wanted.local_retention_ms is None else wanted.local_retention_ms,
+        local_retention_bytes=local[1] if wanted.local_retention_bytes is None else wanted.local_retention_bytes,
+        former_settings=former,
+        changes=changes if wanted.mode is RetentionMode.STRICT else {},
+    )
+    return plan if plan.refusal else _refused_if_more_local_than_total(plan)
+
+
+def decide_disable(
+    known: KnownTiering | None,
+    overrides: Mapping[str, str | None],
+    partitions: Sequence[PartitionFacts],
+    *,
+    cluster: Mapping[str, str | None],
+) -> SwitchPlan:
+    """Restore the broker's overrides.  ``cluster`` has the retention that the topic takes from the broker where it has no
+    override; ``partitions`` were asked with :func:`restored_retention`."""
+    if known is None:
+        return SwitchPlan(refusal="it is not tiered", former_settings={}, changes={})
+    former = known.former_settings
+    changes = {name: value for name, value in former.items() if overrides.get(name) != value}
+    refusal = next((reason for facts in partitions if (reason := _loss(facts, former, cluster))), "")
+    return SwitchPlan(
+        refusal=refusal if changes else "",
+        retention_ms=known.retention_ms,
+        retention_bytes=known.retention_bytes,
+        local_retention_ms=known.local_retention_ms,
+        local_retention_bytes=known.local_retention_bytes,
+        former_settings=former,
+        changes=changes,
+    )
+
+
+def restored_retention(former: Mapping[str, str | None], cluster: Mapping[str, str | None], name: str) -> int:
+    """What ``name`` is once ``former`` is restored; -1 without limit."""
+    if name not in former:
+        return UNLIMITED
+    value = former[name]
+    return int((cluster.get(name) if value is None else value) or UNLIMITED)
+
+
+def copied_stop(segments: Iterable[RemoteLogSegmentMetadata], log_start_offset: int) -> int:
+    """How far from ``log_start_offset`` on finished segments reach without a hole (exclusive).
+
+    Without the lineage at hand only segments up to the end of the newest epoch's count: what is beyond may be of a history
+    that an unclean election ended.
+    """
+    finished = [s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    newest = max((s.segment_leader_epochs[-1].epoch for s in finished), default=NO_EPOCH)
+    limit = max((s.next_offset for s in finished if s.segment_leader_epochs[-1].epoch == newest), default=0)
+    stop = log_start_offset
+    for segment in sorted(finished, key=lambda one: one.start_offset):
+        if segment.start_offset > stop:
+            break
+        stop = max(stop, segment.next_offset)
+    return min(stop, max(limit, log_start_offset))
+
+
+def cluster_retention(broker_configs: Mapping[str, str | None]) -> dict[str, str | None]:
+    """What topics without overrides take from a broker's settings, by the topic's names for it."""
+    by_unit = (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))
+    found = ((int(text), factor) for name, factor in by_unit if (text := broker_configs.get(name)) not in (None, ""))
+    value, factor = next(found, (UNLIMITED, 1))
+    retention_ms = UNLIMITED if value < 0 else value * factor
+    return {"retention.ms": str(retention_ms), "retention.bytes": broker_configs.get("log.retention.bytes") or "-1"}
+
+
+def _former_settings(known: KnownTiering | None, overrides: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Taken down once: where our own -1 stands already, what was there before is what was taken down then."""
+    now = {name: overrides.get(name) for name in RETENTION_SETTINGS}
+    if known is not None and known.former_settings and all(value == "-1" for value in now.values()):
+        return dict(known.former_settings)
+    if known is not None and known.is_on and known.former_settings:
+        return dict(known.former_settings)
+    return now
+
+
+def _totals_from_broker(effective: Mapping[str, str | None]) -> tuple[int, int]:
+    retention_ms, retention_bytes = (int(effective.get(name) or UNLIMITED) for name in RETENTION_SETTINGS)
+    return retention_ms, retention_bytes
+
+
+def _refused_if_more_local_than_total(plan: SwitchPlan) -> SwitchPlan:
+    for unit, local, total in (
+        ("ms", plan.local_retention_ms, plan.retention_ms),
+        ("bytes", plan.local_retention_bytes, plan.retention_bytes),
+    ):
+        if total != UNLIMITED and local != AS_TOTAL and (local == UNLIMITED or local > total):
+            reason = f"local.retention.{unit} of {local} is more than retention.{unit} of {total}"
+            return SwitchPlan(refusal=reason, former_settings={}, changes={})
+    return plan
+
+
+def _loss(facts: PartitionFacts, former: Mapping[str, str | None], cluster: Mapping[str, str | None]) -> str:
+    """What the restored retention would delete although it is not remote; empty when nothing."""
+    if facts.copied_stop >= facts.high_watermark:
+        return ""
+    first_local_only = max(facts.copied_stop, facts.log_start_offset)
+    retention_ms = restored_retention(former, cluster, "retention.ms")
+    if retention_ms != UNLIMITED and facts.kept_from > first_local_only:
+        return (
+            f"offsets [{first_local_only}, {facts.kept_from}) of partition {facts.partition} are not remote, and the restored "
+            f"retention.ms of {retention_ms} would delete them"
+        )
+    retention_bytes = restored_retention(former, cluster, "retention.bytes")
+    if retention_bytes == UNLIMITED:
+        return ""
+    if facts.local_bytes is None:
+        return f"the size of partition {facts.partition} is not known, so the restored retention.bytes cannot be judged"
+    if facts.local_bytes - retention_bytes > facts.remote_bytes_still_local:
+        return (
+            f"partition {facts.partition} has {facts.local_bytes} bytes, of which {facts.remote_bytes_still_local} are remote: "
+            f"the restored retention.bytes of {retention_bytes} would delete more than these"
+        )
+    return ""

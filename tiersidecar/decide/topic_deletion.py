@@ -1,0 +1,51 @@
+"""Whether a topic is gone for good, and which sidecar removes its remote data (S-183, S-190, T-47)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from tiersidecar.domain.ids import BrokerId, Uuid
+
+GONE = "UNKNOWN_TOPIC_ID"
+"""The only answer to Metadata by topic id that says that the topic is no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """A topic id that the cluster denied each time it was asked, from ``first_s`` to ``last_s`` (a clock that never goes
+    back)."""
+
+    first_s: float
+    last_s: float
+
+
+def observe_absences(
+    known: Mapping[Uuid, Absence], answers: Mapping[Uuid, str | None], now_s: float
+) -> dict[Uuid, Absence]:
+    """What is known after ``answers``: a topic that was not denied this time, or not asked for, begins anew."""
+    return {
+        topic_id: replace(known.get(topic_id, Absence(first_s=now_s, last_s=now_s)), last_s=now_s)
+        for topic_id, answer in answers.items()
+        if answer == GONE
+    }
+
+
+def is_ours_to_delete(
+    absence: Absence,
+    *,
+    grace_s: float,
+    led_last: bool,
+    topic_id: Uuid,
+    broker_id: BrokerId,
+    live_brokers: Collection[BrokerId],
+) -> bool:
+    """Whether the absence has lasted long enough for this sidecar: ``grace_s`` for the one that led last, twice that and more
+    for the others, who take turns by the topic's id, so that mostly one does it."""
+    waits = 1 if led_last else 2 + _rank(topic_id, broker_id, live_brokers)
+    return absence.last_s > absence.first_s and absence.last_s - absence.first_s >= waits * grace_s
+
+
+def _rank(topic_id: Uuid, broker_id: BrokerId, live_brokers: Collection[BrokerId]) -> int:
+    brokers = sorted({*live_brokers, broker_id})
+    return (brokers.index(broker_id) + int.from_bytes(topic_id, "big")) % len(brokers)

@@ -1,0 +1,97 @@
+"""Which partitions are tiered here, in which role, and whether a topic's broker settings allow it (DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.segments import LeaderView
+
+INTERNAL_TOPICS = frozenset(
+    {
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+        "__remote_log_metadata",
+        "__tiersidecar_state",
+    }
+)
+
+
+class PartitionRole(StrEnum):
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieredPartition:
+    """A partition that this sidecar cares for, as its leader's or a follower's."""
+
+    view: LeaderView
+    role: PartitionRole
+    policy: TopicPolicy
+
+
+def decide_assignment(
+    leader_views: Iterable[LeaderView],
+    local: Iterable[TopicIdPartition],
+    broker_id: BrokerId,
+    policy_for: Callable[[str], TopicPolicy | None],
+) -> dict[TopicIdPartition, TieredPartition]:
+    """Tiered partitions that the broker replicates and whose directory, of this very topic id, is on a healthy log dir.
+
+    A directory of an earlier incarnation of the topic has another id, so its TopicIdPartition is not in ``local``.
+    """
+    present = frozenset(local)
+    chosen: dict[TopicIdPartition, TieredPartition] = {}
+    for view in leader_views:
+        tip = view.topic_id_partition
+        if tip.topic in INTERNAL_TOPICS or broker_id not in view.replicas or tip not in present:
+            continue
+        policy = policy_for(tip.topic)
+        if policy is not None:
+            role = PartitionRole.LEADER if view.leader_id == broker_id else PartitionRole.FOLLOWER
+            chosen[tip] = TieredPartition(view=view, role=role, policy=policy)
+    return chosen
+
+
+def reason_not_to_tier(configs: Mapping[str, str | None]) -> str:
+    """Why a topic with these broker settings cannot be tiered at all; empty when it can."""
+    if _is_true(configs.get("remote.storage.enable")):
+        return (
+            "remote.storage.enable is true, so the broker tiers it itself; two writers would each delete what the other "
+            "counts on. Take the topic out of this configuration, or hand it over first"
+        )
+    if "compact" in _policies(configs):
+        return "cleanup.policy has compact, and compacted topics are not tiered"
+    return ""
+
+
+def reason_not_to_trim(policy: TopicPolicy, configs: Mapping[str, str | None]) -> str:
+    """Why nothing of a topic may be trimmed; empty when its broker settings fit the strict mode.
+
+    In strict mode only the sidecar deletes, so the broker's own retention must be without limit: otherwise it would
+    delete segments that are not copied yet.
+    """
+    if policy.mode is not RetentionMode.STRICT:
+        return ""
+    wrong = [
+        f"{name} is {configs.get(name)}, must be -1"
+        for name in ("retention.ms", "retention.bytes")
+        if configs.get(name) not in (None, "-1") or (configs.get(name) is None and name == "retention.ms")
+    ]
+    # An empty cleanup.policy (4.x) switches the broker's time and size retention off as well.
+    return "" if not wrong or _policies(configs) == frozenset() else "; ".join(wrong)
+
+
+def _policies(configs: Mapping[str, str | None]) -> frozenset[str]:
+    text = configs.get("cleanup.policy")
+    return frozenset(part.strip() for part in ("delete" if text is None else text).split(",") if part.strip())
+
+
+def _is_true(value: str | None) -> bool:
+    return (value or "").strip().lower() == "true"

@@ -1,0 +1,123 @@
+"""How far the broker's local log of a partition may be trimmed: strict mode (DESIGN.md section 5).
+
+The answer is always a boundary between two local segments; everything below it is past local retention and held, without
+a hole, by finished segments of this lineage.  Whether those really hold it (read back, same batches) is checked by the
+shell before it acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.policy import UNLIMITED, RetentionMode, TopicPolicy
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimView:
+    """A led partition as the trim decision sees it.
+
+    ``log_start_offset`` is the broker's, the local start; ``segments`` ascend and end with the active one;
+    ``remote_segments`` are those of any state, ascending by start offset.
+    """
+
+    policy: TopicPolicy
+    lineage: Lineage
+    segments: tuple[LocalSegment, ...]
+    log_start_offset: int
+    remote_segments: Sequence[RemoteLogSegmentMetadata]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimStep:
+    """One local segment that may go, and the remote segments that hold its offsets, in order."""
+
+    local: LocalSegment
+    remote: tuple[RemoteLogSegmentMetadata, ...]
+    reason: str
+
+    @property
+    def offset(self) -> Offset:
+        """Where the log may start once this step is done: the next segment's base."""
+        assert self.local.next_base_offset is not None  # only sealed segments become steps
+        return self.local.next_base_offset
+
+
+def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
+    """Local segments to give up, oldest first; each may be given up only after all before it."""
+    if view.policy.mode is not RetentionMode.STRICT:
+        return ()
+    finished = [segment for segment in view.remote_segments if _counts(view, segment)]
+    excess_bytes = _excess_bytes(view)
+    steps: list[TrimStep] = []
+    for segment in view.segments:
+        if segment.next_base_offset is None:
+            break
+        if segment.next_base_offset <= view.log_start_offset:
+            continue  # trimmed already: the broker deletes the files in its own time
+        start = max(segment.base_offset, view.log_start_offset)
+        cover = covering_segments(finished, start, segment.next_base_offset)
+        if not cover:
+            break
+        reason = _breach(view, segment, cover, excess_bytes)
+        if not reason:
+            break
+        steps.append(TrimStep(local=segment, remote=cover, reason=reason))
+        excess_bytes -= segment.size_bytes
+    return tuple(steps)
+
+
+def covering_segments(
+    finished: Sequence[RemoteLogSegmentMetadata], start_offset: int, stop_offset: int
+) -> tuple[RemoteLogSegmentMetadata, ...]:
+    """Segments that together hold every offset of [start_offset, stop_offset), fewest first; empty when there is a hole.
+
+    ``finished`` ascends by start offset; overlaps are normal after elections.
+    """
+    chosen: list[RemoteLogSegmentMetadata] = []
+    next_needed = start_offset
+    while next_needed < stop_offset:
+        holders = [s for s in finished if s.start_offset <= next_needed <= s.end_offset]
+        if not holders:
+            return ()
+        best = max(holders, key=lambda segment: segment.end_offset)
+        chosen.append(best)
+        next_needed = best.next_offset
+    return tuple(chosen)
+
+
+def _counts(view: TrimView, segment: RemoteLogSegmentMetadata) -> bool:
+    return (
+        segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        and segment.end_offset >= view.log_start_offset
+        and segment.is_within(view.lineage)
+    )
+
+
+def _excess_bytes(view: TrimView) -> int:
+    """Bytes of the local log above local.retention.bytes; a segment may go only if it fits in them whole."""
+    limit = view.policy.effective_local_retention_bytes
+    if limit == UNLIMITED:
+        return 0
+    live = (
+        segment.size_bytes
+        for segment in view.segments
+        if segment.next_base_offset is None or segment.next_base_offset > view.log_start_offset
+    )
+    return sum(live) - limit
+
+
+def _breach(
+    view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...], excess_bytes: int
+) -> str:
+    limit_ms = view.policy.effective_local_retention_ms
+    if limit_ms != UNLIMITED and max(held.max_timestamp_ms for held in cover) <= view.now_ms - limit_ms:
+        return "local.retention.ms"
+    if 0 < segment.size_bytes <= excess_bytes:
+        return "local.retention.bytes"
+    return ""
