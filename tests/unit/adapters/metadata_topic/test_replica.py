@@ -1,0 +1,407 @@
+"""Assignment, replay aside, readiness and lost data, without a broker (S-093 to S-100, T-69 to T-73)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.metadata_events import DELETED, DELETING, FINISHED, added, updated
+from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner, partition_of
+from tiersidecar.adapters.internal_topics import TopicFacts
+from tiersidecar.adapters.metadata_topic.replica import ConsumedPosition, RestoredPartition, RestoredReplica
+from tiersidecar.domain.errors import IllegalTransitionError, MetadataNotReadyError, UnknownSegmentError
+from tiersidecar.domain.ids import Uuid
+
+
+def topic_with_two(*, finished: bool = True) -> Topic:
+    """Events of partitions 0 and 1 in turn: segments 1 and 3 of 0, 2 and 4 of 1."""
+    topic = Topic()
+    for number, (which, start) in enumerate([(0, 0), (1, 0), (0, 10), (1, 10)], start=1):
+        topic.write(added(number, start, start + 9, owner=owner(which)))
+        if finished:
+            topic.write(updated(number, FINISHED, owner=owner(which)))
+    return topic
+
+
+def snapshot_of(topic: Topic) -> RestoredReplica:
+    """What a snapshot of the replica would give back."""
+    partition = topic.replica.partitions[0]
+    return RestoredReplica(
+        cluster_id=FACTS.cluster_id,
+        topic_id=FACTS.topic_id,
+        positions={0: ConsumedPosition(position=partition.reached, leader_epoch=3, last=partition.last)},
+        partitions=tuple(
+            RestoredPartition(
+                topic_id_partition=held.topic_id_partition,
+                applied_to=held.applied_to,
+                cache=type(held.cache).from_image(held.topic_id_partition, held.cache.image()),
+            )
+            for held in partition.live.values()
+        ),
+    )
+
+
+def restarted(topic: Topic) -> Topic:
+    again = Topic(restored=snapshot_of(topic))
+    again.records = list(topic.records)
+    return again
+
+
+async def test_ready_only_at_the_end_offset_seen_at_assignment() -> None:
+    """S-095, T-71: later records do not put it off."""
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live(5)
+    assert not topic.is_ready(0)
+    with pytest.raises(MetadataNotReadyError, match="orders-0"):
+        topic.segments(0)
+    topic.write(added(9, 20, 29, owner=owner(0)))
+    topic.read_live(3)
+    assert topic.is_ready(0)
+    assert topic.segments(0) == [1, 3]
+
+
+@pytest.mark.parametrize("begin", [0, 500], ids=["nothing was ever written", "begin = end = 500"])
+async def test_an_empty_metadata_partition_is_ready_at_once(begin: int) -> None:
+    """T-71."""
+    topic = Topic()
+    topic.start([owner(0)])
+    topic.replica.partitions[0].learn_bounds(begin, begin)
+    assert topic.is_ready(0)
+    assert topic.replica.halted_reason is None
+
+
+async def test_only_metadata_partitions_of_assigned_partitions_are_read() -> None:
+    topic = Topic(partition_count=50)
+    topic.start([owner(0), owner(1)])
+    topic.learn_bounds()
+    assert set(topic.replica.live_positions()) == {partition_of(0, 50), partition_of(1, 50)}
+
+
+async def test_skipped_records_are_read_aside_by_a_newcomer_while_the_others_go_on() -> None:
+    """T-70 (KAFKA-16105), S-094."""
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    topic.replica.assign([owner(0), owner(1)])
+    topic.read_aside(3)
+    assert (topic.is_ready(0), topic.is_ready(1)) == (True, False)
+    topic.write(added(5, 20, 29, owner=owner(0)), added(6, 20, 29, owner=owner(1)))
+    topic.read_live()
+    assert topic.segments(0) == [1, 3, 5]
+    topic.read_aside(4)
+    assert not topic.is_ready(1)
+    topic.read_aside()
+    assert topic.is_ready(1)
+    assert topic.segments(1) == [2, 4, 6]
+    assert topic.replica.side_positions() == {}
+    topic.write(updated(6, FINISHED, owner=owner(1)))
+    topic.read_live()
+    assert topic.replica.require(owner(1)).remote_log_segment_metadata(0, 25) is not None
+
+
+async def test_a_second_newcomer_sends_the_side_consumer_back() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    topic.replica.assign([owner(0), owner(1)])
+    topic.read_aside(3)
+    topic.replica.assign([owner(0), owner(1), owner(2)])
+    assert topic.replica.side_positions() == {0: 0}
+    topic.read_aside()
+    assert (topic.is_ready(1), topic.is_ready(2)) == (True, True)
+    assert topic.segments(1) == [2, 4]
+
+
+async def test_records_that_were_fetched_before_a_reassignment_are_not_applied() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live(4)
+    late = topic.records[4:6]
+    topic.replica.assign([owner(1)])
+    topic.learn_bounds()
+    topic.replica.partitions[0].apply_live(list(late), read_from=4, position=6)
+    assert topic.replica.live_positions() == {0: 0}
+    topic.read_live()
+    assert topic.segments(1) == [2, 4]
+
+
+async def test_a_partition_that_leaves_and_comes_back_begins_from_the_beginning() -> None:
+    """T-69, T-70."""
+    topic = topic_with_two()
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    topic.replica.assign([owner(1)])
+    with pytest.raises(MetadataNotReadyError):
+        topic.segments(0)
+    topic.write(added(5, 20, 29, owner=owner(0)))
+    topic.read_live()
+    topic.replica.assign([owner(0), owner(1)])
+    topic.read_aside()
+    assert topic.segments(0) == [1, 3, 5]
+
+
+async def test_a_topic_made_again_under_the_same_name_is_another_partition() -> None:
+    """Issue 4: topic deletion and re-creation."""
+    topic = topic_with_two()
+    again = replace(owner(0), topic_id=Uuid(b"orders-again-id!"))
+    topic.write(added(8, 0, 9, owner=again))
+    topic.start([again])
+    topic.read_live()
+    cache = topic.replica.require(again)
+    assert [m.topic_id_partition for m in cache.list_remote_log_segments()] == [again]
+    assert topic.replica.held(owner(0)) is None
+
+
+async def test_a_restart_replays_only_the_tail() -> None:
+    """T-73, U13."""
+    topic = topic_with_two()
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.write(updated(1, DELETING, owner=owner(0)), updated(1, DELETED, owner=owner(0)))
+    again.start([owner(0), owner(1)])
+    again.learn_bounds()
+    assert again.replica.live_positions() == {0: 7}  # the last record once more, to see that it is the same
+    again.read_live()
+    assert (again.segments(0), again.segments(1)) == ([3], [2, 4])
+    assert again.replica.halted_reason is None
+
+
+async def test_a_partition_that_the_snapshot_lacks_is_read_aside() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    again = restarted(topic)
+    again.start([owner(0), owner(1)])
+    again.learn_bounds()
+    assert (again.replica.live_positions(), again.replica.side_positions()) == ({0: 7}, {0: 0})
+    again.read_live()
+    assert (again.is_ready(0), again.is_ready(1)) == (True, False)
+    again.read_aside()
+    assert again.segments(1) == [2, 4]
+
+
+async def test_a_snapshot_ahead_of_the_topic_is_read_from_and_halts() -> None:
+    """Issue 4: keep it, serve reads from it, halt, name the recovery."""
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(3)
+    again.start([owner(0)])
+    again.read_live()
+    assert again.segments(0) == [1, 3]
+    assert again.replica.live_positions() == {}
+    assert again.replica.halted_reason == (
+        "metadata-0 ends at offset 3, but was read up to 8 before: the topic lost data. Call the operator."
+    )
+    assert again.replica.is_lost
+
+
+async def test_a_topic_that_loses_its_end_while_we_run_is_the_same() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    topic.cut(5)
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.segments(0) == [1, 3]
+    assert "ends at offset 5" in str(topic.replica.halted_reason)
+
+
+async def test_a_topic_that_an_operator_brought_back_is_read_on() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    whole = list(topic.records)
+    topic.cut(5)
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.replica.is_lost
+    topic.records = whole
+    topic.write(added(5, 20, 29, owner=owner(0)))
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.segments(0) == [1, 3, 5]
+    assert topic.replica.halted_reason is None
+
+
+async def test_a_truncated_topic_that_lost_nothing_of_ours_is_replayed_whole() -> None:
+    """Issue 4: a truncated topic means a full replay.  Told by the last record, which is another one now."""
+    topic = topic_with_two()
+    topic.write(added(5, 20, 29, owner=owner(1)))
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(8)
+    again.write(added(6, 20, 29, owner=owner(0)), updated(6, FINISHED, owner=owner(0)))
+    again.start([owner(0), owner(1)])
+    again.read_live()
+    assert not again.is_ready(0)
+    again.read_live()
+    assert (again.segments(0), again.segments(1)) == ([1, 3, 6], [2, 4])
+    assert again.replica.halted_reason is None
+
+
+async def test_a_truncated_topic_that_lost_finished_segments_halts_and_the_former_answers_stay() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(6)
+    again.write(
+        added(6, 20, 29, owner=owner(0)), updated(6, FINISHED, owner=owner(0)), added(7, 30, 39, owner=owner(0))
+    )
+    again.start([owner(0), owner(1)])
+    again.read_live()
+    again.read_live()
+    assert again.segments(1) == [2, 4]
+    assert "was truncated and written on: 1 finished segments are no longer in it" in str(again.replica.halted_reason)
+    again.replica.begin_session(FACTS)
+    again.write(added(9, 90, 99, owner=owner(0)))
+    again.read_live()
+    assert again.segments(1) == [2, 4]
+    assert again.replica.is_lost
+
+
+async def test_a_segment_whose_deletion_was_replayed_is_not_lost() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0), owner(1)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(7)
+    again.write(updated(4, FINISHED, owner=owner(1), broker=2), updated(4, DELETING, owner=owner(1)))
+    again.write(updated(4, DELETED, owner=owner(1)))
+    again.start([owner(0), owner(1)])
+    again.read_live()
+    again.read_live()
+    assert again.segments(1) == [2]
+    assert again.replica.halted_reason is None
+
+
+async def test_records_that_went_unread_by_retention_are_a_gap_that_halts() -> None:
+    """S-104."""
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live(4)
+    topic.begin = 6
+    topic.replica.begin_session(FACTS)
+    topic.read_live()
+    assert topic.segments(0) == [1]
+    assert "metadata-0 lost offsets 4 to 5 before they were read" in str(topic.replica.halted_reason)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        pytest.param(replace(FACTS, topic_id=Uuid(b"another-topicid!")), "has topic id", id="another topic id"),
+        pytest.param(replace(FACTS, leader_epochs={0: 2}), "lower leader epochs", id="a lower leader epoch"),
+    ],
+)
+async def test_another_topic_is_not_read_and_what_was_known_stays(facts: TopicFacts, reason: str) -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    again = restarted(topic)
+    assert reason in str(again.start([owner(0)], facts))
+    assert again.segments(0) == [1, 3]
+    assert reason in str(again.replica.halted_reason)
+    again.replica.assign([owner(0), owner(1)])
+    assert not again.is_ready(1)
+    assert again.replica.begin_session(FACTS) is None  # the operator brought it back
+    again.read_live()
+    again.read_aside()
+    assert again.segments(1) == [2, 4]
+    assert again.replica.halted_reason is None
+
+
+async def test_a_missing_topic_halts() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    again = restarted(topic)
+    assert again.replica.is_known
+    again.replica.assign([owner(0)])
+    again.replica.topic_is_missing()
+    assert again.segments(0) == [1, 3]
+    assert "metadata is gone" in str(again.replica.halted_reason)
+
+
+async def test_a_snapshot_of_another_cluster_is_discarded() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)])
+    topic.read_live()
+    again = restarted(topic)
+    again.cut(2)
+    other = replace(FACTS, cluster_id="other", topic_id=Uuid(b"another-topicid!"))
+    assert again.start([owner(0)], other) is None
+    again.read_live()
+    assert again.segments(0) == [1]
+    assert again.replica.halted_reason is None
+
+
+async def test_weak_settings_are_a_reason_to_halt() -> None:
+    topic = topic_with_two()
+    topic.start([owner(0)], replace(FACTS, weaknesses=("min.insync.replicas is 1", "one replica")))
+    assert topic.replica.halted_reason == "min.insync.replicas is 1; one replica"
+
+
+async def test_illegal_and_corrupt_records_are_passed_over_and_their_publisher_is_told() -> None:
+    """S-100."""
+    topic = Topic()
+    topic.start([owner(0)])
+    topic.read_live()
+    topic.write(
+        added(1, 0, 9, owner=owner(0)),
+        updated(1, DELETED, owner=owner(0)),
+        updated(7, FINISHED, owner=owner(0)),
+        b"",
+        None,
+        b"\x01\x00\x00",
+        b"\x01\x00\x00\xff",
+        updated(1, FINISHED, owner=owner(0)),
+    )
+    read_back = topic.replica.partitions[0].read_back
+    waiting = asyncio.create_task(read_back.wait(1))
+    await asyncio.sleep(0)
+    topic.read_live()
+    with pytest.raises(IllegalTransitionError):
+        await waiting
+    with pytest.raises(UnknownSegmentError):
+        await read_back.wait(2)
+    await read_back.wait(7)
+    assert topic.segments(0) == [1]
+
+
+async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
+    topic = Topic()
+    topic.start([owner(0)])
+    topic.read_live()
+    read_back = topic.replica.partitions[0].read_back
+    waiting = asyncio.create_task(read_back.wait(0))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    topic.write(added(1, 0, 9, owner=owner(0)))
+    topic.read_live()
+    await read_back.wait(0)
+
+
+async def test_a_halt_is_logged_once_and_shown_as_a_gauge() -> None:
+    topic = topic_with_two()
+    with capture_logs() as logs:
+        topic.start([owner(0)])
+        topic.replica.report()
+        assert logs == []
+        topic.replica.begin_session(replace(FACTS, weaknesses=("weak",)))
+        topic.replica.report()
+        topic.replica.begin_session(FACTS)
+    assert [(line["event"], line["log_level"]) for line in logs] == [
+        ("metadata.topic.halted", "error"),
+        ("metadata.topic.sound", "info"),
+    ]

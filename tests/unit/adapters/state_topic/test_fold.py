@@ -1,0 +1,174 @@
+"""What the state topic's records add up to (DESIGN.md section 5, where state lives)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.metadata_events import ORDERS
+from tiersidecar.adapters.state_topic.codec import partition_key, topic_key, write_state
+from tiersidecar.adapters.state_topic.fold import StateFold
+from tiersidecar.domain.ids import Uuid, format_uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.state_log import PartitionState, TopicState
+
+KEY, TOPIC_KEY = partition_key(ORDERS), topic_key(ORDERS.topic_id)
+TOPIC = TopicState(topic="orders", mode="strict", retention_ms=5, former_settings={"retention.ms": "7", "x": None})
+
+
+def state(start: int = -1, start_epoch: int = -1, trim: int = -1, trim_epoch: int = -1) -> PartitionState:
+    return PartitionState(
+        remote_log_start_offset=Offset(start),
+        remote_log_start_epoch=LeaderEpoch(start_epoch),
+        trim_offset=Offset(trim),
+        trim_epoch=LeaderEpoch(trim_epoch),
+    )
+
+
+states = st.builds(state, *(st.integers(-1, 5) for _ in range(4)))
+
+
+def folded(*values: bytes | None, key: bytes = KEY) -> StateFold:
+    fold = StateFold()
+    for value in values:
+        fold.apply(key, value, where="test")
+    return fold
+
+
+def written(value: PartitionState | TopicState, **more: Any) -> bytes:
+    return write_state(value, more)
+
+
+def test_keys_and_values_can_be_read_by_people() -> None:
+    assert KEY.decode() == f"partition/{format_uuid(ORDERS.topic_id)}/0"
+    assert TOPIC_KEY.decode() == f"topic/{format_uuid(ORDERS.topic_id)}"
+    value = StateFold().merged_value(ORDERS, state(10, 1))
+    assert value is not None
+    assert json.loads(value) == {
+        "v": 1,
+        "topic": "orders",
+        "remote_log_start_offset": 10,
+        "remote_log_start_epoch": 1,
+        "trim_offset": -1,
+        "trim_epoch": -1,
+        "accepted_loss_epoch": -1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        pytest.param(state(10, 1), state(20, 1), state(20, 1), id="an offset rises within an epoch"),
+        pytest.param(state(20, 2), state(10, 2), state(20, 2), id="a lower offset of the same epoch is a no-op"),
+        pytest.param(state(20, 2), state(30, 1), state(20, 2), id="whatever an earlier epoch says is a no-op"),
+        pytest.param(
+            state(20, 1), state(10, 2), state(10, 2), id="a later epoch counts, after an unclean election too"
+        ),
+        pytest.param(state(10, 1), state(trim=5, trim_epoch=1), state(10, 1, 5, 1), id="the two offsets are apart"),
+    ],
+)
+def test_a_deposed_leader_changes_nothing(
+    first: PartitionState, second: PartitionState, expected: PartitionState
+) -> None:
+    fold = folded(written(first), written(second))
+    assert fold.partition_state(ORDERS) == expected
+    assert (KEY in fold.lowered) is (second != expected)
+
+
+@given(several=st.lists(states, min_size=1, max_size=4))
+def test_no_order_of_records_matters(several: list[PartitionState]) -> None:
+    results = {folded(*map(written, order)).partition_state(ORDERS) for order in permutations(several)}
+    assert len(results) == 1
+    final = results.pop()
+    assert all(final.merged_with(one) == final for one in several)
+
+
+def test_what_a_deposed_leader_lowered_is_mended_by_one_record() -> None:
+    """After compaction only the last record of a key is left, so that one must be the highest."""
+    fold = folded(written(state(20, 2, 30, 2)), written(state(10, 1)))
+    value = fold.mended_value(KEY)
+    assert value is not None
+    assert folded(value).partition_state(ORDERS) == state(20, 2, 30, 2)
+    fold.apply(KEY, value, where="test")
+    assert fold.mended_value(KEY) is None
+
+
+def test_nothing_is_written_when_it_is_known() -> None:
+    fold = folded(written(state(20, 2, 5, 1)))
+    assert fold.merged_value(ORDERS, state(10, 2)) is None
+    assert fold.merged_value(ORDERS, state(trim=5)) is None
+    fold.apply(TOPIC_KEY, written(TOPIC), where="test")
+    assert fold.topic_value(ORDERS.topic_id, TOPIC) is None
+
+
+def test_topic_state_is_replaced_and_removed() -> None:
+    fold = folded(written(TOPIC), key=TOPIC_KEY)
+    assert fold.topic_state(ORDERS.topic_id) == TOPIC
+    other = TopicState(topic="orders", mode="race")
+    value = fold.topic_value(ORDERS.topic_id, other)
+    fold.apply(TOPIC_KEY, value, where="test")
+    assert fold.topic_state(ORDERS.topic_id) == other
+    fold.apply(TOPIC_KEY, None, where="test")
+    fold.apply(KEY, None, where="test")
+    assert fold.topic_state(ORDERS.topic_id) is None
+    assert fold.topic_state(Uuid(bytes(16))) is None
+
+
+def test_all_partitions_are_listed_with_their_topics_names() -> None:
+    other = replace(ORDERS, partition=7)
+    fold = folded(written(state(20, 2), topic="orders"))
+    fold.apply(partition_key(other), written(state(1, 1), topic="orders"), where="test")
+    fold.apply(b"partition/not-a-uuid/1", written(state(1, 1)), where="test")
+    assert set(fold.partitions()) == {ORDERS, other}
+    fold.apply(KEY, None, where="test")
+    assert fold.partitions() == (other,)
+
+
+def test_a_partition_that_is_removed_begins_anew() -> None:
+    fold = folded(written(state(20, 2)), written(state(10, 1)), None)
+    assert fold.partition_state(ORDERS) == state()
+    assert not fold.lowered
+
+
+def test_upgrade_a_record_without_the_fields_of_this_version_is_read() -> None:
+    """Schema versions: one back."""
+    assert folded(b'{"v":0,"remote_log_start_offset":7}').partition_state(ORDERS) == state(7)
+
+
+def test_downgrade_fields_of_the_next_version_are_carried_along() -> None:
+    """Schema versions: one ahead.  A sidecar of this version beside a newer one must not drop what that one wrote."""
+    fold = folded(b'{"v":2,"topic":"orders","remote_log_start_offset":7,"cleaner_offset":99}')
+    assert fold.partition_state(ORDERS) == state(7)
+    value = fold.merged_value(ORDERS, state(8, 1))
+    assert value is not None
+    assert json.loads(value).items() >= {"v": 2, "cleaner_offset": 99, "remote_log_start_offset": 8}.items()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        pytest.param(None, b"{}", id="no key"),
+        pytest.param(KEY, b"\xff", id="not text"),
+        pytest.param(KEY, b"[1]", id="not an object"),
+        pytest.param(KEY, b"{}", id="no version"),
+        pytest.param(KEY, b'{"v":1,"trim_offset":"9"}', id="an offset that is a string"),
+        pytest.param(KEY, b'{"v":1,"trim_offset":true}', id="an offset that is a truth value"),
+        pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders"}', id="a topic without its mode"),
+        pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders","mode":7}', id="a mode that is a number"),
+        pytest.param(b"topic/not-a-uuid", b'{"v":1}', id="a topic key without a topic id"),
+        pytest.param(b"cluster/switches", b'{"v":3}', id="a key of a later version"),
+        pytest.param(b"\xff\xfe", b'{"v":3}', id="a key that is not text"),
+    ],
+)
+def test_what_cannot_be_read_is_passed_over(key: bytes | None, value: bytes) -> None:
+    fold = folded(written(state(20, 2)))
+    fold.apply(TOPIC_KEY, written(TOPIC), where="test")
+    fold.apply(key, value, where="test")
+    assert fold.partition_state(ORDERS) == state(20, 2)
+    assert fold.topic_state(ORDERS.topic_id) == TOPIC

@@ -1,0 +1,345 @@
+"""What the filesystem store does beyond the contract: layout, durability, bad disks, leftovers of the dead."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.contract.store_contract import KEY, FailingBody, FileBody, keys_of
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.adapters.stores import temporary_file
+from tiersidecar.adapters.stores.filesystem import FilesystemStore, open_filesystem_store
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, SegmentChangedError, StoreError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.store import BytesBody, SourceFile
+
+T = TypeVar("T")
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+class FixedClock:
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing waits here")
+
+
+@pytest.fixture
+async def blocking() -> AsyncIterator[Blocking]:
+    async with ThreadBlocking(max_threads=4) as pool:
+        yield pool
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def store(root: Path, blocking: Blocking) -> FilesystemStore:
+    return FilesystemStore(root=str(root), blocking=blocking, ids=SystemIds())
+
+
+def files_below(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file()]
+
+
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+def open_descriptors() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
+
+
+def source_file(path: Path, data: bytes) -> tuple[SourceFile, int]:
+    path.write_bytes(data)
+    fileno = os.open(path, os.O_RDONLY)
+    return SourceFile(fileno=fileno, path=str(path), byte_range=ByteRange(0, len(data))), fileno
+
+
+async def test_an_object_is_a_file_at_root_plus_key(store: FilesystemStore, root: Path) -> None:
+    """The layout of Aiven's FileSystemStorage: a native broker finds it there."""
+    await store.put_object(KEY, BytesBody(b"segment"))
+    assert (root / KEY).read_bytes() == b"segment"
+
+
+async def test_a_delete_of_the_last_object_removes_its_directories_but_not_the_root(
+    store: FilesystemStore, root: Path
+) -> None:
+    await store.put_object("p/t/0/a.log", BytesBody(b"x"))
+    await store.put_object("p/t/1/a.log", BytesBody(b"x"))
+    await store.delete_objects(["p/t/0/a.log"])
+    assert not (root / "p/t/0").exists()
+    assert (root / "p/t/1").exists()
+    await store.delete_objects(["p/t/1/a.log"])
+    assert names_in(root) == [".tiersidecar-tmp"]
+
+
+async def test_a_missing_root_is_an_error_and_never_made_nor_taken_for_an_empty_store(
+    tmp_path: Path, blocking: Blocking
+) -> None:
+    """An unmounted volume: objects are not lost, and none are written to the root disk instead."""
+    store = FilesystemStore(root=str(tmp_path / "volume"), blocking=blocking, ids=SystemIds())
+    for attempt in (
+        lambda: store.put_object(KEY, BytesBody(b"x")),
+        lambda: store.fetch_object(KEY),
+        lambda: store.head_object(KEY),
+        lambda: keys_of(store),
+        store.check_writable,
+    ):
+        with pytest.raises(StoreError, match=r"No such file or directory.*volume") as raised:
+            await attempt()
+        assert not isinstance(raised.value, ObjectNotFoundError)
+    assert not (tmp_path / "volume").exists()
+
+
+async def test_a_root_that_is_a_file_is_named(tmp_path: Path, blocking: Blocking) -> None:
+    (tmp_path / "file").write_text("")
+    store = FilesystemStore(root=str(tmp_path / "file"), blocking=blocking, ids=SystemIds())
+    with pytest.raises(StoreError, match=r"Not a directory: .*/file'"):
+        await store.check_writable()
+
+
+def test_a_root_that_may_not_be_written_is_named_with_its_cause(tmp_path: Path) -> None:
+    """As another user, since root may write anywhere."""
+    (tmp_path / "store").mkdir(mode=0o755)
+    for directory in (tmp_path, *tmp_path.parents[:2]):  # pytest's own: closed to other users
+        directory.chmod(0o755)
+    program = (
+        "import asyncio, os, sys\n"
+        "from tiersidecar.adapters.blocking import ThreadBlocking\n"
+        "from tiersidecar.adapters.clock import SystemIds\n"
+        "from tiersidecar.adapters.stores.filesystem import FilesystemStore\n"
+        "from tiersidecar.domain.errors import StoreError\n"
+        "os.chmod(sys.argv[1], 0o555)\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"
+        "async def main():\n"
+        "    async with ThreadBlocking(max_threads=1) as blocking:\n"
+        "        await FilesystemStore(root=sys.argv[1], blocking=blocking, ids=SystemIds()).check_writable()\n"
+        "try: asyncio.run(main())\n"
+        "except StoreError as error: print(error)\n"
+    )
+    arguments = [sys.executable, "-c", program, str(tmp_path / "store")]
+    said = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    assert "Permission denied" in said
+    assert str(tmp_path / "store") in said
+    assert "the daemon's user may not do that here" in said
+
+
+def test_a_disk_that_fills_up_is_named_and_leaves_nothing(tmp_path: Path) -> None:
+    """A limit on the file size stands for the full disk: write(2) fails in the middle of the object."""
+    program = (
+        "import asyncio, resource, sys\n"
+        "from tests.contract.store_contract import PiecesBody\n"
+        "from tiersidecar.adapters.blocking import ThreadBlocking\n"
+        "from tiersidecar.adapters.clock import SystemIds\n"
+        "from tiersidecar.adapters.stores.filesystem import FilesystemStore\n"
+        "from tiersidecar.domain.errors import StoreError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
+        "async def main():\n"
+        "    async with ThreadBlocking(max_threads=1) as blocking:\n"
+        "        store = FilesystemStore(root=sys.argv[1], blocking=blocking, ids=SystemIds())\n"
+        "        await store.put_object('t/0/a.log', PiecesBody([bytes(100_000)] * 3))\n"
+        "try: asyncio.run(main())\n"
+        "except StoreError as error: print(error)\n"
+    )
+    arguments = [sys.executable, "-c", program, str(tmp_path)]
+    said = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+    assert said == "store could not put 't/0/a.log': File too large\n"
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.EROFS, "Read-only file system: '/srv/tier' (it is mounted read-only)"),
+        (errno.ENOSPC, "No space left on device: '/srv/tier' (the disk is full)"),
+        (errno.EACCES, "Permission denied: '/srv/tier' (the daemon's user may not do that here)"),
+        (errno.EXDEV, "Invalid cross-device link: '/srv/tier' (the whole store has to be one file system)"),
+        (errno.ENOTDIR, "Not a directory: '/srv/tier'"),
+    ],
+    ids=["read-only mount", "full disk", "no permission", "a mount inside the store", "a file in the way"],
+)
+def test_errors_of_the_system_name_path_and_cause(number: int, expected: str) -> None:
+    assert explain_os_error(OSError(number, os.strerror(number), "/srv/tier")) == expected
+
+
+async def test_an_object_in_the_way_of_a_directory_is_an_error_that_names_it(store: FilesystemStore) -> None:
+    await store.put_object("t/0", BytesBody(b"x"))
+    with pytest.raises(StoreError, match=r"Not a directory: .*t/0"):
+        await store.put_object("t/0/a.log", BytesBody(b"x"))
+    with pytest.raises(ObjectNotFoundError):
+        await store.fetch_object("t/0/a.log")
+    assert await keys_of(store) == ["t/0"]
+
+
+async def test_no_key_reaches_into_the_directory_of_temporary_files(store: FilesystemStore) -> None:
+    with pytest.raises(StoreError, match="being written"):
+        await store.put_object(".tiersidecar-tmp/x", BytesBody(b"x"))
+    await store.put_object("t/.tiersidecar-tmp/x", BytesBody(b"x"))
+    assert await keys_of(store) == ["t/.tiersidecar-tmp/x"]
+
+
+async def test_links_and_odd_names_are_no_objects(store: FilesystemStore, root: Path) -> None:
+    await store.put_object("t/0/a.log", BytesBody(b"x"))
+    (root / "t/0/link").symlink_to("a.log")
+    (root / "t/loop").symlink_to(root)
+    os.mkfifo(root / "t/0/pipe")
+    (root / os.fsdecode(b"t/0/not utf-8 \xff")).write_text("")
+    assert await keys_of(store) == ["t/0/a.log"]
+
+
+async def test_a_source_that_became_shorter_is_a_changed_segment(
+    store: FilesystemStore, tmp_path: Path, root: Path
+) -> None:
+    source, fileno = source_file(tmp_path / "00000000000000000000.log", bytes(100_000))
+    os.truncate(source.path, 40_000)
+    with pytest.raises(SegmentChangedError, match="40000 of 100000"):
+        await store.put_object(KEY, FileBody(source))
+    os.close(fileno)
+    assert files_below(root) == []
+
+
+async def test_what_a_source_finds_wrong_ends_the_put(store: FilesystemStore, tmp_path: Path, root: Path) -> None:
+    """A batch that fails its checksum never becomes part of an object."""
+    source, fileno = source_file(tmp_path / "00000000000000000000.log", bytes(3_000_000))
+    seen = []
+
+    def look(position: int, part: memoryview) -> None:
+        seen.append((position, len(part)))
+        if position:
+            raise CorruptDataError(where=source.path, position=position, reason="checksum")
+
+    with pytest.raises(CorruptDataError):
+        await store.put_object(KEY, FileBody(replace(source, look=look)))
+    os.close(fileno)
+    assert seen == [(0, 1024 * 1024), (1024 * 1024, 1024 * 1024)]
+    assert files_below(root) == []
+
+
+async def test_a_big_file_is_copied_slice_by_slice(
+    store: FilesystemStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporary_file, "SLICE_BYTES", 1000)
+    data = os.urandom(12_345)
+    source, fileno = source_file(tmp_path / "00000000000000000000.log", data)
+    await store.put_object(KEY, FileBody(source))
+    os.close(fileno)
+    assert await store.fetch_object(KEY) == data
+
+
+class HookedBlocking:
+    """Tells ``hook`` the name of each function before it runs."""
+
+    def __init__(self, inner: Blocking, hook: Callable[[str], None]) -> None:
+        self._inner, self._hook = inner, hook
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        self._hook(getattr(function, "__name__", ""))
+        return await self._inner.run(function, *args)
+
+
+@pytest.mark.parametrize("step", ["open", "write", "make_durable"])
+async def test_a_put_cancelled_at_any_step_before_the_rename_leaves_nothing(
+    root: Path, blocking: Blocking, step: str
+) -> None:
+    def cancel_at(name: str) -> None:
+        if name == step:
+            put.cancel()
+
+    store = FilesystemStore(root=str(root), blocking=HookedBlocking(blocking, cancel_at), ids=SystemIds())
+    put = asyncio.create_task(store.put_object(KEY, BytesBody(b"x")))
+    with pytest.raises(asyncio.CancelledError):
+        await put
+    assert files_below(root) == []
+
+
+async def test_a_put_whose_directory_is_removed_before_the_rename_makes_it_again(
+    root: Path, blocking: Blocking
+) -> None:
+    plain = FilesystemStore(root=str(root), blocking=blocking, ids=SystemIds())
+    await plain.put_object("t/0/old", BytesBody(b"old"))
+
+    def delete_before_rename(name: str) -> None:
+        if name == "rename_to":
+            (root / "t/0/old").unlink()
+            (root / "t/0").rmdir()
+            (root / "t").rmdir()
+
+    store = FilesystemStore(root=str(root), blocking=HookedBlocking(blocking, delete_before_rename), ids=SystemIds())
+    await store.put_object("t/0/new", BytesBody(b"new"))
+    assert await keys_of(plain) == ["t/0/new"]
+
+
+async def test_file_and_directories_are_synced_before_a_put_returns(
+    store: FilesystemStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+    renamed = threading.Event()
+
+    def record(fileno: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fileno}").readlink().relative_to(root)))
+        if (root / "t/0/a.log").exists():
+            renamed.set()
+        elif renamed.is_set():
+            raise AssertionError("gone again")
+        fsync(fileno)
+
+    monkeypatch.setattr(os, "fsync", record)
+    await store.put_object("t/0/a.log", BytesBody(b"x"))
+    assert synced[0].startswith(".tiersidecar-tmp/")
+    assert synced[1:] == ["t/0", "t", "."]
+    assert renamed.is_set()
+
+
+async def test_opening_sweeps_old_temporary_files_and_spares_young_ones(root: Path, blocking: Blocking) -> None:
+    now_ms = 1_700_000_000_000
+    for name, age_ms in (("old", DAY_MS + 1), ("young", DAY_MS - 1)):
+        path = root / ".tiersidecar-tmp" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half an object")
+        os.utime(path, ns=((now_ms - age_ms) * 1_000_000,) * 2)
+    async with open_filesystem_store(root=str(root), blocking=blocking, clock=FixedClock(now_ms), ids=SystemIds()):
+        assert names_in(root / ".tiersidecar-tmp") == ["young"]
+
+
+async def test_a_store_that_is_not_there_can_be_opened_and_says_so_when_used(
+    tmp_path: Path, blocking: Blocking
+) -> None:
+    """The daemon starts before its volume is mounted, and check_writable is what tells."""
+    opening = open_filesystem_store(root=str(tmp_path / "x"), blocking=blocking, clock=FixedClock(0), ids=SystemIds())
+    async with opening as store:
+        with pytest.raises(StoreError, match="No such file"):
+            await store.check_writable()
+
+
+async def test_a_failing_body_closes_its_descriptor(store: FilesystemStore) -> None:
+    before = open_descriptors()
+    for _ in range(5):
+        with pytest.raises(ValueError, match="broke"):
+            await store.put_object(KEY, FailingBody([b"a", b"b"], failure=ValueError("broke")))
+    assert open_descriptors() == before

@@ -1,0 +1,133 @@
+"""Metrics as Prometheus scrapes them, parsed by its client's own parser."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
+from tiersidecar.ports.telemetry import (
+    CATALOGUE,
+    COPY_BYTES,
+    COPY_LAG_BYTES,
+    COPY_OLDEST_AGE,
+    METADATA_READY,
+    STORE_OPERATIONS,
+    Metric,
+)
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(telemetry: PrometheusTelemetry, *, partitions: bool = False) -> Series:
+    """Every sample; fails on what Prometheus would refuse: a family that comes twice, or a series that does."""
+    families = list(text_string_to_metric_families(telemetry.render(partitions=partitions).decode()))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names))
+    samples = [
+        (sample.name, frozenset(sample.labels.items()), sample.value)
+        for family in families
+        for sample in family.samples
+    ]
+    assert len({(name, labels) for name, labels, _ in samples}) == len(samples)
+    return {(name, labels): value for name, labels, value in samples}
+
+
+def series(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+    return name, frozenset(labels.items())
+
+
+@pytest.fixture
+def telemetry() -> PrometheusTelemetry:
+    return PrometheusTelemetry(version="1.2.3")
+
+
+def test_counters_and_gauges_keep_their_names_and_labels(telemetry: PrometheusTelemetry) -> None:
+    telemetry.count(COPY_BYTES, 100, topic="orders")
+    telemetry.count(COPY_BYTES, 20, topic="orders")
+    telemetry.count(STORE_OPERATIONS, verb="put", outcome="ok")
+    telemetry.gauge(METADATA_READY, 1)
+    scraped = scrape(telemetry)
+    assert scraped[series("kafka_remote_copy_bytes_total", topic="orders")] == 120
+    assert scraped[series("tiersidecar_store_operations_total", verb="put", outcome="ok")] == 1
+    assert scraped[series("tiersidecar_metadata_ready")] == 1
+    assert not [name for name, _ in scraped if name.endswith("_created")]
+
+
+def test_a_plain_scrape_sums_over_partitions_and_a_detailed_one_does_not(telemetry: PrometheusTelemetry) -> None:
+    for topic, partition, lag in (("orders", "0", 10), ("orders", "1", 5), ("clicks", "0", 2)):
+        telemetry.gauge(COPY_LAG_BYTES, lag, topic=topic, partition=partition)
+    plain, detailed = scrape(telemetry), scrape(telemetry, partitions=True)
+    assert plain[series("kafka_remote_copy_lag_bytes", topic="orders")] == 15
+    assert plain[series("kafka_remote_copy_lag_bytes", topic="clicks")] == 2
+    assert not [
+        labels for name, labels in plain if name == "kafka_remote_copy_lag_bytes" and "partition" in dict(labels)
+    ]
+    assert detailed[series("kafka_remote_copy_lag_bytes", topic="orders", partition="1")] == 5
+    assert series("kafka_remote_copy_lag_bytes", topic="orders") not in detailed
+
+
+def test_a_partition_that_is_forgotten_leaves_the_sum(telemetry: PrometheusTelemetry) -> None:
+    """U18: no frozen lag of a partition that is no longer ours."""
+    telemetry.gauge(COPY_LAG_BYTES, 10, topic="orders", partition="0")
+    telemetry.gauge(COPY_LAG_BYTES, 5, topic="orders", partition="1")
+    telemetry.forget(COPY_LAG_BYTES, topic="orders", partition="0")
+    assert scrape(telemetry)[series("kafka_remote_copy_lag_bytes", topic="orders")] == 5
+    telemetry.forget(COPY_LAG_BYTES, topic="orders", partition="1")
+    telemetry.forget(COPY_LAG_BYTES, topic="orders", partition="1")
+    assert not [name for name, _ in scrape(telemetry) if name == "kafka_remote_copy_lag_bytes"]
+
+
+def test_a_counter_per_partition_is_summed_under_its_own_name() -> None:
+    metric = Metric(name="t_bytes_total", kind="counter", help="Bytes.", labels=("topic", "partition"))
+    telemetry = PrometheusTelemetry(version="1", catalogue=(metric,))
+    telemetry.count(metric, 1, topic="a", partition="0")
+    telemetry.count(metric, 2, topic="a", partition="1")
+    assert scrape(telemetry)[series("t_bytes_total", topic="a")] == 3
+    assert scrape(telemetry, partitions=True)[series("t_bytes_total", topic="a", partition="1")] == 2
+
+
+def test_histograms_count_their_observations() -> None:
+    metric = Metric(name="t_seconds", kind="histogram", help="Time.", labels=("verb",))
+    telemetry = PrometheusTelemetry(version="1", catalogue=(metric,))
+    telemetry.observe(metric, 0.2, verb="get")
+    assert scrape(telemetry)[series("t_seconds_count", verb="get")] == 1
+
+
+def test_build_and_process_are_told(telemetry: PrometheusTelemetry) -> None:
+    scraped = scrape(telemetry)
+    assert [dict(labels)["version"] for name, labels in scraped if name == "tiersidecar_build_info"] == ["1.2.3"]
+    assert scraped[series("process_resident_memory_bytes")] > 0
+
+
+def test_every_metric_of_the_catalogue_without_labels_shows_from_the_start(telemetry: PrometheusTelemetry) -> None:
+    shown = {name for name, _ in scrape(telemetry)}
+    assert {metric.name for metric in CATALOGUE if not metric.labels} <= shown
+
+
+@pytest.mark.parametrize("labels", [{}, {"topic": "a", "partition": "0"}, {"partition": "0"}])
+def test_wrong_labels_are_refused(telemetry: PrometheusTelemetry, labels: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="kafka_remote_copy_bytes_total has labels"):
+        telemetry.count(COPY_BYTES, 1, **labels)
+
+
+def test_a_metric_outside_the_catalogue_is_refused(telemetry: PrometheusTelemetry) -> None:
+    with pytest.raises(ValueError, match="t_other is not in the catalogue"):
+        telemetry.gauge(Metric(name="t_other", kind="gauge", help="?"), 1)
+
+
+def test_a_metric_of_another_kind_is_refused(telemetry: PrometheusTelemetry) -> None:
+    with pytest.raises(TypeError, match="is a gauge, not a counter"):
+        telemetry.count(COPY_OLDEST_AGE)
+
+
+def test_two_telemetries_do_not_share_series() -> None:
+    one, other = PrometheusTelemetry(version="1"), PrometheusTelemetry(version="1")
+    one.gauge(METADATA_READY, 1)
+    assert scrape(other)[series("tiersidecar_metadata_ready")] == 0
+
+
+def test_a_histogram_per_partition_is_refused() -> None:
+    metric = Metric(name="t_seconds", kind="histogram", help="Time.", labels=("topic", "partition"))
+    with pytest.raises(ValueError, match="histogram cannot have a label partition"):
+        PrometheusTelemetry(version="1", catalogue=(metric,))

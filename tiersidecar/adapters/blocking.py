@@ -1,0 +1,59 @@
+"""Blocking calls (files, compression, encryption) in a bounded number of threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self, TypeVar
+
+T = TypeVar("T")
+
+
+class ThreadBlocking:
+    """A pool of ``max_threads`` threads; what finds none free waits in order.
+
+    A thread cannot be stopped.  So a cancelled :meth:`run` takes back a function that has not begun, and otherwise waits
+    for its end before it raises ``CancelledError`` (as trio and anyio do): the caller may release buffers and descriptors
+    at once, and no function works on after its owner is gone.  Functions are therefore short: slices of a file, not files.
+    ``initializer`` runs first in each thread.
+    """
+
+    def __init__(
+        self, *, max_threads: int, name: str = "blocking", initializer: Callable[[], None] | None = None
+    ) -> None:
+        self._executor = ThreadPoolExecutor(max_threads, thread_name_prefix=name, initializer=initializer)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take no more work and drop what has not begun.  Does not wait: a call stuck in a dead disk must not keep the
+        process from closing the rest."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        """Run ``function(*args)`` in a thread and give its result or its exception."""
+        running = self._executor.submit(function, *args)
+        ended = asyncio.wrap_future(running)
+        try:
+            return await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            if not running.cancel():
+                await _wait_whatever_comes(ended)
+            raise
+
+
+async def _wait_whatever_comes(ended: asyncio.Future[T]) -> None:
+    """Return when ``ended`` is done, deaf to further cancellation: the first one is raised by the caller."""
+    while not ended.done():
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            continue

@@ -1,0 +1,226 @@
+"""The requests that we send to brokers: their versions, and their making.
+
+Each runs from the first version with what we need (all are in Kafka 3.9) to the newest that kio knows.  A maker takes the
+version that was agreed on; answers are typed as the newest version, whose fields that we read are in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from kio.index import load_payload_module
+from kio.schema.api_versions.v4 import ApiVersionsResponse
+from kio.schema.create_topics.v7 import CreateTopicsResponse
+from kio.schema.delete_records.v2 import DeleteRecordsResponse
+from kio.schema.describe_configs.v4 import DescribeConfigsResponse
+from kio.schema.describe_log_dirs.v4 import DescribeLogDirsResponse
+from kio.schema.fetch.v15 import FetchResponse
+from kio.schema.incremental_alter_configs.v1 import IncrementalAlterConfigsResponse
+from kio.schema.list_offsets.v11 import ListOffsetsResponse
+from kio.schema.metadata.v13 import MetadataResponse
+from kio.schema.sasl_authenticate.v2 import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1 import SaslHandshakeResponse
+from kio.static.constants import EntityType
+from kio.static.protocol import RequestPayload, ResponsePayload
+
+R = TypeVar("R", bound=ResponsePayload)
+
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+"""``ConfigResource.Type``."""
+DYNAMIC_TOPIC_CONFIG = 1
+"""``ConfigEntry.ConfigSource``: set on the topic itself."""
+_SET, _DELETE = 0, 1
+"""``AlterConfigOp.OpType``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api(Generic[R]):
+    """An API with the versions that we speak, both inclusive, and its newest response."""
+
+    name: str
+    oldest: int
+    response_type: type[R]
+
+    @property
+    def key(self) -> int:
+        return self.response_type.__api_key__
+
+    @property
+    def newest(self) -> int:
+        return self.response_type.__version__
+
+
+# Software name and version (KIP-511).
+API_VERSIONS = Api(name="ApiVersions", oldest=3, response_type=ApiVersionsResponse)
+# Exchanges inside SaslAuthenticate instead of bare frames (KIP-152).
+SASL_HANDSHAKE = Api(name="SaslHandshake", oldest=1, response_type=SaslHandshakeResponse)
+# The session's lifetime (KIP-368).
+SASL_AUTHENTICATE = Api(name="SaslAuthenticate", oldest=1, response_type=SaslAuthenticateResponse)
+# Topic ids, by name and by id (KIP-516).
+METADATA = Api(name="Metadata", oldest=12, response_type=MetadataResponse)
+# LATEST_TIERED (KIP-1005); fencing by leader epoch is older.
+LIST_OFFSETS = Api(name="ListOffsets", oldest=9, response_type=ListOffsetsResponse)
+DELETE_RECORDS = Api(name="DeleteRecords", oldest=1, response_type=DeleteRecordsResponse)
+DESCRIBE_CONFIGS = Api(name="DescribeConfigs", oldest=1, response_type=DescribeConfigsResponse)
+INCREMENTAL_ALTER_CONFIGS = Api(name="IncrementalAlterConfigs", oldest=0, response_type=IncrementalAlterConfigsResponse)
+# Flexible, and in both versions of Kafka.
+DESCRIBE_LOG_DIRS = Api(name="DescribeLogDirs", oldest=2, response_type=DescribeLogDirsResponse)
+# Topics by id (KIP-516); any replica answers consumers (KIP-392).  Later versions tell of other brokers, which we do not ask.
+FETCH = Api(name="Fetch", oldest=13, response_type=FetchResponse)
+CREATE_TOPICS = Api(name="CreateTopics", oldest=5, response_type=CreateTopicsResponse)
+
+
+def _schema(api: Api[Any], version: int) -> Any:
+    return load_payload_module(api.key, version, EntityType.request)
+
+
+def api_versions(version: int, *, software_version: str) -> RequestPayload:
+    """``software_version`` shows in the broker's metrics of its clients."""
+    request: RequestPayload = _schema(API_VERSIONS, version).ApiVersionsRequest(
+        client_software_name="tiersidecar", client_software_version=software_version
+    )
+    return request
+
+
+def sasl_handshake(version: int, mechanism: str) -> RequestPayload:
+    request: RequestPayload = _schema(SASL_HANDSHAKE, version).SaslHandshakeRequest(mechanism=mechanism)
+    return request
+
+
+def sasl_authenticate(version: int, auth_bytes: bytes) -> RequestPayload:
+    request: RequestPayload = _schema(SASL_AUTHENTICATE, version).SaslAuthenticateRequest(auth_bytes=auth_bytes)
+    return request
+
+
+def metadata(version: int, topics: Sequence[str] | None, *, authorized_operations: bool = False) -> RequestPayload:
+    """``topics`` None asks for all, an empty sequence for none; never creates one."""
+    schema = _schema(METADATA, version)
+    named = None if topics is None else tuple(schema.MetadataRequestTopic(topic_id=None, name=name) for name in topics)
+    request: RequestPayload = schema.MetadataRequest(
+        topics=named,
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=authorized_operations,
+    )
+    return request
+
+
+def metadata_by_id(version: int, topic_ids: Iterable[bytes]) -> RequestPayload:
+    """The topics with these ids, whatever their names."""
+    schema = _schema(METADATA, version)
+    wanted = tuple(schema.MetadataRequestTopic(topic_id=UUID(bytes=topic_id), name=None) for topic_id in topic_ids)
+    request: RequestPayload = schema.MetadataRequest(
+        topics=wanted, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    return request
+
+
+def describe_log_dirs(version: int, topic: str, partitions: Sequence[int]) -> RequestPayload:
+    schema = _schema(DESCRIBE_LOG_DIRS, version)
+    wanted = schema.DescribableLogDirTopic(topic=topic, partitions=tuple(partitions))
+    request: RequestPayload = schema.DescribeLogDirsRequest(topics=(wanted,))
+    return request
+
+
+def list_offsets(
+    version: int,
+    epochs: Mapping[str, Mapping[int, int]],
+    timestamp: int,
+    *,
+    read_committed: bool,
+    timeout_s: float,
+) -> RequestPayload:
+    """``epochs`` has the current leader epoch (-1: unfenced) by topic and partition."""
+    schema = _schema(LIST_OFFSETS, version)
+    topics = tuple(
+        schema.ListOffsetsTopic(
+            name=topic,
+            partitions=tuple(
+                schema.ListOffsetsPartition(
+                    partition_index=partition, current_leader_epoch=leader_epoch, timestamp=timestamp
+                )
+                for partition, leader_epoch in partitions.items()
+            ),
+        )
+        for topic, partitions in epochs.items()
+    )
+    later_fields = {"timeout": timedelta(seconds=timeout_s)} if version >= 10 else {}
+    request: RequestPayload = schema.ListOffsetsRequest(
+        replica_id=-1, isolation_level=int(read_committed), topics=topics, **later_fields
+    )
+    return request
+
+
+def fetch(
+    version: int, topic_id: bytes, partition: int, offset: int, *, max_bytes: int, read_committed: bool
+) -> RequestPayload:
+    """Of one partition, without a session; answered at once."""
+    schema = _schema(FETCH, version)
+    wanted = schema.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    request: RequestPayload = schema.FetchRequest(
+        max_wait=timedelta(0),
+        min_bytes=0,
+        max_bytes=max_bytes,
+        isolation_level=int(read_committed),
+        topics=(schema.FetchTopic(topic_id=UUID(bytes=topic_id), partitions=(wanted,)),),
+        forgotten_topics_data=(),
+    )
+    return request
+
+
+def delete_records(version: int, offsets: Mapping[str, Mapping[int, int]], *, timeout_s: float) -> RequestPayload:
+    """``offsets`` has the new log start by topic and partition."""
+    schema = _schema(DELETE_RECORDS, version)
+    topics = tuple(
+        schema.DeleteRecordsTopic(
+            name=topic,
+            partitions=tuple(
+                schema.DeleteRecordsPartition(partition_index=partition, offset=offset)
+                for partition, offset in partitions.items()
+            ),
+        )
+        for topic, partitions in offsets.items()
+    )
+    request: RequestPayload = schema.DeleteRecordsRequest(topics=topics, timeout=timedelta(seconds=timeout_s))
+    return request
+
+
+def describe_configs(version: int, resource_type: int, names: Iterable[str]) -> RequestPayload:
+    """All settings of each resource, without synonyms and documentation."""
+    schema = _schema(DESCRIBE_CONFIGS, version)
+    resources = tuple(
+        schema.DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)
+        for name in names
+    )
+    request: RequestPayload = schema.DescribeConfigsRequest(resources=resources)
+    return request
+
+
+def incremental_alter_configs(version: int, topic: str, changes: Mapping[str, str | None]) -> RequestPayload:
+    """None removes an override."""
+    schema = _schema(INCREMENTAL_ALTER_CONFIGS, version)
+    configs = tuple(
+        schema.AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
+        for name, value in changes.items()
+    )
+    resource = schema.AlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configs=configs)
+    request: RequestPayload = schema.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+    return request
+
+
+def create_topic(
+    version: int, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str], timeout_s: float
+) -> RequestPayload:
+    schema = _schema(CREATE_TOPICS, version)
+    wanted = schema.CreatableTopic(
+        name=topic,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=(),
+        configs=tuple(schema.CreatableTopicConfig(name=name, value=value) for name, value in configs.items()),
+    )
+    request: RequestPayload = schema.CreateTopicsRequest(topics=(wanted,), timeout=timedelta(seconds=timeout_s))
+    return request

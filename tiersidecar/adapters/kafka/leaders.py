@@ -1,0 +1,97 @@
+"""Where partitions are led and brokers listen, as the last Metadata responses said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kio.schema.metadata.v13 import MetadataResponse
+from kio.schema.metadata.v13.response import MetadataResponseTopic
+
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.segments import LeaderView
+
+NO_LEADER = BrokerId(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TopicLeaders:
+    topic_id: Uuid
+    leaders: Mapping[int, BrokerId]
+    seen_at_s: float
+
+
+class Leaders:
+    """A small memory, no authority: the leader epoch in a request decides, and an answer that says otherwise clears it."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _TopicLeaders] = {}
+        self._addresses: Mapping[BrokerId, str] = {}
+
+    def learn(self, response: MetadataResponse, *, now_s: float, whole_cluster: bool = False) -> None:
+        """Take in ``response``; with ``whole_cluster`` topics that are not in it are forgotten."""
+        self._addresses = broker_addresses(response)
+        if whole_cluster:
+            self._topics.clear()
+        for topic in response.topics:
+            if topic.name is None or topic.topic_id is None:
+                continue
+            self._topics[topic.name] = _TopicLeaders(
+                topic_id=Uuid(topic.topic_id.bytes),
+                leaders={row.partition_index: BrokerId(row.leader_id) for row in topic.partitions},
+                seen_at_s=now_s,
+            )
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Look them up again before they are next used."""
+        for topic in topics:
+            self._topics.pop(topic, None)
+
+    def stale(self, topics: Iterable[str], *, now_s: float, max_age_s: float) -> list[str]:
+        """Those of ``topics`` that were last seen more than ``max_age_s`` ago, or never."""
+        return [
+            topic
+            for topic in dict.fromkeys(topics)
+            if (seen := self._topics.get(topic)) is None or now_s - seen.seen_at_s >= max_age_s
+        ]
+
+    def leader(self, topic_id_partition: TopicIdPartition) -> BrokerId | str:
+        """The leader's id, or Kafka's name of the error that stands in its way."""
+        topic = self._topics.get(topic_id_partition.topic)
+        if topic is None or topic_id_partition.partition not in topic.leaders:
+            return "UNKNOWN_TOPIC_OR_PARTITION"
+        if topic.topic_id != topic_id_partition.topic_id:
+            return "UNKNOWN_TOPIC_ID"
+        leader = topic.leaders[topic_id_partition.partition]
+        return leader if leader in self._addresses else "LEADER_NOT_AVAILABLE"
+
+    def address(self, broker_id: BrokerId) -> str | None:
+        """``host:port`` of a broker that is alive, on the listener we came through."""
+        return self._addresses.get(broker_id)
+
+
+def broker_addresses(response: MetadataResponse) -> dict[BrokerId, str]:
+    """``host:port`` of each broker in ``response``."""
+    return {BrokerId(row.node_id): _address(row.host, row.port) for row in response.brokers}
+
+
+def leader_views(topic: MetadataResponseTopic) -> list[LeaderView]:
+    """Each partition of a topic that exists, ascending; ``leader_id`` is -1 while there is none."""
+    if topic.name is None or topic.topic_id is None:
+        return []
+    topic_id = Uuid(topic.topic_id.bytes)
+    return [
+        LeaderView(
+            topic_id_partition=TopicIdPartition(topic_id=topic_id, topic=topic.name, partition=row.partition_index),
+            leader_id=BrokerId(row.leader_id),
+            leader_epoch=LeaderEpoch(row.leader_epoch),
+            replicas=tuple(map(BrokerId, row.replica_nodes)),
+            in_sync_replicas=tuple(map(BrokerId, row.isr_nodes)),
+        )
+        for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+    ]
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

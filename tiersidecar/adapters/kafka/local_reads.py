@@ -1,0 +1,92 @@
+"""Reads of the broker's own log as a caller: Fetch and ListOffsets with the caller's credentials, never from files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tiersidecar.adapters.kafka import apis
+from tiersidecar.adapters.kafka.authorizer import BrokerAuthorizer
+from tiersidecar.adapters.kafka.connection import refused
+from tiersidecar.domain.errors import OffsetOutOfRangeError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.broker import Credentials, LocalBatches, OffsetAnswer
+
+_LIST_OFFSETS_TIMEOUT_S = 30.0
+
+
+class BrokerLocalReads:
+    """``ports.broker.ReadLocal``, over the connections of the authorizer."""
+
+    def __init__(self, authorizer: BrokerAuthorizer) -> None:
+        self._authorizer = authorizer
+
+    async def fetch(
+        self,
+        credentials: Credentials,
+        topic_id_partition: TopicIdPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        read_committed: bool = False,
+    ) -> LocalBatches:
+        """See the port."""
+        connection = await self._authorizer.connection(credentials)
+        response = await connection.ask(
+            apis.FETCH,
+            lambda version: apis.fetch(
+                version,
+                topic_id_partition.topic_id,
+                topic_id_partition.partition,
+                offset,
+                max_bytes=max_bytes,
+                read_committed=read_committed,
+            ),
+        )
+        if response.error_code is not ErrorCode.none:
+            raise refused(apis.FETCH, str(topic_id_partition), response.error_code)
+        (row,) = (row for topic in response.responses for row in topic.partitions)
+        if row.error_code is ErrorCode.offset_out_of_range:
+            raise await self._out_of_range(credentials, topic_id_partition, offset, row)
+        if row.error_code is not ErrorCode.none:
+            raise refused(apis.FETCH, str(topic_id_partition), row.error_code)
+        return LocalBatches(
+            records=bytes(row.records or b""),
+            high_watermark=Offset(row.high_watermark),
+            last_stable_offset=Offset(row.last_stable_offset),
+            aborted=tuple((one.producer_id, Offset(one.first_offset)) for one in row.aborted_transactions or ()),
+        )
+
+    async def find_offset(
+        self, credentials: Credentials, topic_id_partition: TopicIdPartition, timestamp_ms: int
+    ) -> OffsetAnswer:
+        """See the port."""
+        connection = await self._authorizer.connection(credentials)
+        response = await connection.ask(
+            apis.LIST_OFFSETS,
+            lambda version: apis.list_offsets(
+                version,
+                {topic_id_partition.topic: {topic_id_partition.partition: -1}},
+                timestamp_ms,
+                read_committed=False,
+                timeout_s=_LIST_OFFSETS_TIMEOUT_S,
+            ),
+        )
+        (row,) = (row for topic in response.topics for row in topic.partitions)
+        if row.error_code is not ErrorCode.none:
+            raise refused(apis.LIST_OFFSETS, str(topic_id_partition), row.error_code)
+        return OffsetAnswer(
+            offset=Offset(row.offset), timestamp_ms=row.timestamp, leader_epoch=LeaderEpoch(row.leader_epoch)
+        )
+
+    async def _out_of_range(
+        self, credentials: Credentials, topic_id_partition: TopicIdPartition, offset: int, row: Any
+    ) -> OffsetOutOfRangeError:
+        """The answer to such a Fetch does not say what there is (its offsets are -1)."""
+        start, stop = Offset(row.log_start_offset), Offset(row.high_watermark)
+        if start < 0 or stop < 0:
+            start = (await self.find_offset(credentials, topic_id_partition, -2)).offset
+            stop = (await self.find_offset(credentials, topic_id_partition, -1)).offset
+        return OffsetOutOfRangeError(subject=str(topic_id_partition), offset=offset, start=start, stop=stop)

@@ -1,0 +1,174 @@
+"""Which broker a request goes to: any of the bootstrap servers, one broker, or the leaders of partitions."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13 import MetadataResponse
+
+from tiersidecar.adapters.kafka import apis
+from tiersidecar.adapters.kafka.connection import BrokerConnection, refused
+from tiersidecar.adapters.kafka.connector import ConnectionPool, Connector
+from tiersidecar.adapters.kafka.leaders import Leaders
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+
+A = TypeVar("A")
+Rows = dict[tuple[str, int], A]
+"""One leader's answers by topic and partition."""
+AskLeader = Callable[[BrokerConnection, Sequence[TopicIdPartition]], Awaitable[Rows[A]]]
+
+
+class Routes:
+    """Connections by purpose.  ``bootstrap`` are addresses, the local broker's first."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        bootstrap: tuple[str, ...],
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connector = connector
+        self._pool = ConnectionPool(is_usable=connector.is_usable)
+        self._bootstrap = bootstrap
+        self._monotonic_s = monotonic_s
+        self._leaders = Leaders()
+
+    async def any(self) -> BrokerConnection:
+        """The first bootstrap server that we are connected to, else the first that answers.
+
+        Raises:
+            BrokerUnreachableError: none does; the reason has each one's.
+            BrokerRefusedError: one does not let us in.
+        """
+        for address in self._bootstrap:
+            if (connection := self._pool.live_connection(address)) is not None:
+                return connection
+        failures: list[BrokerUnreachableError] = []
+        for address in self._bootstrap:
+            try:
+                return await self._connect(address)
+            except BrokerUnreachableError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        reason = "; ".join(f"{failure.address}: {failure.reason}" for failure in failures)
+        raise BrokerUnreachableError(address=",".join(self._bootstrap), reason=reason) from failures[0]
+
+    async def broker(self, broker_id: BrokerId) -> BrokerConnection:
+        """One broker, at the address that the cluster gives for the listener we come through.
+
+        Raises:
+            BrokerUnreachableError: it does not answer, or is not among the live brokers.
+        """
+        address = self._leaders.address(broker_id)
+        if address is None:
+            await self.metadata(())
+            address = self._leaders.address(broker_id)
+        if address is None:
+            raise BrokerUnreachableError(address=f"broker {broker_id}", reason="not among the brokers of the cluster")
+        return await self._connect(address)
+
+    async def metadata(self, topics: Sequence[str] | None) -> MetadataResponse:
+        """Ask for ``topics`` (None: all, empty: only the brokers), and remember who leads.
+
+        Raises:
+            BrokerRefusedError: REBOOTSTRAP_REQUIRED above all (KIP-1102); the next request connects anew.
+        """
+        connection = await self.any()
+        response = await connection.ask(apis.METADATA, lambda version: apis.metadata(version, topics))
+        error_code = getattr(response, "error_code", ErrorCode.none)  # from version 13 on
+        if error_code is not ErrorCode.none:
+            connection.usable_until_s = -math.inf
+            raise refused(apis.METADATA, connection.address, error_code)
+        self._leaders.learn(response, now_s=self._monotonic_s(), whole_cluster=topics is None)
+        return response
+
+    async def ask_leaders(
+        self,
+        partitions: Iterable[TopicIdPartition],
+        ask: AskLeader[A],
+        without: Callable[[str], A],
+        *,
+        max_age_s: float,
+    ) -> dict[TopicIdPartition, A]:
+        """Ask each partition's leader, all leaders at once, going by what was learnt within ``max_age_s``.
+
+        ``without`` makes the answer of a partition that got none, from Kafka's name of the error.
+
+        Raises:
+            BrokerUnreachableError: no leader answered at all, or nobody says who leads.
+            BrokerRefusedError: a leader did not let us in.
+        """
+        wanted = list(partitions)
+        await self._look_up((key.topic for key in wanted), max_age_s)
+        answers: dict[TopicIdPartition, A] = {}
+        groups: defaultdict[BrokerId, list[TopicIdPartition]] = defaultdict(list)
+        for key in wanted:
+            leader = self._leaders.leader(key)
+            if isinstance(leader, str):
+                answers[key] = without(leader)
+            else:
+                groups[leader].append(key)
+        async with asyncio.TaskGroup() as tasks:
+            outcomes = [
+                (group, tasks.create_task(self._ask_one(leader, group, ask))) for leader, group in groups.items()
+            ]
+        results = [(group, task.result()) for group, task in outcomes]
+        _raise_if_hopeless([result for _, result in results])
+        for group, rows in results:
+            answers.update(_answers(group, rows, without))
+        return answers
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Look up again who leads them, before the next request."""
+        self._leaders.forget(topics)
+
+    async def close(self) -> None:
+        """Close all connections; requests in flight fail."""
+        await self._pool.close()
+
+    async def _connect(self, address: str) -> BrokerConnection:
+        return await self._pool.connection(address, lambda: self._connector.connect(address))
+
+    async def _ask_one(
+        self, leader: BrokerId, group: Sequence[TopicIdPartition], ask: AskLeader[A]
+    ) -> Rows[A] | BrokerUnreachableError | BrokerRefusedError:
+        try:
+            return await ask(await self.broker(leader), group)
+        except (BrokerUnreachableError, BrokerRefusedError) as error:
+            self._leaders.forget(key.topic for key in group)
+            return error
+
+    async def _look_up(self, topics: Iterable[str], max_age_s: float) -> None:
+        stale = self._leaders.stale(topics, now_s=self._monotonic_s(), max_age_s=max_age_s)
+        if stale:
+            self._leaders.forget(stale)
+            await self.metadata(stale)
+
+
+def _raise_if_hopeless(outcomes: Sequence[object]) -> None:
+    unreachable = [outcome for outcome in outcomes if isinstance(outcome, BrokerUnreachableError)]
+    if unreachable and len(unreachable) == len(outcomes):
+        raise unreachable[0]
+    for outcome in outcomes:
+        if isinstance(outcome, BrokerRefusedError):
+            raise outcome
+
+
+def _answers(
+    group: Sequence[TopicIdPartition],
+    rows: Rows[A] | BrokerUnreachableError | BrokerRefusedError,
+    without: Callable[[str], A],
+) -> dict[TopicIdPartition, A]:
+    if not isinstance(rows, dict):
+        return {key: without("BROKER_NOT_AVAILABLE") for key in group}
+    silent = without("UNKNOWN_SERVER_ERROR")
+    return {key: rows.get((key.topic, key.partition), silent) for key in group}

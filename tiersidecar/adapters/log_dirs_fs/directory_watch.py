@@ -1,0 +1,146 @@
+"""File events: a hint, soon after segments came or went, that a scan is worth while."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
+
+import structlog
+from asyncinotify import Event, Inotify, Mask, Watch
+
+from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA
+from tiersidecar.ports.clock import Clock
+
+_log = structlog.get_logger(__name__)
+
+_NAMES = Mask.CREATE | Mask.MOVED_TO | Mask.DELETE
+_LOG_DIR = _NAMES | Mask.ONLYDIR
+_PARTITION = _NAMES | Mask.MOVE_SELF | Mask.ONLYDIR
+"""No MODIFY: every append would be an event.  MOVE_SELF tells that the broker renamed the directory (for deletion, say) and
+that its path may soon be another's."""
+_ADDED_AT_ONCE = 64
+_EVENTS_AT_ONCE = 256
+_LIMITS = {
+    errno.ENOSPC: "fs.inotify.max_user_watches is used up",
+    errno.EMFILE: "fs.inotify.max_user_instances, or the process's descriptors, are used up",
+    errno.ENFILE: "the machine has no descriptors left",
+}
+
+
+class DirectoryWatch:
+    """Watches log dirs for partitions, and partition directories for segments; one reader of :meth:`changes` at a time.
+
+    Where the kernel's limits allow no (more) watches, that is said once, and what is not watched is left to scans.
+    """
+
+    def __init__(self, log_dirs: Iterable[str], *, clock: Clock, debounce_s: float) -> None:
+        self._log_dirs, self._clock, self._debounce_s = frozenset(log_dirs), clock, debounce_s
+        self._partitions: frozenset[str] = frozenset()
+        self._watches: dict[str, Watch] = {}
+        self._stirred = asyncio.Event()
+        self._changed = False
+        self._has_warned = False
+
+    def want(self, directories: Iterable[str]) -> None:
+        """Watch these partition directories from now on, and no others."""
+        self._partitions = frozenset(directories)
+        self._stirred.set()
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yields when something came or went, all that happens within the debounce time as one."""
+        try:
+            inotify = Inotify(cache_size=_EVENTS_AT_ONCE)
+        except OSError as error:
+            self._warn(error)
+            await asyncio.Event().wait()
+            return
+        self._watches = {}
+        self._stirred.set()
+        with inotify:
+            reading = asyncio.create_task(self._read_events(inotify), name="read file events")
+            reading.add_done_callback(lambda _: self._stirred.set())
+            try:
+                while True:
+                    await self._stirred.wait()
+                    self._stirred.clear()
+                    if reading.done():
+                        reading.result()
+                    await self._adjust(inotify)
+                    if self._changed:
+                        await self._clock.sleep(self._debounce_s)
+                        self._changed = False
+                        yield
+            finally:
+                reading.cancel()
+                await asyncio.wait([reading])
+
+    async def _adjust(self, inotify: Inotify) -> None:
+        """Add and remove watches.  Something may have come before the first watch of its directory: that is a change."""
+        for directory in self._watches.keys() - self._partitions - self._log_dirs:
+            self._remove(inotify, self._watches.pop(directory))
+        # A log dir may have been mounted over its mount point since: ask for its watch anew each time, which is the same
+        # one if the directory is.
+        wanted = [*sorted(self._log_dirs), *sorted(self._partitions - self._watches.keys())]
+        for count, directory in enumerate(wanted, 1):
+            try:
+                self._add(inotify, directory)
+            except OSError as error:
+                if error.errno in _LIMITS:
+                    self._warn(error)
+                    return
+                # Gone or unreadable: the scan says what is wrong with it.
+            if count % _ADDED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _add(self, inotify: Inotify, directory: str) -> None:
+        watch = inotify.add_watch(directory, _LOG_DIR if directory in self._log_dirs else _PARTITION)
+        before = self._watches.get(directory)
+        if watch is before:
+            return
+        self._watches[directory] = watch
+        self._changed = True
+        if before is not None:
+            self._remove(inotify, before)
+
+    def _remove(self, inotify: Inotify, watch: Watch) -> None:
+        with suppress(OSError):  # the kernel drops it with its directory
+            inotify.rm_watch(watch)
+
+    async def _read_events(self, inotify: Inotify) -> None:
+        async for event in inotify:
+            self._forget_if_gone(inotify, event)
+            if _is_about_segments(event):
+                self._changed = True
+                self._stirred.set()
+
+    def _forget_if_gone(self, inotify: Inotify, event: Event) -> None:
+        watch = event.watch
+        if watch is None or not event.mask & (Mask.IGNORED | Mask.MOVE_SELF):
+            return
+        if self._watches.get(str(watch.path)) is watch:
+            del self._watches[str(watch.path)]
+            self._stirred.set()
+        if event.mask & Mask.MOVE_SELF:
+            self._remove(inotify, watch)
+
+    def _warn(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            reason = _LIMITS.get(error.errno or 0, str(error))
+            _log.warning("log_dirs.watch.limited", reason=f"{reason}: changes show at the periodic scan only")
+
+
+def _is_about_segments(event: Event) -> bool:
+    """Whether a scan could find something else than before; an overflow may have hidden anything."""
+    if event.mask & Mask.Q_OVERFLOW:
+        return True
+    if event.mask & (Mask.IGNORED | Mask.MOVE_SELF) or event.name is None or event.watch is None:
+        return False
+    if not event.watch.mask & Mask.MOVE_SELF:  # a log dir: the checkpoints in it are rewritten every few seconds
+        return bool(event.mask & Mask.ISDIR)
+    name = str(event.name)
+    if name in (LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA) or name.endswith((".log", ".snapshot")):
+        return True
+    return name.endswith(".log.deleted") and not event.mask & Mask.DELETE

@@ -1,0 +1,156 @@
+"""The broker's log.dirs on this machine's disks; read only (DESIGN.md section 4, rule 2)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tiersidecar.adapters.log_dirs_fs.directory_watch import DirectoryWatch
+from tiersidecar.adapters.log_dirs_fs.log_dir_scan import LogDirScan, LogDirScanner
+from tiersidecar.adapters.log_dirs_fs.scan_queue import ScanQueue
+from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
+from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile, translated
+from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.domain.errors import CorruptDataError, LogDirError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.formats.kafka.checkpoints import (
+    META_PROPERTIES,
+    REPLICATION_OFFSET_CHECKPOINT,
+    read_meta_properties,
+    read_offset_checkpoint,
+)
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.log_dirs import LogDirIdentity, LogDirsView, SegmentArtefacts
+
+
+class FilesystemLogDirs:
+    """``log.dirs`` as the broker is configured with them.
+
+    ``segment_blocking`` are the threads that read segments, those of ``blocking`` unless given: reads may be made to wait
+    behind the broker's, the scans must not.
+    Each log dir is scanned in a thread of its own turn; one that does not answer within ``scan_timeout_s`` is a fault
+    until it does, and is not asked again before.
+    """
+
+    def __init__(
+        self,
+        log_dirs: Sequence[str],
+        *,
+        blocking: Blocking,
+        clock: Clock,
+        segment_blocking: Blocking | None = None,
+        debounce_ms: int = 200,
+        scan_timeout_s: float = 30.0,
+    ) -> None:
+        self._log_dirs = tuple(str(Path(log_dir)) for log_dir in log_dirs)
+        self._blocking, self._scan_timeout_s = blocking, scan_timeout_s
+        self._segment_blocking = segment_blocking or blocking
+        self._queues = {log_dir: self._scan_queue(log_dir, clock) for log_dir in self._log_dirs}
+        self._watch = DirectoryWatch(self._log_dirs, clock=clock, debounce_s=debounce_ms / 1000)
+        self._last_partitions: Mapping[TopicIdPartition, LocalPartition] = {}
+
+    async def identities(self) -> tuple[LogDirIdentity, ...]:
+        found: list[LogDirIdentity] = []
+        unreadable: list[str] = []
+        for log_dir in self._log_dirs:
+            try:
+                found.append(await self._blocking.run(_read_identity, log_dir))
+            except OSError as error:
+                unreadable.append(explain_os_error(error))
+        if not found:
+            raise LogDirError(path=", ".join(self._log_dirs), reason="; ".join(unreadable))
+        return tuple(found)
+
+    async def scan(self) -> LogDirsView:
+        scans = await asyncio.gather(*(self._scan_in_time(log_dir) for log_dir in self._log_dirs))
+        partitions, faults = _join(scans)
+        self._last_partitions = partitions
+        self._watch.want(directory for scan in scans for directory in scan.directories)
+        return LogDirsView(partitions=partitions, faults=faults)
+
+    def changes(self) -> AsyncIterator[None]:
+        """As the port says; watches the partition directories that the last :meth:`scan` saw."""
+        return self._watch.changes()
+
+    @asynccontextmanager
+    async def open_segment(self, segment: LocalSegment) -> AsyncIterator[OpenSegmentFile]:
+        file = OpenSegmentFile(segment, blocking=self._segment_blocking)
+        try:
+            await file.open()
+            yield file
+        finally:
+            await file.close()
+
+    async def read_artefacts(self, segment: LocalSegment) -> SegmentArtefacts:
+        with translated(segment.log_path):
+            return await self._blocking.run(read_segment_artefacts, segment)
+
+    async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
+        """Of the partitions that the last :meth:`scan` saw: the file knows names only, and a name may come back."""
+        known = {(tip.topic, tip.partition, at.log_dir): tip for tip, at in self._last_partitions.items()}
+        found: dict[TopicIdPartition, int] = {}
+        for log_dir in self._log_dirs:
+            for (topic, partition), offset in (await self._blocking.run(_read_high_watermarks, log_dir)).items():
+                tip = known.get((topic, partition, log_dir))
+                if tip is not None:
+                    found[tip] = offset
+        return found
+
+    def _scan_queue(self, log_dir: str, clock: Clock) -> ScanQueue:
+        scanner = LogDirScanner(log_dir, now_ms=clock.now_ms)
+        return ScanQueue(lambda: self._blocking.run(scanner.scan))
+
+    async def _scan_in_time(self, log_dir: str) -> LogDirScan:
+        scanning = self._queues[log_dir].next_scan()
+        done, _ = await asyncio.wait([scanning], timeout=self._scan_timeout_s)
+        if done:
+            return scanning.result()
+        return LogDirScan(faults={log_dir: f"it has not answered for {self._scan_timeout_s:g} s: its disk hangs"})
+
+
+def _join(scans: Sequence[LogDirScan]) -> tuple[dict[TopicIdPartition, LocalPartition], dict[str, str]]:
+    """One view of all log dirs.  A partition found in two is in neither: a broker refuses to start on that."""
+    partitions: dict[TopicIdPartition, LocalPartition] = {}
+    faults = {directory: reason for scan in scans for directory, reason in scan.faults.items()}
+    by_name: dict[tuple[str, int], list[LocalPartition]] = {}
+    for scan in scans:
+        for partition in scan.partitions:
+            tip = partition.topic_id_partition
+            by_name.setdefault((tip.topic, tip.partition), []).append(partition)
+    for found in by_name.values():
+        if len(found) == 1:
+            partitions[found[0].topic_id_partition] = found[0]
+            continue
+        everywhere = " and ".join(partition.directory for partition in found)
+        faults.update({partition.directory: f"the same partition is in {everywhere}" for partition in found})
+    return partitions, faults
+
+
+def _read_identity(log_dir: str) -> LogDirIdentity:
+    path = Path(log_dir, META_PROPERTIES)
+    Path(log_dir).stat()
+    try:
+        properties = read_meta_properties(path.read_bytes(), where=str(path))
+    except FileNotFoundError as error:
+        reason = f"it has no {META_PROPERTIES}: not a log dir of a broker, or its volume is not mounted"
+        raise LogDirError(path=log_dir, reason=reason) from error
+    except CorruptDataError as error:
+        raise LogDirError(path=log_dir, reason=str(error)) from error
+    return LogDirIdentity(
+        log_dir=log_dir,
+        cluster_id=properties.cluster_id,
+        node_id=properties.node_id,
+        directory_id=properties.directory_id,
+    )
+
+
+def _read_high_watermarks(log_dir: str) -> Mapping[tuple[str, int], int]:
+    """Empty when the file is not there, cannot be read or is damaged: a bound that is missing holds work back, no more."""
+    path = Path(log_dir, REPLICATION_OFFSET_CHECKPOINT)
+    try:
+        return read_offset_checkpoint(path.read_bytes(), where=str(path))
+    except (OSError, CorruptDataError):
+        return {}

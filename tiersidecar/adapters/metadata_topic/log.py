@@ -1,0 +1,243 @@
+"""Remote log metadata over ``__remote_log_metadata``, as Kafka's TopicBasedRemoteLogMetadataManager keeps it (S-083 to S-107).
+
+The broker may be away at any time: then :attr:`TopicBasedMetadataLog.readiness_reason` says so, what was read before still
+answers, and we try again without end.  Only a wrong partition count ends the process (DESIGN.md section 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+import structlog
+
+from tiersidecar.adapters.internal_topics import TopicBroker
+from tiersidecar.adapters.kafka_clients import KeptProducer
+from tiersidecar.adapters.metadata_topic.consumer import MetadataConsumers
+from tiersidecar.adapters.metadata_topic.lookups import MetadataLookups
+from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
+from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.adapters.metadata_topic.snapshot_keeper import SnapshotKeeper
+from tiersidecar.adapters.sessions import keep_trying, running
+from tiersidecar.domain.errors import BrokerUnreachableError, MetadataNotReadyError, PublishTimeoutError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.segments import (
+    MetadataEvent,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+)
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.metadata.serde import write_event
+from tiersidecar.ports.clock import Blocking, Clock, Ids
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
+from tiersidecar.ports.telemetry import Telemetry
+
+_log = structlog.get_logger(__name__)
+
+_SENT = {
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED: "copy.started.sent",
+    RemoteLogSegmentState.COPY_SEGMENT_FINISHED: "copy.finished.sent",
+    RemoteLogSegmentState.DELETE_SEGMENT_STARTED: "delete.started.sent",
+    RemoteLogSegmentState.DELETE_SEGMENT_FINISHED: "delete.finished.sent",
+}
+"""Failpoints: the broker has the event, and we have not read it back."""
+
+
+@asynccontextmanager
+async def open_metadata_topic(
+    settings: MetadataTopicSettings,
+    *,
+    broker: TopicBroker,
+    clock: Clock,
+    ids: Ids,
+    telemetry: Telemetry,
+    blocking: Blocking,
+    failpoints: Failpoints = NO_FAILPOINTS,
+    knows_txn_index_empty: Callable[[], bool] = lambda: True,
+) -> AsyncIterator[TopicBasedMetadataLog]:
+    """Read the snapshot, and keep the metadata log running for as long as the body does.
+
+    Raises:
+        PartitionCountError: at any time, cancelling the body: the topic has another partition count than configured.
+        MetadataTopicUnavailableError: likewise, only if ``initialization_retry_max_timeout_ms`` is set.
+    """
+    keeper = SnapshotKeeper(settings, clock=clock, blocking=blocking) if settings.snapshot_path is not None else None
+    replica = MetadataReplica(
+        topic=settings.topic,
+        partition_count=settings.partitions,
+        recovery=_recovery(settings.snapshot_path),
+        telemetry=telemetry,
+        restored=await keeper.load() if keeper is not None else None,
+    )
+    if keeper is not None:
+        keeper.keep(replica)
+    log = TopicBasedMetadataLog(
+        settings, replica, broker=broker, clock=clock, ids=ids, snapshot=keeper,
+        failpoints=failpoints, knows_txn_index_empty=knows_txn_index_empty,
+    )  # fmt: skip
+    try:
+        async with running(log.run(), name="metadata log"):
+            yield log
+    finally:
+        await log.close()
+
+
+class TopicBasedMetadataLog(MetadataLookups):
+    """The :class:`~tiersidecar.ports.metadata_log.MetadataLog`; made by :func:`open_metadata_topic`."""
+
+    def __init__(
+        self,
+        settings: MetadataTopicSettings,
+        replica: MetadataReplica,
+        *,
+        broker: TopicBroker,
+        clock: Clock,
+        ids: Ids,
+        snapshot: SnapshotKeeper | None,
+        failpoints: Failpoints,
+        knows_txn_index_empty: Callable[[], bool],
+    ) -> None:
+        super().__init__(replica)
+        self._settings, self._clock, self._ids = settings, clock, ids
+        self._snapshot, self._failpoints, self._knows_txn_index_empty = snapshot, failpoints, knows_txn_index_empty
+        self._consumers = MetadataConsumers(settings, replica, broker=broker, clock=clock)
+        self._producer = KeptProducer(settings.bootstrap_servers, settings.security, client_id=settings.client_id)
+        self._unreachable: str | None = "the metadata topic has not been reached yet"
+
+    # -- running
+
+    async def run(self) -> None:
+        """Connect, read, and begin again whenever contact is lost.
+
+        Raises:
+            PartitionCountError: see :func:`open_metadata_topic`.
+            MetadataTopicUnavailableError: likewise.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            if self._snapshot is not None:
+                tasks.create_task(self._snapshot.run(), name="metadata snapshot")
+            await keep_trying(
+                self._session,
+                topic=self._settings.topic,
+                clock=self._clock,
+                ids=self._ids,
+                first_interval_ms=self._settings.initialization_retry_interval_ms,
+                max_interval_ms=self._settings.retry_max_interval_ms,
+                give_up_after_ms=self._settings.initialization_retry_max_timeout_ms,
+                on_failure=self._contact_was_lost,
+            )
+
+    async def _session(self, connected: Callable[[], None]) -> None:
+        other_topic = await self._consumers.connect()
+        connected()
+        if other_topic is not None:
+            self._unreachable = other_topic
+            await self._clock.sleep(self._settings.watch_interval_ms / 1000)
+            return
+        self._unreachable = None
+        await self._consumers.run()
+
+    def _contact_was_lost(self, reason: str) -> None:
+        self._unreachable = reason
+
+    async def close(self) -> None:
+        """Stop the producer and write the snapshot."""
+        await self._producer.close()
+        if self._snapshot is not None:
+            await self._snapshot.save()
+
+    # -- publishing
+
+    async def publish(self, event: MetadataEvent) -> None:
+        """As the port says.  An event of a partition that is not ready is not written: nobody here could check it.
+
+        Raises:
+            MetadataNotReadyError: the partition is not assigned, or not ready.
+            IllegalTransitionError: refused before anything was written, or written and dropped at read-back, because another
+                leader's event came first.
+            UnknownSegmentError: likewise.
+            PublishTimeoutError: not read back in time.
+            BrokerUnreachableError: the metadata topic is out of reach.
+            BrokerRefusedError: the broker did not take it.
+        """
+        owner = _owner(event)
+        cache = self._replica.require(owner)
+        cache.check(event)
+        if _is_done_already(event, cache.segment):
+            return
+        partition = self._replica.partition_of(owner)
+        unreachable = self._unreachable or partition.lost
+        if unreachable is not None:
+            raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=unreachable)
+        value = write_event(event, knows_txn_index_empty=self._knows_txn_index_empty())
+        try:
+            async with asyncio.timeout(self._settings.consume_wait_ms / 1000):
+                offset = await self._producer.send(
+                    self._settings.topic,
+                    partition=partition.number,
+                    key=None,
+                    value=value,
+                    timestamp_ms=self._clock.now_ms(),
+                )
+                if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate):
+                    await self._failpoints.reach(_SENT[event.state])
+                await partition.read_back.wait(offset)
+        except TimeoutError as error:
+            raise PublishTimeoutError(subject=str(owner), waited_ms=self._settings.consume_wait_ms) from error
+
+    # -- assignment
+
+    async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:
+        self._replica.assign(partitions)
+
+    async def wait_until_ready(self, topic_id_partition: TopicIdPartition) -> None:
+        """As the port says.
+
+        Raises:
+            MetadataNotReadyError: the partition is not assigned, or not any more.
+        """
+        while True:
+            held = self._replica.held(topic_id_partition)
+            if held is None:
+                raise MetadataNotReadyError(subject=str(topic_id_partition))
+            if held.is_ready:
+                return
+            await held.wait()
+
+    @property
+    def readiness_reason(self) -> str | None:
+        """Why not everything that is assigned can be answered from, for /readyz; None when it can."""
+        if self._unreachable is not None:
+            return self._unreachable
+        waiting = self._replica.waiting()
+        if waiting:
+            return f"remote log metadata of {waiting} partitions is being replayed"
+        return None
+
+    @property
+    def halted_reason(self) -> str | None:
+        return self._replica.halted_reason
+
+
+def _owner(event: MetadataEvent) -> TopicIdPartition:
+    if isinstance(event, RemoteLogSegmentMetadataUpdate):
+        return event.remote_log_segment_id.topic_id_partition
+    return event.topic_id_partition
+
+
+def _is_done_already(event: MetadataEvent, segment: Callable[[Uuid], RemoteLogSegmentMetadata | None]) -> bool:
+    """A repeated DELETE_SEGMENT_FINISHED: the segment is gone, writing so again would only be dropped."""
+    return (
+        isinstance(event, RemoteLogSegmentMetadataUpdate)
+        and event.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+        and segment(event.remote_log_segment_id.uuid) is None
+    )
+
+
+def _recovery(path: str | None) -> str:
+    what = f"remove {path}, and start it" if path is not None else "start it again"
+    return (
+        "Reads go on from what was read before; copying, trimming and expiry rest. Restore the topic, or accept the loss: "
+        f"stop the sidecar, {what}; it replays what is left, and the reconcile job finds the objects that nothing names."
+    )

@@ -1,0 +1,255 @@
+"""One metadata partition, as far as it has been read: who is fed from it, and from where on.
+
+No I/O here: the consumers ask where to read, and hand over what they read.  Two read positions exist.  ``position`` is the
+main consumer's, which feeds the live user partitions.  ``side_position`` is that of the side consumer, which replays the
+partition for newly assigned ones while the others go on (S-094, T-70); once it is up with the main one, they are live too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.adapters.metadata_topic.held import HeldPartition, read_corrupt
+from tiersidecar.adapters.read_back import ReadBack
+from tiersidecar.domain.errors import CorruptDataError, IllegalTransitionError, UnknownSegmentError
+from tiersidecar.formats.metadata import hot
+from tiersidecar.ports.telemetry import METADATA_EVENTS, Telemetry
+
+_log = structlog.get_logger(__name__)
+
+
+class Record(Protocol):
+    """What we need of aiokafka's ConsumerRecord."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def timestamp(self) -> int: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecord:
+    """The last record that was applied: if another one lies at its offset later, the topic was truncated and written on."""
+
+    offset: int
+    digest: int
+
+    @classmethod
+    def of(cls, record: Record) -> LastRecord:
+        return cls(record.offset, zlib.crc32(record.value or b"", record.timestamp & 0xFFFF_FFFF))
+
+
+class PartitionReplica:
+    """See the module."""
+
+    def __init__(self, *, topic: str, number: int, telemetry: Telemetry) -> None:
+        self.topic, self.number = topic, number
+        self.position: int | None = None
+        self.side_position: int | None = None
+        self.last: LastRecord | None = None
+        self.is_bounded = False
+        self.lost: str | None = None
+        self.gap: str | None = None
+        self.read_back = ReadBack()
+        self.live: dict[bytes, HeldPartition] = {}
+        self.joining: dict[bytes, HeldPartition] = {}
+        self._expected: LastRecord | None = None
+        self._is_rewritten = False
+        self._telemetry = telemetry
+
+    # -- who is fed
+
+    def add(self, key: bytes, held: HeldPartition) -> None:
+        """A newly assigned user partition."""
+        if self.lost is not None and held.complete_to > 0:
+            self.live[key] = held
+            held.become_ready()
+            return
+        self.joining[key] = held
+        if self.side_position is not None:
+            self.side_position = min(self.side_position, held.complete_to)
+
+    def remove(self, key: bytes) -> None:
+        """A user partition that is no longer ours."""
+        held = self.live.pop(key, None) or self.joining.pop(key, None)
+        if held is not None:
+            held.wake()  # whoever waits looks again, and finds it gone
+        if not self.live:
+            # Who comes next needs the past too; what the others had skipped must be read again (KAFKA-16105).
+            self.position = self.last = self._expected = self.side_position = None
+        if not self.joining:
+            self.side_position = None
+
+    def feeds(self, held: HeldPartition) -> bool:
+        """Whether ``held`` is live, and so complete up to :attr:`position`."""
+        return any(one is held for one in self.live.values())
+
+    def settle(self) -> None:
+        """Let join who can do so without a replay of its own, and say where to replay for the rest."""
+        if not self.joining or self.lost is not None:
+            return
+        if not self.live:
+            # Those that a snapshot brought far go on from there; the rest replays beside them.
+            start = max(held.complete_to for held in self.joining.values())
+            self.live = {key: held for key, held in self.joining.items() if held.complete_to == start}
+            self.joining = {key: held for key, held in self.joining.items() if held.complete_to < start}
+            if self.last is not None and start != self.last.offset + 1:
+                self.last = None
+            self.position, self.side_position, self.is_bounded = start, None, False
+            self._verify_last()
+        position = self.position or 0
+        for key in [key for key, held in self.joining.items() if held.complete_to >= position]:
+            self.live[key] = self.joining.pop(key)
+        if self.joining and self.side_position is None:
+            self.side_position = min(held.complete_to for held in self.joining.values())
+
+    @property
+    def needs_bounds(self) -> bool:
+        """Whether its begin and end must be learnt: before it is read at all, and for newcomers, who have to reach an end."""
+        if self.lost is not None:
+            return False
+        held = (*self.live.values(), *self.joining.values())
+        return bool(held) and (not self.is_bounded or any(one.ready_at is None for one in held))
+
+    # -- where the topic begins and ends
+
+    @property
+    def reached(self) -> int:
+        """The offset that the main consumer has come to, exclusive."""
+        return self._expected.offset + 1 if self._expected is not None else self.position or 0
+
+    def begin_session(self) -> None:
+        """Contact was lost: the bounds must be learnt again, and the last record be seen again.  An operator may have brought
+        back what was lost at the end."""
+        self.is_bounded = False
+        if not self._is_rewritten:
+            self.lost = None
+        self._verify_last()
+
+    def _verify_last(self) -> None:
+        if self.last is not None and self.position == self.last.offset + 1:
+            self.position, self._expected = self.last.offset, self.last
+
+    def learn_bounds(self, begin: int, end: int) -> None:
+        """The partition holds the offsets from ``begin`` up to, not including, ``end``."""
+        if self.reached > end:
+            self.lose(f"ends at offset {end}, but was read up to {self.reached} before")
+            return
+        self.is_bounded = True
+        if self.position is not None and self.position < begin:
+            if 0 < self.reached < begin:
+                self.gap = (
+                    f"{self.topic}-{self.number} lost offsets {self.reached} to {begin - 1} before they were read"
+                )
+            self.position, self._expected = begin, None
+        if self.side_position is not None:
+            self.side_position = max(self.side_position, begin)
+        for held in (*self.live.values(), *self.joining.values()):
+            if held.ready_at is None:
+                held.ready_at = end
+        self.mark_ready()
+
+    def lose(self, reason: str) -> None:
+        """The topic no longer has what was read from it: keep what we have, answer reads from it, read no further."""
+        self.lost = f"{self.topic}-{self.number} {reason}"
+        self.position, self._expected = self.reached, None
+        for held in self.live.values():
+            if not held.is_ready and held.complete_to > 0:
+                held.become_ready()
+
+    # -- what was read
+
+    def apply_live(self, records: list[Record], *, read_from: int, position: int) -> None:
+        """The main consumer read ``records`` from ``read_from`` on, and is at ``position`` now."""
+        if self.lost is not None or self.position != read_from or not self.is_bounded:
+            return  # it was sent elsewhere while it read
+        if records:
+            if not self._is_as_expected(records[0]):
+                self._replay()
+                return
+            self._fold(self.live, records, tell=True)
+            self.last = LastRecord.of(records[-1])
+        elif self._expected is not None:
+            return
+        self.position = position
+        self.read_back.advance(position)
+        self.mark_ready()
+
+    def apply_side(self, records: list[Record], *, read_from: int, position: int) -> None:
+        """The side consumer read ``records`` from ``read_from`` on, and is at ``position`` now."""
+        if self.lost is not None or self.side_position != read_from:
+            return
+        self._fold(self.joining, records, tell=False)
+        self.side_position = position
+        for held in self.joining.values():
+            held.complete_to = max(held.complete_to, position)
+        if self.position is not None and position >= self.position:
+            self.live.update(self.joining)
+            self.joining, self.side_position = {}, None
+            self.mark_ready()
+
+    def mark_ready(self) -> None:
+        """Whoever has come to the end offset seen at its assignment is ready (S-095)."""
+        if self.lost is not None or not self.is_bounded:
+            return
+        lost = 0
+        for held in self.live.values():
+            if not held.is_ready and held.ready_at is not None and (self.position or 0) >= held.ready_at:
+                lost += held.lost_segments()
+                held.become_ready()
+        if lost:
+            self._is_rewritten = True
+            self.lose(f"was truncated and written on: {lost} finished segments are no longer in it")
+
+    def _is_as_expected(self, first: Record) -> bool:
+        expected, self._expected = self._expected, None
+        if expected is None or first.offset != expected.offset or LastRecord.of(first) == expected:
+            return True
+        _log.warning("metadata.partition.truncated", partition=self.number, offset=first.offset, action="full replay")
+        return False
+
+    def _replay(self) -> None:
+        for held in (*self.live.values(), *self.joining.values()):
+            held.begin_again()
+        self.live, self.joining = {}, self.live | self.joining
+        self.position = self.last = self.side_position = None
+        self.settle()
+
+    def _fold(self, holders: dict[bytes, HeldPartition], records: Iterable[Record], *, tell: bool) -> None:
+        applied = skipped = dropped = corrupt = 0
+        topic, partition = self.topic, self.number
+        for record in records:
+            value, offset = record.value or b"", record.offset
+            try:
+                kind, position, key = hot.peek(value)
+                if kind is None:
+                    raise IndexError  # noqa: TRY301 - as of a record that ends too early
+                held = holders.get(key)
+                if held is None or offset <= held.applied_to:
+                    skipped += 1
+                    continue
+                held.fold(offset, kind, value, position, topic=topic, partition=partition)
+                applied += 1
+            except (IllegalTransitionError, UnknownSegmentError) as error:
+                dropped += 1
+                if tell:
+                    self.read_back.dropped(offset, error)
+                    _log.warning("metadata.event.dropped", partition=partition, offset=offset, reason=str(error))
+            except (CorruptDataError, IndexError):
+                corrupt += 1
+                if tell:
+                    reason = str(read_corrupt(value, topic=topic, partition=partition, offset=offset))
+                    _log.error("metadata.event.corrupt", partition=partition, offset=offset, reason=reason)
+        counts = {"applied": applied, "skipped": skipped, "dropped": dropped, "corrupt": corrupt}
+        for outcome, count in counts.items():
+            if count:
+                self._telemetry.count(METADATA_EVENTS, count, outcome=outcome)

@@ -1,0 +1,239 @@
+"""All metadata that is kept here: which user partitions, from which metadata partitions, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from tiersidecar.adapters.internal_topics import TopicFacts
+from tiersidecar.adapters.metadata_topic.held import HeldPartition, partition_key
+from tiersidecar.adapters.metadata_topic.partition_replica import LastRecord, PartitionReplica
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
+from tiersidecar.formats.metadata.partitioner import metadata_partition
+from tiersidecar.ports.telemetry import METADATA_READY, UNSAFE_TOPICS, Telemetry
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredPartition:
+    """A user partition as a snapshot has it; ``applied_to`` as in :class:`HeldPartition`."""
+
+    topic_id_partition: TopicIdPartition
+    applied_to: int
+    cache: RemoteLogMetadataCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedPosition:
+    """How far a metadata partition had been read, and by which leader epoch."""
+
+    position: int
+    leader_epoch: int
+    last: LastRecord | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredReplica:
+    """What a snapshot holds."""
+
+    cluster_id: str
+    topic_id: Uuid
+    positions: Mapping[int, ConsumedPosition]
+    partitions: tuple[RestoredPartition, ...]
+
+
+class MetadataReplica:
+    """The caches of the assigned user partitions by metadata partition.  No I/O, no waiting."""
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        partition_count: int,
+        recovery: str,
+        telemetry: Telemetry,
+        restored: RestoredReplica | None = None,
+    ) -> None:
+        self.topic = topic
+        self.facts: TopicFacts | None = None
+        self.restored_from = restored
+        self._recovery = recovery
+        self._telemetry = telemetry
+        self._lost: str | None = None
+        self._reported: str | None = None
+        self._held: dict[bytes, HeldPartition] = {}
+        self.partitions: list[PartitionReplica] = []
+        self._partition_count = partition_count
+        self._restored = {partition_key(r.topic_id_partition): r for r in restored.partitions} if restored else {}
+        self._make_partitions()
+
+    def _make_partitions(self) -> None:
+        self.partitions = [
+            PartitionReplica(topic=self.topic, number=number, telemetry=self._telemetry)
+            for number in range(self._partition_count)
+        ]
+        for number, position in (self.restored_from.positions if self.restored_from else {}).items():
+            self.partitions[number].last = position.last
+
+    # -- assignment
+
+    def assign(self, assigned: Iterable[TopicIdPartition]) -> None:
+        """Keep exactly ``assigned``; what is kept already is not replayed."""
+        wanted = {partition_key(owner): owner for owner in assigned}
+        for key in self._held.keys() - wanted.keys():
+            self.partition_of(self._held.pop(key).topic_id_partition).remove(key)
+        for key in wanted.keys() - self._held.keys():
+            held = self._restore(key) or HeldPartition(wanted[key])
+            self._held[key] = held
+            if self._lost is not None and held.complete_to > 0:
+                held.become_ready()
+            self.partition_of(held.topic_id_partition).add(key, held)
+        for partition in self.partitions:
+            partition.settle()
+        self.report()
+
+    def forget_restored(self) -> None:
+        """Partitions of the snapshot that nobody asked for are not ours any more."""
+        self._restored.clear()
+
+    def _restore(self, key: bytes) -> HeldPartition | None:
+        restored = self._restored.pop(key, None)
+        if restored is None or self.restored_from is None:
+            return None
+        number = self.partition_of(restored.topic_id_partition).number
+        return HeldPartition(
+            restored.topic_id_partition,
+            cache=restored.cache,
+            complete_to=self.restored_from.positions[number].position,
+            applied_to=restored.applied_to,
+        )
+
+    # -- the topic behind it
+
+    def begin_session(self, facts: TopicFacts) -> str | None:
+        """The broker is there and the topic is ``facts``.  Returns why it is not the topic that was read before, else None:
+        then nothing is read from it, and what was read before stays."""
+        known, self._lost = self.facts, None
+        if self.restored_from is not None and self.restored_from.cluster_id != facts.cluster_id:
+            _log.warning("metadata.snapshot.discarded", reason=f"it is of cluster {self.restored_from.cluster_id}")
+            self._discard_restored()
+        if known is not None:
+            topic_id, epochs = known.topic_id, known.leader_epochs
+        elif self.restored_from is not None:
+            topic_id = self.restored_from.topic_id
+            epochs = {number: consumed.leader_epoch for number, consumed in self.restored_from.positions.items()}
+        else:
+            topic_id, epochs = facts.topic_id, {}
+        if topic_id != facts.topic_id:
+            was, now = format_uuid(topic_id), format_uuid(facts.topic_id)
+            self._lose_all(f"{self.topic} has topic id {now}, but {was} was read before")
+        elif any(facts.leader_epochs.get(number, 0) < epoch for number, epoch in epochs.items()):
+            self._lose_all(f"{self.topic} has lower leader epochs than it had: it comes from an older state")
+        else:
+            self.facts = facts
+            for partition in self.partitions:
+                partition.begin_session()
+        self.report()
+        return self._lost
+
+    def _discard_restored(self) -> None:
+        owners = [held.topic_id_partition for held in self._held.values()]
+        self.restored_from, self._restored = None, {}
+        self.assign(())
+        self._make_partitions()
+        self.assign(owners)
+
+    def topic_is_missing(self) -> None:
+        """The topic that was read before is gone."""
+        self._lose_all(f"{self.topic} is gone")
+
+    def _lose_all(self, reason: str) -> None:
+        self._lost = reason
+        for held in self._held.values():
+            if not held.is_ready and held.complete_to > 0:
+                held.become_ready()
+        self.report()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether events of the topic are held already, so that a missing topic must not simply be made anew."""
+        return self.facts is not None or self.restored_from is not None
+
+    @property
+    def halted_reason(self) -> str | None:
+        """Why nothing may be deleted or copied although reads may go on."""
+        lost = [self._lost] if self._lost is not None else [p.lost for p in self.partitions if p.lost is not None]
+        if lost:
+            return f"{'; '.join(lost)}: the topic lost data. {self._recovery}"
+        gaps = [partition.gap for partition in self.partitions if partition.gap is not None]
+        if gaps:
+            return f"{'; '.join(gaps)}. {self._recovery}"
+        weaknesses = self.facts.weaknesses if self.facts is not None else ()
+        return "; ".join(weaknesses) or None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a snapshot must be kept as it is."""
+        return self._lost is not None or any(partition.lost is not None for partition in self.partitions)
+
+    # -- what to read
+
+    def live_positions(self) -> dict[int, int]:
+        """Where the main consumer reads each metadata partition."""
+        return {p.number: p.position for p in self._readable() if p.live and p.position is not None}
+
+    def side_positions(self) -> dict[int, int]:
+        """Where the side consumer reads."""
+        return {p.number: p.side_position for p in self._readable() if p.side_position is not None}
+
+    def unbounded(self) -> list[int]:
+        """Metadata partitions whose bounds must be learnt."""
+        return [partition.number for partition in self.partitions if partition.needs_bounds]
+
+    def _readable(self) -> Iterator[PartitionReplica]:
+        return (partition for partition in self.partitions if partition.is_bounded and partition.lost is None)
+
+    # -- what is known
+
+    def held(self, owner: TopicIdPartition) -> HeldPartition | None:
+        """The user partition, if it is assigned."""
+        return self._held.get(partition_key(owner))
+
+    def all_held(self) -> list[HeldPartition]:
+        return list(self._held.values())
+
+    def partition_of(self, owner: TopicIdPartition) -> PartitionReplica:
+        """The metadata partition of a user partition."""
+        return self.partitions[metadata_partition(owner, len(self.partitions))]
+
+    def require(self, owner: TopicIdPartition) -> RemoteLogMetadataCache:
+        """The cache of a partition that is assigned and ready.
+
+        Raises:
+            MetadataNotReadyError: it is not.
+        """
+        held = self._held.get(partition_key(owner))
+        if held is None:
+            raise MetadataNotReadyError(subject=str(owner))
+        return held.require_ready()
+
+    def report(self) -> None:
+        """Set the gauges, and log it when copying, trimming and expiry have to rest, or may go on."""
+        halted = self.halted_reason
+        self._telemetry.gauge(METADATA_READY, float(self.waiting() == 0))
+        self._telemetry.gauge(UNSAFE_TOPICS, float(halted is not None), topic=self.topic)
+        if halted != self._reported:
+            self._reported = halted
+            if halted is None:
+                _log.info("metadata.topic.sound", topic=self.topic)
+            else:
+                _log.error("metadata.topic.halted", topic=self.topic, reason=halted)
+
+    def waiting(self) -> int:
+        """How many assigned partitions are not ready."""
+        return sum(not held.is_ready for held in self._held.values())

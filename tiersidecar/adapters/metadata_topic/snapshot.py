@@ -1,0 +1,227 @@
+"""The local snapshot: a SQLite file that spares a restart the replay of the topic (U13).
+
+It can be lost: what is in it comes from the topic.  A file of the next schema is read when its writer says that this schema
+may (``readable_since``), one of the former is upgraded in place; any other, and a corrupt one, is discarded with a warning.
+All functions here block: call them through the ``blocking`` port.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from tiersidecar.adapters.metadata_topic.partition_replica import LastRecord
+from tiersidecar.adapters.metadata_topic.replica import ConsumedPosition, RestoredPartition, RestoredReplica
+from tiersidecar.adapters.metadata_topic.snapshot_image import PackedImage, pack_image, unpack_image
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
+from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
+from tiersidecar.domain.metadata_cache_image import CacheImage
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSchema:
+    """``upgrades`` has the statements that turn a file of one version into one of the next; ``readable_since`` is the
+    oldest version whose reader may read what this one writes (it ignores columns that it does not know)."""
+
+    version: int
+    readable_since: int
+    upgrades: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+SCHEMA = SnapshotSchema(version=1, readable_since=1)
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS position (
+    metadata_partition INTEGER PRIMARY KEY, position INTEGER NOT NULL, leader_epoch INTEGER NOT NULL,
+    last_offset INTEGER, last_digest INTEGER);
+CREATE TABLE IF NOT EXISTS user_partition (
+    topic_id BLOB NOT NULL, partition INTEGER NOT NULL, topic TEXT NOT NULL, applied_to INTEGER NOT NULL,
+    rows BLOB NOT NULL, spans BLOB NOT NULL, custom BLOB NOT NULL, detail TEXT NOT NULL, checksum INTEGER NOT NULL,
+    PRIMARY KEY (topic_id, partition));
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotHead:
+    """What a snapshot says of the topic; all of it must fit when it is read."""
+
+    cluster_id: str
+    topic: str
+    topic_id: Uuid
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPartition:
+    """A user partition to be written."""
+
+    topic_id_partition: TopicIdPartition
+    applied_to: int
+    image: CacheImage
+
+
+class SnapshotUnusableError(Exception):
+    """The file cannot be used; the message says why."""
+
+
+def save_snapshot(
+    path: Path,
+    head: SnapshotHead,
+    positions: Mapping[int, ConsumedPosition],
+    changed: Iterable[SavedPartition],
+    kept: Iterable[TopicIdPartition],
+    schema: SnapshotSchema = SCHEMA,
+) -> None:
+    """Write ``positions`` and the ``changed`` partitions in one transaction, and drop those that are not ``kept``.
+
+    ``changed`` must be taken after ``positions``: then nothing below a position is missing, and what is there twice is
+    told by ``applied_to``.
+    """
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executescript(_TABLES)
+        values = {
+            "schema_version": str(schema.version),
+            "readable_since": str(schema.readable_since),
+            "byte_order": sys.byteorder,
+            "cluster_id": head.cluster_id,
+            "topic": head.topic,
+            "topic_id": format_uuid(head.topic_id),
+            "partition_count": str(head.partition_count),
+        }
+        values["checksum"] = str(_checksum(values, positions))
+        database.execute("BEGIN IMMEDIATE")
+        database.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", values.items())
+        database.execute("DELETE FROM position")
+        database.executemany(
+            "INSERT INTO position (metadata_partition, position, leader_epoch, last_offset, last_digest)"
+            " VALUES (?, ?, ?, ?, ?)",
+            [_position_columns(number, at) for number, at in positions.items()],
+        )
+        wanted = {(owner.topic_id, owner.partition) for owner in kept}
+        present = database.execute("SELECT topic_id, partition FROM user_partition").fetchall()
+        database.executemany(
+            "DELETE FROM user_partition WHERE topic_id = ? AND partition = ?",
+            [row for row in present if (Uuid(row[0]), row[1]) not in wanted],
+        )
+        database.executemany(
+            "INSERT OR REPLACE INTO user_partition"
+            " (topic_id, partition, topic, applied_to, rows, spans, custom, detail, checksum)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            map(_to_columns, changed),
+        )
+
+
+def load_snapshot(
+    path: Path, *, topic: str, partition_count: int, schema: SnapshotSchema = SCHEMA
+) -> RestoredReplica | None:
+    """The snapshot at ``path``; None, after a warning, when it cannot be used, and then it is out of the way."""
+    if not path.exists():
+        return None
+    try:
+        with closing(sqlite3.connect(path)) as database:
+            return _load(database, topic, partition_count, schema)
+    except (SnapshotUnusableError, sqlite3.Error, ValueError, KeyError, TypeError, OverflowError) as error:
+        _log.warning("metadata.snapshot.discarded", path=str(path), reason=str(error) or type(error).__name__)
+        with suppress(FileNotFoundError):
+            path.with_name(f"{path.name}-journal").unlink()
+        path.replace(path.with_name(f"{path.name}.discarded"))
+        return None
+
+
+def _load(database: sqlite3.Connection, topic: str, partition_count: int, schema: SnapshotSchema) -> RestoredReplica:
+    meta: dict[str, str] = dict(database.execute("SELECT name, value FROM meta"))
+    _upgrade(database, int(meta["schema_version"]), int(meta["readable_since"]), schema)
+    if meta["byte_order"] != sys.byteorder:
+        raise SnapshotUnusableError(f"it was written on a {meta['byte_order']}-endian machine")
+    if (meta["topic"], meta["partition_count"]) != (topic, str(partition_count)):
+        raise SnapshotUnusableError(f"it is of {meta['topic']} with {meta['partition_count']} partitions")
+    positions = {
+        number: ConsumedPosition(
+            position=position,
+            leader_epoch=leader_epoch,
+            last=None if offset is None else LastRecord(offset, digest),
+        )
+        for number, position, leader_epoch, offset, digest in database.execute(
+            "SELECT metadata_partition, position, leader_epoch, last_offset, last_digest FROM position"
+        )
+    }
+    if int(meta["checksum"]) != _checksum(meta, positions):
+        raise SnapshotUnusableError("the checksum of its positions does not fit")
+    return RestoredReplica(
+        cluster_id=meta["cluster_id"],
+        topic_id=parse_uuid(meta["topic_id"]),
+        positions=positions,
+        partitions=tuple(
+            _from_columns(row)
+            for row in database.execute(
+                "SELECT topic_id, partition, topic, applied_to, rows, spans, custom, detail, checksum FROM user_partition"
+            )
+        ),
+    )
+
+
+def _upgrade(database: sqlite3.Connection, version: int, readable_since: int, schema: SnapshotSchema) -> None:
+    if version > schema.version:
+        if readable_since > schema.version:
+            raise SnapshotUnusableError(f"its schema {version} is newer than {schema.version}")
+        return
+    while version < schema.version:
+        statements = schema.upgrades.get(version)
+        if statements is None:
+            raise SnapshotUnusableError(f"its schema {version} is older than any that can be upgraded")
+        with database:
+            for statement in statements:
+                database.execute(statement)
+            version += 1
+            database.execute("UPDATE meta SET value = ? WHERE name = 'schema_version'", (str(version),))
+
+
+def _checksum(meta: Mapping[str, str], positions: Mapping[int, ConsumedPosition]) -> int:
+    """Over what every version of the schema has; a version that adds something adds a checksum of its own."""
+    named = [meta[name] for name in ("cluster_id", "topic", "topic_id", "partition_count")]
+    rows = [_position_columns(number, positions[number]) for number in sorted(positions)]
+    return zlib.crc32(repr((named, rows)).encode())
+
+
+def _position_columns(number: int, at: ConsumedPosition) -> tuple[int, int, int, int | None, int | None]:
+    last = (None, None) if at.last is None else (at.last.offset, at.last.digest)
+    return (number, at.position, at.leader_epoch, *last)
+
+
+def _row_name(owner: TopicIdPartition, applied_to: int) -> bytes:
+    return repr((owner.topic_id, owner.topic, owner.partition, applied_to)).encode()
+
+
+def _to_columns(saved: SavedPartition) -> tuple[object, ...]:
+    owner, packed = saved.topic_id_partition, pack_image(saved.image)
+    return (
+        owner.topic_id,
+        owner.partition,
+        owner.topic,
+        saved.applied_to,
+        packed.rows,
+        packed.spans,
+        packed.custom,
+        packed.detail,
+        packed.checksum(_row_name(owner, saved.applied_to)),
+    )
+
+
+def _from_columns(row: tuple[bytes, int, str, int, bytes, bytes, bytes, str, int]) -> RestoredPartition:
+    topic_id, partition, topic, applied_to, rows, spans, custom, detail, checksum = row
+    owner = TopicIdPartition(topic_id=Uuid(topic_id), topic=topic, partition=partition)
+    packed = PackedImage(rows=rows, spans=spans, custom=custom, detail=detail)
+    if packed.checksum(_row_name(owner, applied_to)) != checksum:
+        raise SnapshotUnusableError(f"the checksum of {owner} does not fit")
+    cache = RemoteLogMetadataCache.from_image(owner, unpack_image(packed))
+    return RestoredPartition(topic_id_partition=owner, applied_to=applied_to, cache=cache)

@@ -1,0 +1,195 @@
+"""One directory that pins lie in.  Blocks; runs in threads.
+
+The .log is linked last and unlinked first, so that files without it are leftovers.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tiersidecar.adapters.pins_fs.pin_names import PinName, parse_pin_file
+from tiersidecar.adapters.pins_fs.segment_epochs import read_segment_epochs
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.errors import CorruptDataError, SegmentChangedError
+from tiersidecar.domain.pins import Pin
+from tiersidecar.domain.segments import LocalSegment
+from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epochs, write_leader_epochs
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
+
+Link = Callable[[str, str], None]
+_TIME_INDEX_ENTRY = struct.Struct(">qi")
+
+
+@dataclass(frozen=True, slots=True)
+class PinListing:
+    """Names in a directory: of pins, and of files of pins that lack the .log."""
+
+    whole: tuple[PinName, ...] = ()
+    partial: tuple[PinName, ...] = field(default=())
+
+
+class PinDirectory:
+    """``path`` may be missing: then it holds no pins.  ``log_dir`` is the one whose segments are pinned here."""
+
+    def __init__(
+        self, path: str, *, log_dir: str, link: Link = os.link, failpoints: BlockingFailpoints = NO_FAILPOINTS
+    ) -> None:
+        self.path, self._log_dir, self._link, self._failpoints = path, log_dir, link, failpoints
+
+    def list_names(self) -> PinListing:
+        """Ascending by partition and base offset.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        files: dict[PinName, set[str]] = {}
+        try:
+            for name in os.listdir(self.path):  # noqa: PTH208 - names are all that is needed
+                parsed = parse_pin_file(name)
+                if parsed is not None:
+                    files.setdefault(parsed[0], set()).add(parsed[1])
+        except FileNotFoundError:
+            return PinListing()
+        names = sorted(files, key=lambda name: (name.owner, name.base_offset, name.next_base_offset))
+        return PinListing(
+            tuple(name for name in names if name.log_name in files[name]),
+            tuple(name for name in names if name.log_name not in files[name]),
+        )
+
+    def read(self, names: Sequence[PinName]) -> tuple[Pin, ...]:
+        """The pins of these names, without those that have gone meanwhile."""
+        pins = []
+        for name in names:
+            with suppress(FileNotFoundError):
+                pins.append(self._read(name))
+        return tuple(pins)
+
+    def make(self, name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]) -> Pin:
+        """Link what exists of ``segment`` and is not linked yet.
+
+        Raises:
+            SegmentChangedError: of a deleted segment it is not certain where it ended.
+            FileNotFoundError: the broker has deleted or renamed the .log before it was linked; nothing of the pin is left.
+            OSError: a link cannot be made.
+        """
+        log_path = self._path(name, name.log_name)
+        if os.path.exists(log_path) and _are_different(log_path, segment.log_path):  # noqa: PTH110 - a text path
+            self.remove(name)
+        try:
+            self._write_epochs(name, segment, leader_epochs)
+            for companion in name.companion_names:
+                for source in _sources(segment, companion):
+                    with suppress(FileNotFoundError):
+                        self._link_once(source, self._path(name, companion))
+            self._failpoints.reach_blocking("pin.half")
+            self._link_once(segment.log_path, log_path)
+        except OSError:
+            if not os.path.exists(log_path):  # noqa: PTH110
+                self.remove(name)
+            raise
+        return self._read(name)
+
+    def remove(self, name: PinName) -> None:
+        """Remove all files of a pin, or of what was to become one.
+
+        Raises:
+            OSError: one cannot be removed.
+        """
+        for file in reversed(name.all_names):
+            with suppress(FileNotFoundError):
+                os.unlink(self._path(name, file))  # noqa: PTH108 - a text path
+                self._failpoints.reach_blocking("unpin.half")
+
+    def _path(self, name: PinName, file: str) -> str:
+        return f"{self.path}/{name.prefix}{file}"
+
+    def _link_once(self, source: str, target: str) -> None:
+        if not os.path.exists(target):  # noqa: PTH110 - a text path
+            self._link(source, target)
+
+    def _write_epochs(self, name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]) -> None:
+        path = self._path(name, LEADER_EPOCH_CHECKPOINT)
+        if not os.path.exists(path):  # noqa: PTH110 - a text path
+            entries = epochs_below_end(name, segment, leader_epochs)
+            with suppress(FileExistsError), Path(path).open("xb") as file:
+                file.write(write_leader_epochs(entries))
+
+    def _read(self, name: PinName) -> Pin:
+        status = os.stat(self._path(name, name.log_name))  # noqa: PTH116 - a text path
+        segment = LocalSegment(
+            directory=self.path,
+            base_offset=name.base_offset,
+            next_base_offset=name.next_base_offset,
+            size_bytes=status.st_size,
+            modified_ms=status.st_mtime_ns // 1_000_000,
+            pinned=True,
+            file_prefix=name.prefix,
+        )
+        return Pin(
+            owner=name.owner,
+            log_dir=self._log_dir,
+            segment=segment,
+            leader_epochs=self._read_epochs(name),
+            max_timestamp_ms=self._read_max_timestamp_ms(name, segment.modified_ms),
+            is_whole=all(os.path.exists(self._path(name, file)) for file in name.usual_names),  # noqa: PTH110
+        )
+
+    def _read_epochs(self, name: PinName) -> tuple[EpochEntry, ...]:
+        path = self._path(name, LEADER_EPOCH_CHECKPOINT)
+        try:
+            return read_leader_epochs(Path(path).read_bytes(), where=path)
+        except (FileNotFoundError, CorruptDataError):
+            return ()  # after a power failure: it is not synced, and the live file may still do
+
+    def _read_max_timestamp_ms(self, name: PinName, modified_ms: int) -> int:
+        """As Kafka's LogSegment.largestTimestamp: the last entry of the time index, else the time of change."""
+        try:
+            with Path(self._path(name, name.time_index_name)).open("rb") as file:
+                size_bytes = file.seek(0, os.SEEK_END)
+                if size_bytes < _TIME_INDEX_ENTRY.size or size_bytes % _TIME_INDEX_ENTRY.size:
+                    return modified_ms
+                file.seek(-_TIME_INDEX_ENTRY.size, os.SEEK_END)
+                timestamp_ms, _ = _TIME_INDEX_ENTRY.unpack(file.read(_TIME_INDEX_ENTRY.size))
+        except FileNotFoundError:
+            return modified_ms
+        return timestamp_ms if timestamp_ms > 0 else modified_ms
+
+
+def epochs_below_end(
+    name: PinName, segment: LocalSegment, leader_epochs: Sequence[EpochEntry]
+) -> tuple[EpochEntry, ...]:
+    """The broker's entries below the segment's end, before them what only the batches still tell.
+
+    Raises:
+        SegmentChangedError: a deleted segment ends elsewhere than at its successor's base offset: one between them is gone.
+    """
+    live = Lineage.of(entry for entry in leader_epochs if entry.start_offset < name.next_base_offset)
+    if not segment.file_suffix and live.epoch_for_offset(name.base_offset) is not None:
+        return live.entries
+    try:
+        told = read_segment_epochs(segment.log_path, name.base_offset)
+    except CorruptDataError:
+        return live.entries  # the copy will say what is wrong with it
+    if segment.file_suffix and told.next_offset != name.next_base_offset:
+        reason = f"it ends at offset {told.next_offset}, and the next segment left begins at {name.next_base_offset}"
+        raise SegmentChangedError(path=segment.log_path, reason=reason)
+    return Lineage(told.entries).extended_by(live.entries).entries
+
+
+def _sources(segment: LocalSegment, companion: str) -> tuple[str, ...]:
+    """Where a companion may be: of a deleted segment the producer snapshot is its successor's, and may still be live."""
+    there = segment.path_of(companion)
+    return (there,) if not segment.file_suffix else (there, there.removesuffix(segment.file_suffix))
+
+
+def _are_different(ours: str, brokers: str) -> bool:
+    """Whether the broker has another file by now where the pinned one was."""
+    try:
+        return not os.path.samefile(ours, brokers)  # noqa: PTH121 - text paths
+    except FileNotFoundError:
+        return False

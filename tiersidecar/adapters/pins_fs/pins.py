@@ -1,0 +1,149 @@
+"""Pins on this machine's disks, for all log dirs of the broker (docs/design/0004-pins.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tiersidecar.adapters.pins_fs.pin_directory import Link, PinDirectory
+from tiersidecar.adapters.pins_fs.pin_names import PinName
+from tiersidecar.adapters.pins_fs.placement import beside, explain_link_error, find_place
+from tiersidecar.domain.errors import PinError, SegmentChangedError
+from tiersidecar.domain.pins import Pin, PinnedPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
+from tiersidecar.ports.pins import DiskSpace, PinsView
+
+T = TypeVar("T")
+
+_READ_AT_ONCE = 256
+"""Pins read in one call of a thread: some milliseconds."""
+
+
+class FilesystemPins:
+    """``link`` is os.link; ``scan_timeout_s`` bounds the wait for one log dir, whose disk may hang."""
+
+    def __init__(
+        self,
+        log_dirs: Sequence[str],
+        *,
+        blocking: Blocking,
+        link: Link = os.link,
+        scan_timeout_s: float = 30.0,
+        failpoints: BlockingFailpoints = NO_FAILPOINTS,
+    ) -> None:
+        self._log_dirs, self._failpoints = tuple(str(Path(log_dir)) for log_dir in log_dirs), failpoints
+        self._blocking, self._link, self._scan_timeout_s = blocking, link, scan_timeout_s
+        self._places: dict[str, PinDirectory] = {}
+        self._asked: dict[tuple[str, str], asyncio.Task[Any]] = {}
+
+    async def prepare(self) -> Mapping[str, str]:
+        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        without: dict[str, str] = {}
+        for log_dir in self._log_dirs:
+            if log_dir in self._places:
+                continue
+            try:
+                place = await self._blocking.run(partial(find_place, log_dir, self._log_dirs, link=self._link))
+            except PinError as error:
+                without[log_dir] = error.reason
+            except OSError as error:
+                without[log_dir] = explain_link_error(error)
+            else:
+                self._places[log_dir] = self._directory(place, log_dir)
+        return without
+
+    async def scan(self, *, sweep: bool) -> PinsView:
+        """See :class:`~tiersidecar.ports.pins.ReadPins`.  Both places of each log dir are read."""
+        pins: list[Pin] = []
+        faults: dict[str, str] = {}
+        for log_dir in self._log_dirs:
+            try:
+                pins += await self._in_time("scan", log_dir, partial(self._scan_log_dir, log_dir, sweep=sweep))
+            except PinError as error:
+                faults[log_dir] = error.reason
+        return PinsView(pins=tuple(pins), faults=faults)
+
+    async def pin(self, local: LocalPartition, segment: LocalSegment) -> Pin:
+        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        directory = self._places.get(local.log_dir)
+        if directory is None:
+            raise PinError(path=local.log_dir, reason="no place has been found for its pins")
+        assert segment.next_base_offset is not None, "only sealed segments are pinned"
+        name = PinName(
+            owner=PinnedPartition.of(local.topic_id_partition),
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+        )
+        try:
+            return await self._blocking.run(directory.make, name, segment, local.leader_epochs)
+        except FileNotFoundError as error:
+            raise SegmentChangedError(path=segment.log_path, reason="it is gone") from error
+        except OSError as error:
+            raise PinError(path=directory.path, reason=explain_link_error(error)) from error
+
+    async def unpin(self, pin: Pin) -> None:
+        """See :class:`~tiersidecar.ports.pins.MakePins`."""
+        directory = self._directory(pin.segment.directory, pin.log_dir)
+        name = PinName(owner=pin.owner, base_offset=pin.base_offset, next_base_offset=pin.next_base_offset)
+        try:
+            await self._blocking.run(directory.remove, name)
+        except OSError as error:
+            raise PinError(path=directory.path, reason=explain_link_error(error)) from error
+
+    async def disk_spaces(self) -> Mapping[str, DiskSpace]:
+        """See :class:`~tiersidecar.ports.pins.MeasureDisks`."""
+        spaces: dict[str, DiskSpace] = {}
+        for log_dir in self._log_dirs:
+            with suppress(PinError):  # its scan says what is wrong with it
+                measure = partial(self._blocking.run, _disk_space, log_dir)
+                spaces[log_dir] = await self._in_time("measure", log_dir, measure)
+        return spaces
+
+    def _directory(self, place: str, log_dir: str) -> PinDirectory:
+        return PinDirectory(place, log_dir=log_dir, link=self._link, failpoints=self._failpoints)
+
+    async def _in_time(self, what: str, log_dir: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask a disk that may hang: what does not answer in time is left running, and not asked a second time meanwhile.
+
+        Raises:
+            PinError: no answer, or an error of the system.
+        """
+        key = (what, log_dir)
+        asking: asyncio.Task[T] | None = self._asked.get(key)
+        if asking is None:
+            asking = self._asked[key] = asyncio.create_task(ask(), name=f"{what} pins of {log_dir}")
+        done, _ = await asyncio.wait([asking], timeout=self._scan_timeout_s)
+        if not done:
+            raise PinError(path=log_dir, reason=f"it has not answered for {self._scan_timeout_s:g} s: its disk hangs")
+        del self._asked[key]
+        try:
+            return asking.result()
+        except OSError as error:
+            raise PinError(path=log_dir, reason=explain_link_error(error)) from error
+
+    async def _scan_log_dir(self, log_dir: str, *, sweep: bool) -> list[Pin]:
+        pins: list[Pin] = []
+        for place in (beside(log_dir), log_dir):
+            directory = self._directory(place, log_dir)
+            listing = await self._blocking.run(directory.list_names)
+            for start in range(0, len(listing.whole), _READ_AT_ONCE):
+                pins += await self._blocking.run(directory.read, listing.whole[start : start + _READ_AT_ONCE])
+            for name in listing.partial if sweep else ():
+                await self._blocking.run(directory.remove, name)
+        return pins
+
+
+def _disk_space(log_dir: str) -> DiskSpace:
+    figures = os.statvfs(log_dir)
+    return DiskSpace(
+        device=os.stat(log_dir).st_dev,  # noqa: PTH116 - a text path
+        size_bytes=figures.f_blocks * figures.f_frsize,
+        free_bytes=figures.f_bavail * figures.f_frsize,
+    )

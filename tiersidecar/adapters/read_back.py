@@ -1,0 +1,55 @@
+"""Read your writes: who published at an offset waits until our own consumer has passed it (S-091)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from tiersidecar.domain.errors import TiersidecarError
+
+_REMEMBERED = 1024
+
+
+class ReadBack:
+    """Waiters of one metadata partition, and why the last dropped records were dropped.
+
+    The consumer may be past an offset before its publisher has even learnt the offset, so fates are kept for a while.
+    """
+
+    __slots__ = ("_fates", "_position", "_waiters")
+
+    def __init__(self) -> None:
+        self._position = 0
+        self._waiters: dict[asyncio.Future[None], int] = {}
+        self._fates: OrderedDict[int, TiersidecarError] = OrderedDict()
+
+    def dropped(self, offset: int, error: TiersidecarError) -> None:
+        """The record at ``offset`` was refused by the state machine."""
+        self._fates[offset] = error
+        if len(self._fates) > _REMEMBERED:
+            self._fates.popitem(last=False)
+
+    def advance(self, position: int) -> None:
+        """Everything below ``position`` has been applied."""
+        self._position = position
+        for waiter, offset in list(self._waiters.items()):
+            if offset < position and not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self, offset: int) -> None:
+        """Return once the record at ``offset`` has been applied.
+
+        Raises:
+            IllegalTransitionError: it was dropped: another leader's event came before it.
+            UnknownSegmentError: likewise.
+        """
+        if offset >= self._position:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters[waiter] = offset
+            try:
+                await waiter
+            finally:
+                del self._waiters[waiter]
+        fate = self._fates.get(offset)
+        if fate is not None:
+            raise fate

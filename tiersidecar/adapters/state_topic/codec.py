@@ -1,0 +1,106 @@
+"""Records of the state topic: readable keys, JSON values with a schema version ``v``.
+
+Keys: ``partition/<topic id>/<partition>`` and ``topic/<topic id>``; others are of later versions and left alone.
+A later version may add fields: they are ignored when read, and carried along when the value is written again, so that an
+older sidecar beside a newer one loses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
+from tiersidecar.ports.state_log import PartitionState, TopicState
+
+SCHEMA_VERSION = 1
+
+_PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState))
+_TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
+
+
+def partition_key(owner: TopicIdPartition) -> bytes:
+    """Key of a partition's state; the topic's name has no part in it."""
+    return f"partition/{format_uuid(owner.topic_id)}/{owner.partition}".encode()
+
+
+def topic_key(topic_id: Uuid) -> bytes:
+    """Key of a topic's state."""
+    return f"topic/{format_uuid(topic_id)}".encode()
+
+
+def read_topic_key(key: bytes) -> Uuid | None:
+    """The topic id of a topic's key, None for any other key."""
+    kind, _, text = key.decode(errors="replace").partition("/")
+    if kind != "topic":
+        return None
+    try:
+        return parse_uuid(text)
+    except ValueError:
+        return None
+
+
+def read_partition_key(key: bytes) -> tuple[Uuid, int] | None:
+    """Topic id and partition of a partition's key, None for any other key."""
+    kind, _, rest = key.decode(errors="replace").partition("/")
+    text, _, number = rest.rpartition("/")
+    if kind != "partition" or not number.isdecimal():
+        return None
+    try:
+        return parse_uuid(text), int(number)
+    except ValueError:
+        return None
+
+
+def read_value(value: bytes, *, where: str) -> dict[str, Any]:
+    """The JSON object.
+
+    Raises:
+        CorruptDataError: it is none, or has no schema version.
+    """
+    try:
+        document = json.loads(value)
+    except ValueError as error:
+        raise CorruptDataError(where=where, position=0, reason=str(error)) from error
+    if not isinstance(document, dict) or not isinstance(document.get("v"), int):
+        raise CorruptDataError(where=where, position=0, reason="not an object with a schema version v")
+    return document
+
+
+def read_partition_state(document: Mapping[str, Any], *, where: str) -> PartitionState:
+    """A partition's state; fields that are absent have their defaults.
+
+    Raises:
+        CorruptDataError: a field is no integer.
+    """
+    found = {name: document[name] for name in _PARTITION_FIELDS if name in document}
+    for name, value in found.items():
+        if type(value) is not int:
+            raise CorruptDataError(where=where, position=0, reason=f"{name} is {value!r}")
+    return PartitionState(**found)
+
+
+def read_topic_state(document: Mapping[str, Any], *, where: str) -> TopicState:
+    """A topic's state.
+
+    Raises:
+        CorruptDataError: a field is missing or of another type.
+    """
+    found = {name: document[name] for name in _TOPIC_FIELDS if name in document}
+    types = {"topic": str, "mode": str, "former_settings": dict}
+    for name, value in found.items():
+        if type(value) is not types.get(name, int):
+            raise CorruptDataError(where=where, position=0, reason=f"{name} is {value!r}")
+    try:
+        return TopicState(**found)
+    except TypeError as error:
+        raise CorruptDataError(where=where, position=0, reason=str(error)) from error
+
+
+def write_state(state: PartitionState | TopicState, former: Mapping[str, Any]) -> bytes:
+    """``state`` over what ``former``, the value before, has besides."""
+    version = max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION))
+    return json.dumps({**former, "v": version, **asdict(state)}, separators=(",", ":"), sort_keys=True).encode()

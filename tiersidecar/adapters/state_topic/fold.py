@@ -1,0 +1,107 @@
+"""The state topic, folded: what each key says, merged so that a deposed leader lowers nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from tiersidecar.adapters.state_topic.codec import (
+    partition_key,
+    read_partition_key,
+    read_partition_state,
+    read_topic_key,
+    read_topic_state,
+    read_value,
+    topic_key,
+    write_state,
+)
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.ports.state_log import PartitionState, TopicState
+
+_log = structlog.get_logger(__name__)
+
+
+class StateFold:
+    """No I/O.  ``lowered`` has the partition keys whose last record says less than is known: a deposed leader wrote it, and
+    compaction would leave nothing else, so what is known must be written again."""
+
+    def __init__(self) -> None:
+        self._partitions: dict[bytes, PartitionState] = {}
+        self._topics: dict[Uuid, TopicState] = {}
+        self._documents: dict[bytes, dict[str, Any]] = {}
+        self.lowered: set[bytes] = set()
+
+    def apply(self, key: bytes | None, value: bytes | None, *, where: str) -> None:
+        """One record, in the topic's order.  What cannot be read is passed over with an error in the log."""
+        if key is None:
+            return
+        if value is None:
+            self._remove(key)
+            return
+        try:
+            self._apply(key, value, where=where)
+        except CorruptDataError as error:
+            _log.error("state.record.corrupt", key=key.decode(errors="replace"), reason=str(error))
+
+    def _apply(self, key: bytes, value: bytes, *, where: str) -> None:
+        document = read_value(value, where=where)
+        topic_id = read_topic_key(key)
+        if topic_id is not None:
+            self._topics[topic_id] = read_topic_state(document, where=where)
+        elif read_partition_key(key) is not None:
+            written = read_partition_state(document, where=where)
+            merged = self._partitions.get(key, PartitionState()).merged_with(written)
+            self._partitions[key] = merged
+            (self.lowered.discard if merged == written else self.lowered.add)(key)
+        self._documents[key] = document
+
+    def _remove(self, key: bytes) -> None:
+        self._documents.pop(key, None)
+        self._partitions.pop(key, None)
+        self.lowered.discard(key)
+        topic_id = read_topic_key(key)
+        if topic_id is not None:
+            self._topics.pop(topic_id, None)
+
+    def partition_state(self, owner: TopicIdPartition) -> PartitionState:
+        """What is known, the empty state where nothing is."""
+        return self._partitions.get(partition_key(owner), PartitionState())
+
+    def topic_state(self, topic_id: Uuid) -> TopicState | None:
+        return self._topics.get(topic_id)
+
+    def partitions(self) -> tuple[TopicIdPartition, ...]:
+        """Every partition with a state."""
+        found = []
+        for key in self._partitions:
+            identity = read_partition_key(key)
+            if identity is not None:
+                topic = str(self._documents[key].get("topic", ""))
+                found.append(TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1]))
+        return tuple(found)
+
+    def is_known(self, key: bytes) -> bool:
+        """Whether the key has a value that a tombstone would remove."""
+        return key in self._documents
+
+    def merged_value(self, owner: TopicIdPartition, state: PartitionState) -> bytes | None:
+        """The record that says ``state`` and all that is known; None when that is known already."""
+        known = self.partition_state(owner)
+        merged = known.merged_with(state)
+        if merged == known:
+            return None
+        return write_state(merged, {"topic": owner.topic, **self._documents.get(partition_key(owner), {})})
+
+    def topic_value(self, topic_id: Uuid, state: TopicState) -> bytes | None:
+        """The record of ``state``; None when it is known already."""
+        if self._topics.get(topic_id) == state:
+            return None
+        return write_state(state, self._documents.get(topic_key(topic_id), {}))
+
+    def mended_value(self, key: bytes) -> bytes | None:
+        """What must be written for a lowered key; None when it is no longer lowered."""
+        if key not in self.lowered:
+            return None
+        return write_state(self._partitions[key], self._documents[key])

@@ -1,0 +1,288 @@
+"""``__tiersidecar_state`` over a compacted topic (DESIGN.md section 5, where state lives).
+
+Every sidecar reads all of it.  A publish returns after our own consumer has read it back, so that a delete may act on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tiersidecar.adapters.internal_topics import TopicBroker, TopicFacts, ensure_topic
+from tiersidecar.adapters.kafka_clients import KeptProducer, open_consumer, translated
+from tiersidecar.adapters.read_back import ReadBack
+from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends, running
+from tiersidecar.adapters.state_topic.codec import partition_key, topic_key
+from tiersidecar.adapters.state_topic.fold import StateFold
+from tiersidecar.adapters.state_topic.settings import StateTopicSettings
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    MetadataNotReadyError,
+    PublishTimeoutError,
+)
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.offsets import NO_EPOCH
+from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
+from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.telemetry import UNSAFE_TOPICS, Telemetry
+
+_log = structlog.get_logger(__name__)
+
+_POLL_MS = 500
+_RECOVERY = (
+    "What was read before still holds here, and nothing is deleted. Restore the topic, or accept the loss by starting the "
+    "sidecar again: remote log starts and tiering settings that are in no record any more are then forgotten."
+)
+
+
+@asynccontextmanager
+async def open_state_topic(
+    settings: StateTopicSettings,
+    *,
+    broker: TopicBroker,
+    clock: Clock,
+    ids: Ids,
+    telemetry: Telemetry,
+    failpoints: Failpoints = NO_FAILPOINTS,
+) -> AsyncIterator[TopicBasedStateLog]:
+    """Keep the state log running for as long as the body does.  Entering does no I/O: the broker may be away.
+
+    Raises:
+        PartitionCountError: at any time, cancelling the body: the topic has more than one partition.
+    """
+    log = TopicBasedStateLog(settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, failpoints=failpoints)
+    try:
+        async with running(log.run(), name="state log"):
+            yield log
+    finally:
+        await log.close()
+
+
+class TopicBasedStateLog:
+    """The :class:`~tiersidecar.ports.state_log.StateLog`; made by :func:`open_state_topic`."""
+
+    def __init__(
+        self,
+        settings: StateTopicSettings,
+        *,
+        broker: TopicBroker,
+        clock: Clock,
+        ids: Ids,
+        telemetry: Telemetry,
+        failpoints: Failpoints,
+    ) -> None:
+        self._settings, self._broker, self._clock, self._ids, self._telemetry = settings, broker, clock, ids, telemetry
+        self._failpoints = failpoints
+        self._fold, self._read_back = StateFold(), ReadBack()
+        self._producer = KeptProducer(settings.bootstrap_servers, settings.security, client_id=settings.client_id)
+        self._writing: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._partition = TopicPartition(settings.topic, 0)
+        self._facts: TopicFacts | None = None
+        self._position = -1
+        self._ready_at: int | None = None
+        self._unreachable: str | None = "the state topic has not been reached yet"
+        self._lost: str | None = None
+
+    # -- running
+
+    async def run(self) -> None:
+        """Connect, read, and begin again whenever contact is lost.
+
+        Raises:
+            PartitionCountError: see :func:`open_state_topic`.
+        """
+        await keep_trying(
+            self._session,
+            topic=self._settings.topic,
+            clock=self._clock,
+            ids=self._ids,
+            first_interval_ms=self._settings.retry_interval_ms,
+            max_interval_ms=self._settings.retry_max_interval_ms,
+            give_up_after_ms=None,
+            on_failure=self._contact_was_lost,
+        )
+
+    async def _session(self, connected: Callable[[], None]) -> None:
+        known = self._facts
+        facts = await ensure_topic(self._broker, self._settings.required_topic, may_create=known is None)
+        begin, end = await self._bounds(facts)
+        connected()
+        if known is not None and known.topic_id != facts.topic_id:
+            self._lost = f"{self._settings.topic} was made anew"
+        elif self._position > end:
+            self._lost = f"{self._settings.topic} ends at offset {end}, but was read up to {self._position} before"
+        else:
+            self._facts, self._lost, self._unreachable = facts, None, None
+            self._position, self._ready_at = max(self._position, begin), end
+        self._report_halt()
+        if self._lost is not None:
+            self._unreachable = self._lost
+            await self._clock.sleep(self._settings.watch_interval_ms / 1000)
+            return
+        await run_until_one_ends(
+            {
+                "state topic": self._read(),
+                "state topic, watch": self._watch(),
+                "state topic, mend": self._mend(),
+            }
+        )
+
+    async def _bounds(self, facts: TopicFacts) -> tuple[int, int]:
+        asked = {TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=0): NO_EPOCH}
+        found = []
+        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
+            for answer in (await self._broker.list_offsets(asked, spec)).values():
+                if answer.error is not None:
+                    raise BrokerRefusedError(api="ListOffsets", subject=self._settings.topic, error=answer.error)
+                found.append(answer.offset)
+        return found[0], found[1]
+
+    async def _read(self) -> None:
+        async with open_consumer(
+            self._settings.bootstrap_servers, self._settings.security, client_id=self._settings.client_id
+        ) as consumer:
+            consumer.assign([self._partition])
+            consumer.seek(self._partition, self._position)
+            while True:
+                with translated("Fetch", self._settings.topic, self._settings.bootstrap_servers):
+                    await self._read_some(consumer)
+
+    async def _read_some(self, consumer: AIOKafkaConsumer) -> None:
+        for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
+            for record in records:
+                self._fold.apply(record.key, record.value, where=f"{self._settings.topic}-0 offset {record.offset}")
+        self._position = await consumer.position(self._partition)
+        self._read_back.advance(self._position)
+
+    async def _watch(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.watch_interval_ms / 1000)
+            before = self._facts
+            facts = await ensure_topic(self._broker, self._settings.required_topic, may_create=False)
+            if before is None or (facts.topic_id, facts.leader_epochs) != (before.topic_id, before.leader_epochs):
+                raise BrokerRefusedError(api="Metadata", subject=self._settings.topic, error="leader changed")
+            self._facts = facts
+            self._report_halt()
+
+    async def _mend(self) -> None:
+        """Write again what a deposed leader's record lowered.  Every sidecar sees it; the jitter lets one be first."""
+        while True:
+            await self._clock.sleep(self._settings.mend_after_ms * (0.5 + self._ids.random()) / 1000)
+            if not self.is_ready:
+                continue
+            for key in sorted(self._fold.lowered):
+                async with self._writing[key]:
+                    value = self._fold.mended_value(key)
+                    if value is not None:
+                        _log.info("state.record.mended", key=key.decode())
+                        await self._write(key, value, subject=key.decode())
+
+    def _contact_was_lost(self, reason: str) -> None:
+        self._unreachable = reason
+        self._report_halt()
+
+    def _report_halt(self) -> None:
+        self._telemetry.gauge(UNSAFE_TOPICS, float(self.halted_reason is not None), topic=self._settings.topic)
+
+    async def close(self) -> None:
+        """Stop the producer."""
+        await self._producer.close()
+
+    # -- reading
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the topic has been read to the end that was seen when it was first reached."""
+        return self._ready_at is not None and self._position >= self._ready_at
+
+    @property
+    def readiness_reason(self) -> str | None:
+        """Why the state cannot be answered or written, for /readyz; None when it can."""
+        if self._unreachable is not None:
+            return self._unreachable
+        return None if self.is_ready else f"{self._settings.topic} is being read"
+
+    @property
+    def halted_reason(self) -> str | None:
+        """As the port says."""
+        if self._lost is not None:
+            return f"{self._lost}: the topic lost data. {_RECOVERY}"
+        return ("; ".join(self._facts.weaknesses) or None) if self._facts is not None else None
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
+        self._require_ready()
+        return self._fold.partition_state(topic_id_partition)
+
+    def topic_state(self, topic_id: Uuid) -> TopicState | None:
+        self._require_ready()
+        return self._fold.topic_state(topic_id)
+
+    def partitions(self) -> Sequence[TopicIdPartition]:
+        self._require_ready()
+        return self._fold.partitions()
+
+    # -- publishing
+
+    async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
+        """As the port says; returns at once when all of ``state`` is known already.
+
+        Raises:
+            MetadataNotReadyError: the topic has not been read to its end yet.
+            PublishTimeoutError: not read back in time.
+            BrokerUnreachableError: the topic is out of reach.
+            BrokerRefusedError: the broker did not take it.
+        """
+        key = partition_key(topic_id_partition)
+        async with self._writing[key]:  # each write contains the one before
+            self._require_ready()
+            value = self._fold.merged_value(topic_id_partition, state)
+            if value is not None:
+                await self._write(key, value, subject=str(topic_id_partition))
+
+    async def publish_topic_state(self, topic_id: Uuid, state: TopicState) -> None:
+        """As the port says; raises as :meth:`publish_partition_state`."""
+        key = topic_key(topic_id)
+        async with self._writing[key]:
+            self._require_ready()
+            value = self._fold.topic_value(topic_id, state)
+            if value is not None:
+                await self._write(key, value, subject=f"topic {state.topic} ({format_uuid(topic_id)})")
+
+    async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
+        """As the port says; raises as :meth:`publish_partition_state`."""
+        await self._forget(partition_key(topic_id_partition), subject=str(topic_id_partition))
+
+    async def forget_topic(self, topic_id: Uuid) -> None:
+        """As the port says; raises as :meth:`publish_partition_state`."""
+        await self._forget(topic_key(topic_id), subject=f"topic {format_uuid(topic_id)}")
+
+    async def _forget(self, key: bytes, *, subject: str) -> None:
+        async with self._writing[key]:
+            self._require_ready()
+            if self._fold.is_known(key):
+                await self._write(key, None, subject=subject)
+
+    async def _write(self, key: bytes, value: bytes | None, *, subject: str) -> None:
+        if self._unreachable is not None:
+            raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=self._unreachable)
+        try:
+            async with asyncio.timeout(self._settings.consume_wait_ms / 1000):
+                offset = await self._producer.send(
+                    self._settings.topic, partition=0, key=key, value=value, timestamp_ms=self._clock.now_ms()
+                )
+                await self._failpoints.reach("state.sent")
+                await self._read_back.wait(offset)
+        except TimeoutError as error:
+            raise PublishTimeoutError(subject=subject, waited_ms=self._settings.consume_wait_ms) from error
+
+    def _require_ready(self) -> None:
+        if not self.is_ready:
+            raise MetadataNotReadyError(subject=self._settings.topic)

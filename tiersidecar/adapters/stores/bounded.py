@@ -1,0 +1,138 @@
+"""A store of which no request lasts for ever (U1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+
+from tiersidecar.adapters.stores.upload_watch import UploadWatch, WatchedBody
+from tiersidecar.domain.errors import RetriableError, SourceStalledError, StoreStalledError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.store import ObjectBody, Store, StoredObject
+
+T = TypeVar("T")
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """``stall_s``: how long nothing of an upload may move.  ``upload_s``: a whole upload, not counting its waits for the
+    upload rate.  ``request_s``: any other request.
+
+    A request that is given up is cancelled and has ``cancel_s`` to end; then it is left alone, for a thread in a dead mount
+    cannot be stopped.  With ``max_left_alone`` such requests, new ones fail at once.
+    """
+
+    stall_s: float = 120.0
+    upload_s: float = 3600.0
+    request_s: float = 60.0
+    cancel_s: float = 15.0
+    max_left_alone: int = 8
+
+
+class BoundedStore:
+    """Passes everything on to ``store``, and gives up what takes too long.
+
+    Every verb raises :class:`~tiersidecar.domain.errors.StoreStalledError` then, and a put
+    :class:`~tiersidecar.domain.errors.SourceStalledError` where it is the body that does not come.
+    """
+
+    def __init__(self, store: Store, *, limits: StoreLimits, clock: Clock) -> None:
+        self._store, self._limits, self._clock = store, limits, clock
+        self._left_alone: set[asyncio.Future[Any]] = set()
+
+    @property
+    def description(self) -> str:
+        return self._store.description
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        limits = self._limits
+        watch = UploadWatch(stall_s=limits.stall_s, deadline_s=limits.upload_s, now_s=self._clock.monotonic_s)
+        put = self._store.put_object(key, WatchedBody(body, watch), if_absent=if_absent)
+        return await self._run("put", key, put, watch)
+
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+        return await self._run("fetch", key, self._store.fetch_range(key, byte_range), self._one_request())
+
+    async def fetch_object(self, key: str) -> bytes:
+        return await self._run("fetch", key, self._store.fetch_object(key), self._one_request())
+
+    async def head_object(self, key: str) -> StoredObject:
+        return await self._run("head", key, self._store.head_object(key), self._one_request())
+
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        await self._run("delete", ", ".join(keys[:3]), self._store.delete_objects(keys), self._one_request())
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        listing = self._store.list_objects(prefix, start_after=start_after)
+        while True:
+            stored = await self._run("list", prefix, _next_of(listing), self._one_request())
+            if stored is None:
+                return
+            yield stored
+
+    async def check_writable(self) -> None:
+        await self._run("use", "", self._store.check_writable(), self._one_request())
+
+    def _one_request(self) -> UploadWatch:
+        limit_s = self._limits.request_s
+        return UploadWatch(stall_s=limit_s, deadline_s=limit_s, now_s=self._clock.monotonic_s)
+
+    async def _run(self, verb: str, key: str, request: Coroutine[Any, Any, T], watch: UploadWatch) -> T:
+        if len(self._left_alone) >= self._limits.max_left_alone:
+            request.close()
+            reason = f"{len(self._left_alone)} earlier requests still hang"
+            raise StoreStalledError(verb=verb, key=key, reason=reason)
+        running = asyncio.ensure_future(request)
+        try:
+            while not running.done() and (left_s := watch.left_s()) > 0:
+                await self._wait(running, left_s)
+        except asyncio.CancelledError:
+            await self._end(verb, key, running)
+            raise
+        if running.done():
+            return running.result()
+        error = self._error(verb, key, watch)
+        await self._end(verb, key, running)
+        raise error
+
+    def _error(self, verb: str, key: str, watch: UploadWatch) -> RetriableError:
+        if watch.source_is_late:
+            return SourceStalledError(key=key, waited_s=self._limits.stall_s)
+        return StoreStalledError(verb=verb, key=key, reason=watch.complaint)
+
+    async def _wait(self, running: asyncio.Future[T], at_most_s: float) -> None:
+        """Return when ``running`` is done, after ``at_most_s`` at the latest."""
+        sleeping = asyncio.ensure_future(self._clock.sleep(at_most_s))
+        try:
+            await asyncio.wait((running, sleeping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+
+    async def _end(self, verb: str, key: str, running: asyncio.Future[T]) -> None:
+        """Cancel, and wait for the end, but not for ever; a second cancellation leaves it alone at once."""
+        running.cancel()
+        try:
+            await self._wait(running, self._limits.cancel_s)
+        finally:
+            if running.done():
+                running.cancelled() or running.exception()  # looked at: what the caller gets says more
+            else:
+                _log.error("store.request.left_alone", store=self.description, verb=verb, key=key)
+                self._left_alone.add(running)
+                running.add_done_callback(self._ended_after_all)
+
+    def _ended_after_all(self, running: asyncio.Future[Any]) -> None:
+        self._left_alone.discard(running)
+        running.cancelled() or running.exception()
+        _log.info("store.request.ended_late", store=self.description, left_alone=len(self._left_alone))
+
+
+async def _next_of(listing: AsyncIterator[StoredObject]) -> StoredObject | None:
+    return await anext(listing, None)

@@ -1,0 +1,87 @@
+"""Listing a directory tree in the order of its objects' keys.
+
+A file system sorts nothing, and sorting each directory by name is not the order of whole keys: ``a-b`` sorts before ``a/b``,
+since ``-`` is below ``/``.  A directory therefore sorts as its name with a slash behind it, as git sorts its trees.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.store import StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInterval:
+    """Keys that begin with ``prefix`` and sort after ``start_after``, as UTF-8 bytes."""
+
+    prefix: bytes
+    start_after: bytes
+
+    def contains(self, key: bytes) -> bool:
+        return key.startswith(self.prefix) and key > self.start_after
+
+    def may_contain_below(self, directory: bytes) -> bool:
+        """Whether a key that begins with ``directory``, which ends in a slash, can be among them; the directory is one below
+        :func:`_first_directory`."""
+        return directory.startswith(self.prefix) and (
+            directory > self.start_after or self.start_after.startswith(directory)
+        )
+
+
+async def list_directory(
+    root: Path, interval: KeyInterval, *, hidden: str, blocking: Blocking
+) -> AsyncIterator[StoredObject]:
+    """Regular files below ``root`` as objects, ascending by key; symbolic links, names that are not UTF-8 and the
+    directory ``hidden`` in the root are none.  Each directory is read when its turn comes, in a thread.
+
+    Raises:
+        OSError: a directory cannot be read; one that is gone holds nothing, but the root has to be there.
+    """
+    await blocking.run(root.stat)
+    waiting: list[bytes | StoredObject] = [_first_directory(interval.prefix)]
+    while waiting:
+        match waiting.pop():
+            case bytes(directory):
+                found = await blocking.run(_read_directory, root, directory, interval)
+                waiting.extend(entry for key, entry in reversed(found) if key != f"{hidden}/".encode())
+            case StoredObject() as stored:
+                yield stored
+
+
+def _first_directory(prefix: bytes) -> bytes:
+    """The deepest directory that holds all keys with ``prefix``, as a key prefix: empty or ending in a slash."""
+    return prefix[: prefix.rfind(b"/") + 1]
+
+
+def _read_directory(root: Path, directory: bytes, interval: KeyInterval) -> list[tuple[bytes, bytes | StoredObject]]:
+    """Entries of one directory with what they sort by: directories as key prefixes, files as objects."""
+    found: list[tuple[bytes, bytes | StoredObject]] = []
+    try:
+        with os.scandir(os.fsencode(root) + b"/" + directory) as entries:
+            for entry in entries:
+                key = directory + entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if interval.may_contain_below(key + b"/"):
+                        found.append((key + b"/", key + b"/"))
+                elif interval.contains(key) and (stored := _stored_object(entry, key)) is not None:
+                    found.append((key, stored))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(found, key=lambda item: item[0])
+
+
+def _stored_object(entry: os.DirEntry[bytes], key: bytes) -> StoredObject | None:
+    """The object, or None if the file is gone by now or is not one that a store writes."""
+    try:
+        text = key.decode()
+        status = entry.stat(follow_symlinks=False)
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    if not entry.is_file(follow_symlinks=False):
+        return None
+    return StoredObject(key=text, size_bytes=status.st_size, modified_ms=status.st_mtime_ns // 1_000_000)

@@ -1,0 +1,238 @@
+"""Objects as files: the embedded default store, in the layout of the plugin's FileSystemStorage (root directory + key)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from stat import S_ISREG
+from typing import TypeVar
+
+import structlog
+
+from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.adapters.stores.directory_listing import KeyInterval, list_directory
+from tiersidecar.adapters.stores.object_keys import require_valid_key
+from tiersidecar.adapters.stores.probe import probe_store
+from tiersidecar.adapters.stores.temporary_file import (
+    SLICE_BYTES,
+    TemporaryFile,
+    remove_empty_directories,
+    sweep,
+    sync_directories,
+)
+from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.clock import Blocking, Clock, Ids
+from tiersidecar.ports.store import ObjectBody, StoredObject
+
+TEMPORARY_DIRECTORY = ".tiersidecar-tmp"
+STALE_TEMPORARY_MS = 24 * 60 * 60 * 1000
+
+T = TypeVar("T")
+
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""A path that is no file of ours: its key names no object."""
+
+_log = structlog.get_logger(__name__)
+
+
+class FilesystemStore:
+    """Files below ``root``, which must exist: were it made here, a volume that failed to mount would be replaced by a
+    directory on the root disk.
+
+    A put writes a file in ``<root>/.tiersidecar-tmp``, syncs it, renames it and syncs the directories.  So everything
+    below the root is one file system.  No object can have the name of a directory that another's key needs, nor a
+    segment between slashes more than 255 bytes (a topic of over 232 characters).
+
+    ``crc32c`` of what it returns is always None.  A file system keeps no checksum, and a sum over the bytes that we just
+    handed to write(2) would say nothing of the disk; whoever wants to know reads back, which reads the disk since a put
+    drops its pages from the page cache.
+
+    The rename is the commit: a put that is cancelled earlier leaves nothing, one cancelled while it runs may have stored.
+
+    A body with a ``source_file`` is read in the thread that writes: its pieces are never asked for.
+    """
+
+    def __init__(self, *, root: str, blocking: Blocking, ids: Ids, probe_prefix: str = "") -> None:
+        self._root = Path(root)
+        self._blocking, self._ids, self._probe_prefix = blocking, ids, probe_prefix
+
+    @property
+    def description(self) -> str:
+        return f"filesystem {self._root}"
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        target = self._path("put", key)
+        with _translated("put", key):
+            name = format_uuid(self._ids.random_uuid())
+            temporary = TemporaryFile(directory=self._root / TEMPORARY_DIRECTORY, name=name)
+            try:
+                status = await self._write(key, body, temporary)
+                publish = temporary.link_to if if_absent else temporary.rename_to
+                await self._blocking.run(publish, target, self._root)
+            except FileExistsError as error:
+                await self._blocking.run(temporary.discard)
+                raise ObjectExistsError(verb="put", key=key, reason="it exists already") from error
+            except BaseException:
+                with suppress(OSError):
+                    await self._blocking.run(temporary.discard)
+                raise
+        return _stored_object(key, status)
+
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+        data = await self._look("fetch", key, _read_range, byte_range.start, len(byte_range))
+        if len(data) != len(byte_range):
+            asked = f"{byte_range.stop - byte_range.start} bytes from byte {byte_range.start}"
+            raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
+        return data
+
+    async def fetch_object(self, key: str) -> bytes:
+        return await self._look("fetch", key, Path.read_bytes)
+
+    async def head_object(self, key: str) -> StoredObject:
+        return _stored_object(key, await self._look("head", key, _stat_file))
+
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        paths: dict[str, Path] = {}
+        faults: list[StoreError] = []
+        for key in keys:
+            try:
+                paths[key] = self._path("delete", key)
+            except StoreError as fault:
+                faults.append(fault)
+        for key, error in await self._blocking.run(_remove_files, paths, self._root):
+            faults.append(StoreError(verb="delete", key=key, reason=explain_os_error(error)))
+        if faults:
+            raise faults[0]
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        interval = KeyInterval(prefix.encode(), start_after.encode())
+        with _translated("list", prefix):
+            async for stored in list_directory(
+                self._root, interval, hidden=TEMPORARY_DIRECTORY, blocking=self._blocking
+            ):
+                yield stored
+
+    async def check_writable(self) -> None:
+        with _translated("use", str(self._root)):
+            await self._blocking.run(os.listdir, self._root)
+        await probe_store(self, ids=self._ids, prefix=self._probe_prefix)
+
+    async def sweep_stale(self, *, older_than_ms: int) -> int:
+        """Remove what puts of dead processes left, last written before ``older_than_ms``; returns how many files."""
+        with _translated("sweep", TEMPORARY_DIRECTORY):
+            return await self._blocking.run(sweep, self._root / TEMPORARY_DIRECTORY, older_than_ms)
+
+    async def _write(self, key: str, body: ObjectBody, temporary: TemporaryFile) -> os.stat_result:
+        await self._blocking.run(temporary.open)
+        if body.source_file is not None:
+            size_bytes = len(body.source_file.byte_range)
+            while temporary.written_bytes < size_bytes:
+                count = await body.grant(min(size_bytes - temporary.written_bytes, SLICE_BYTES))
+                await self._blocking.run(temporary.copy_slice, body.source_file, count)
+        else:
+            for index in range(body.piece_count):
+                rest = memoryview(await body.piece(index)).cast("B")
+                while rest:
+                    count = await body.grant(len(rest))
+                    await self._blocking.run(temporary.write, rest[:count])
+                    rest = rest[count:]
+        if body.size_bytes not in (None, temporary.written_bytes):
+            came = f"{temporary.written_bytes} bytes came instead of {body.size_bytes}"
+            raise StoreError(verb="put", key=key, reason=came)
+        return await self._blocking.run(temporary.make_durable)
+
+    async def _look(self, verb: str, key: str, look: Callable[..., T], *args: object) -> T:
+        """Do ``look(path, *args)``; a missing file is a missing object, but only as long as the root is there."""
+        path = self._path(verb, key)
+        with _translated(verb, key):
+            try:
+                return await self._blocking.run(look, path, *args)
+            except _ABSENT as error:
+                await self._blocking.run(self._root.stat)
+                raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from error
+
+    def _path(self, verb: str, key: str) -> Path:
+        require_valid_key(verb, key)
+        if key.split("/", 1)[0] == TEMPORARY_DIRECTORY:
+            raise StoreError(verb=verb, key=key, reason=f"{TEMPORARY_DIRECTORY} is for files that are being written")
+        return self._root / key
+
+
+@asynccontextmanager
+async def open_filesystem_store(
+    *,
+    root: str,
+    blocking: Blocking,
+    clock: Clock,
+    ids: Ids,
+    probe_prefix: str = "",
+    stale_temporary_ms: int = STALE_TEMPORARY_MS,
+) -> AsyncIterator[FilesystemStore]:
+    """The store, rid of what dead processes left half written ``stale_temporary_ms`` ago or longer (a file younger than
+    that may be a put of another sidecar on a shared mount).
+
+    ``probe_prefix`` is where :meth:`FilesystemStore.check_writable` writes: our ``key.prefix``.
+    """
+    store = FilesystemStore(root=root, blocking=blocking, ids=ids, probe_prefix=probe_prefix)
+    try:
+        swept = await store.sweep_stale(older_than_ms=clock.now_ms() - stale_temporary_ms)
+    except StoreError as error:  # check_writable is the one to say what is wrong with a store
+        _log.warning("store.sweep.failed", store=store.description, reason=error.reason)
+    else:
+        if swept:
+            _log.info("store.sweep.finished", store=store.description, files=swept)
+    yield store
+
+
+@contextmanager
+def _translated(verb: str, key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(verb=verb, key=key, reason=explain_os_error(error)) from error
+
+
+def _read_range(path: Path, start: int, count: int) -> bytes:
+    """Up to ``count`` bytes; fewer only where the file ends."""
+    fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.pread(fileno, count, start)
+        while len(data) < count and (more := os.pread(fileno, count - len(data), start + len(data))):
+            data += more  # one pread moves 2 GiB at most
+        return data
+    finally:
+        os.close(fileno)
+
+
+def _stat_file(path: Path) -> os.stat_result:
+    status = path.stat()
+    if not S_ISREG(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return status
+
+
+def _remove_files(paths: Mapping[str, Path], root: Path) -> list[tuple[str, OSError]]:
+    """Unlink each path and the directories that this empties; keys that failed, with their errors."""
+    failed: list[tuple[str, OSError]] = []
+    for key, path in paths.items():
+        try:
+            with suppress(*_ABSENT):
+                path.unlink()
+        except OSError as error:
+            failed.append((key, error))
+    for directory, key in {path.parent: key for key, path in paths.items()}.items():
+        try:
+            remove_empty_directories(directory, root=root)
+            sync_directories(directory, root=root)
+        except OSError as error:
+            failed.append((key, error))
+    return failed
+
+
+def _stored_object(key: str, status: os.stat_result) -> StoredObject:
+    return StoredObject(key=key, size_bytes=status.st_size, modified_ms=status.st_mtime_ns // 1_000_000)

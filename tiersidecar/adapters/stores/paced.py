@@ -1,0 +1,94 @@
+"""A store whose uploads share one byte rate: ``upload.rate.limit.bytes.per.second`` (S-169, U14)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from tiersidecar.decide.pace import TokenBucket
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile, Store, StoredObject
+
+_LEAST_WAIT_S = 0.001
+
+
+class UploadPace:
+    """One bucket for all uploads; slices go first come, first served, so that no upload gets ahead of the others."""
+
+    def __init__(self, bytes_per_s: int | None, clock: Clock) -> None:
+        self._bucket, self._clock = TokenBucket(bytes_per_s), clock
+        self._turn = asyncio.Lock()
+
+    @property
+    def bytes_per_s(self) -> int | None:
+        """The rate in force; None: no limit.  A new one counts from the next slice on."""
+        return self._bucket.bytes_per_s
+
+    @bytes_per_s.setter
+    def bytes_per_s(self, rate: int | None) -> None:
+        self._bucket.bytes_per_s = rate
+
+    async def grant(self, wanted_bytes: int) -> int:
+        """Wait until some of ``wanted_bytes`` may go, and give how many."""
+        if self._bucket.bytes_per_s is None and not self._turn.locked():
+            return wanted_bytes
+        async with self._turn:
+            while not (count := self._bucket.take(wanted_bytes, self._clock.monotonic_s())):
+                await self._clock.sleep(max(self._bucket.wait_s(wanted_bytes), _LEAST_WAIT_S))
+            return count
+
+
+class PacedStore:
+    """Passes everything on to ``store``; what a put hands on waits for ``pace``."""
+
+    def __init__(self, store: Store, pace: UploadPace) -> None:
+        self._store, self._pace = store, pace
+
+    @property
+    def description(self) -> str:
+        return self._store.description
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        return await self._store.put_object(key, _PacedBody(body, self._pace), if_absent=if_absent)
+
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+        return await self._store.fetch_range(key, byte_range)
+
+    async def fetch_object(self, key: str) -> bytes:
+        return await self._store.fetch_object(key)
+
+    async def head_object(self, key: str) -> StoredObject:
+        return await self._store.head_object(key)
+
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        await self._store.delete_objects(keys)
+
+    def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        return self._store.list_objects(prefix, start_after=start_after)
+
+    async def check_writable(self) -> None:
+        await self._store.check_writable()
+
+
+class _PacedBody:
+    def __init__(self, body: ObjectBody, pace: UploadPace) -> None:
+        self._body, self._pace = body, pace
+
+    @property
+    def size_bytes(self) -> int | None:
+        return self._body.size_bytes
+
+    @property
+    def piece_count(self) -> int:
+        return self._body.piece_count
+
+    @property
+    def source_file(self) -> SourceFile | None:
+        return self._body.source_file
+
+    async def piece(self, index: int) -> Buffer:
+        return await self._body.piece(index)
+
+    async def grant(self, wanted_bytes: int) -> int:
+        return await self._pace.grant(await self._body.grant(wanted_bytes))

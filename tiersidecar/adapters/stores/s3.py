@@ -1,0 +1,191 @@
+"""Objects in an S3 bucket, Amazon's or another server's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aioboto3
+import structlog
+from botocore.exceptions import ClientError
+from botocore.handlers import add_expect_header
+
+from tiersidecar.adapters.stores.object_keys import require_valid_key
+from tiersidecar.adapters.stores.probe import probe_store
+from tiersidecar.adapters.stores.s3_errors import code_of, s3_errors
+from tiersidecar.adapters.stores.s3_objects import listed_object, stored_object
+from tiersidecar.adapters.stores.s3_parts import PartBuffers
+from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
+from tiersidecar.adapters.stores.s3_sweep import abort_stale_uploads
+from tiersidecar.adapters.stores.s3_upload import S3Upload
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.clock import Blocking, Clock, Ids
+from tiersidecar.ports.store import ObjectBody, StoredObject
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
+    from types_aiobotocore_s3.type_defs import DeleteTypeDef
+
+_DELETED_AT_ONCE = 1000
+"""DeleteObjects takes no more."""
+_CHECKSUM_REFUSALS = frozenset({"NotImplemented", "InvalidArgument", "InvalidRequest"})
+
+_log = structlog.get_logger(__name__)
+
+
+class S3Store:
+    """One bucket.
+
+    A put is one request when the body fits into a part, else a multipart upload whose parts are read, summed and sent several
+    at once; the server compares each part's CRC32C and the whole object's.  Failed or cancelled, the upload is aborted; one
+    that is cancelled while the last request runs may have stored.  ``crc32c`` of what a put or a head returns is the
+    server's own full-object sum.  A delete in a versioned bucket leaves older versions to the bucket's lifecycle.
+    """
+
+    def __init__(self, *, client: S3Client, settings: S3Settings, blocking: Blocking, ids: Ids) -> None:
+        self._client, self._settings, self._blocking, self._ids = client, settings, blocking, ids
+        self._buffers = PartBuffers(count=settings.part_buffers, size_bytes=settings.part_size_bytes)
+        self._sends_checksums = settings.checksums is not S3Checksums.NONE
+
+    @property
+    def description(self) -> str:
+        at = f" at {self._settings.endpoint_url}" if self._settings.endpoint_url else ""
+        return f"s3://{self._settings.bucket}/{self._settings.key_prefix}{at}"
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        require_valid_key("put", key)
+        try:
+            stored = await self._upload(key, if_absent, self._sends_checksums).put(body)
+        except StoreError as error:
+            if not self._may_do_without_checksums(error):
+                raise
+            stored = await self._upload(key, if_absent, with_checksum=False).put(body)
+            self._sends_checksums = False
+            _log.warning("store.checksums.refused", store=self.description, reason=error.reason)
+        if self._settings.checksums is S3Checksums.CRC32C and stored.crc32c is None:
+            raise StoreError(verb="put", key=key, reason="the server keeps no full-object CRC32C, which is demanded")
+        return stored
+
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+        if len(byte_range) == 0:
+            await self.head_object(key)
+            return b""
+        data = await self._fetch(key, f"bytes={byte_range.start}-{byte_range.stop - 1}")
+        if len(data) != len(byte_range):
+            asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
+            raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
+        return data
+
+    async def fetch_object(self, key: str) -> bytes:
+        return await self._fetch(key, None)
+
+    async def head_object(self, key: str) -> StoredObject:
+        require_valid_key("head", key)
+        with s3_errors("head", key):
+            async with asyncio.timeout(self._settings.call_timeout_s):
+                answer = await self._client.head_object(Bucket=self._settings.bucket, Key=key, ChecksumMode="ENABLED")
+        return stored_object(key, answer["ContentLength"], answer)
+
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        faults: list[StoreError] = []
+        valid: list[str] = []
+        for key in keys:
+            try:
+                require_valid_key("delete", key)
+                valid.append(key)
+            except StoreError as fault:
+                faults.append(fault)
+        for start in range(0, len(valid), _DELETED_AT_ONCE):
+            faults += await self._delete(valid[start : start + _DELETED_AT_ONCE])
+        if faults:
+            raise faults[0]
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._settings.bucket, Prefix=prefix, StartAfter=start_after
+        )
+        with s3_errors("list", prefix):
+            async for page in pages:
+                for entry in page.get("Contents", ()):
+                    yield listed_object(entry)
+
+    async def check_writable(self) -> None:
+        await probe_store(self, ids=self._ids, prefix=self._settings.key_prefix)
+
+    async def sweep_stale(self, *, older_than_ms: int) -> int:
+        """Abort multipart uploads of our layout that began before ``older_than_ms``; returns how many."""
+        return await abort_stale_uploads(self._client, self._settings, older_than_ms=older_than_ms)
+
+    def _upload(self, key: str, if_absent: bool, with_checksum: bool) -> S3Upload:
+        return S3Upload(
+            client=self._client,
+            settings=self._settings,
+            buffers=self._buffers,
+            blocking=self._blocking,
+            key=key,
+            if_absent=if_absent,
+            with_checksum=with_checksum,
+        )
+
+    def _may_do_without_checksums(self, error: StoreError) -> bool:
+        """Whether the server refused a request that had a checksum with a code that such servers are known to give."""
+        cause = error.__cause__
+        is_refusal = isinstance(cause, ClientError) and code_of(cause) in _CHECKSUM_REFUSALS
+        return is_refusal and self._sends_checksums and self._settings.checksums is S3Checksums.AUTO
+
+    async def _fetch(self, key: str, byte_range: str | None) -> bytes:
+        require_valid_key("fetch", key)
+        arguments: dict[str, Any] = {} if byte_range is None else {"Range": byte_range}
+        with s3_errors("fetch", key):
+            async with asyncio.timeout(self._settings.call_timeout_s):
+                answer = await self._client.get_object(Bucket=self._settings.bucket, Key=key, **arguments)
+                async with answer["Body"] as stream:
+                    # read() would join what it joins within, which shows at 4 MiB a time.
+                    return b"".join([data async for data in stream.content.iter_any()])
+
+    async def _delete(self, keys: Sequence[str]) -> list[StoreError]:
+        """Remove at most 1000 objects in one request; errors, one per object that stays."""
+        named: DeleteTypeDef = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            with s3_errors("delete", keys[0]):
+                async with asyncio.timeout(self._settings.call_timeout_s):
+                    answer = await self._client.delete_objects(Bucket=self._settings.bucket, Delete=named)
+        except StoreError as fault:
+            return [fault]
+        return [
+            StoreError(verb="delete", key=error.get("Key", ""), reason=f"{error.get('Code')}: {error.get('Message')}")
+            for error in answer.get("Errors", ())
+            if error.get("Code") != "NoSuchKey"
+        ]
+
+
+@asynccontextmanager
+async def open_s3_store(settings: S3Settings, *, blocking: Blocking, clock: Clock, ids: Ids) -> AsyncIterator[S3Store]:
+    """The store with its connections; a server that is away does not fail here, but when it is used.
+
+    Multipart uploads that dead processes left ``stale_upload_ms`` ago or longer are aborted in the background: they are
+    paid for until then, and no listing shows them.
+    """
+    async with aioboto3.Session().client("s3", **settings.client_arguments()) as client:
+        # aiohttp would wait for "100 Continue" without end, and not every server sends it.
+        client.meta.events.unregister("before-call.s3", add_expect_header)
+        store = S3Store(client=client, settings=settings, blocking=blocking, ids=ids)
+        sweeping = asyncio.create_task(_sweep(store, clock.now_ms() - settings.stale_upload_ms), name="sweep uploads")
+        try:
+            yield store
+        finally:
+            sweeping.cancel()
+            await asyncio.wait([sweeping])
+
+
+async def _sweep(store: S3Store, older_than_ms: int) -> None:
+    try:
+        swept = await store.sweep_stale(older_than_ms=older_than_ms)
+    except StoreError as error:
+        _log.warning("store.sweep.failed", store=store.description, reason=error.reason)
+    else:
+        if swept:
+            _log.info("store.sweep.finished", store=store.description, uploads=swept)

@@ -1,0 +1,255 @@
+"""Putting one object into S3: in one request when it fits into a part, else as a multipart upload."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from botocore.exceptions import ClientError
+from crc32c import crc32c
+
+from tiersidecar.adapters.stores.s3_errors import attempts_of, code_of, s3_errors
+from tiersidecar.adapters.stores.s3_objects import encode_crc32c, stored_object
+from tiersidecar.adapters.stores.s3_parts import PartBody, PartBuffers, PartFiller
+from tiersidecar.adapters.stores.s3_settings import S3Settings
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.store import ObjectBody, StoredObject
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
+    from types_aiobotocore_s3.type_defs import CompletedPartTypeDef
+
+_IN_MEMORY_BYTES = 1024 * 1024
+"""Bodies of at most so much (manifests, index blobs) are sent as they are, without a part buffer."""
+_ABORT_TIMEOUT_S = 10.0
+_ABORT_PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+_SECOND_ANSWERS = frozenset({"NoSuchUpload", "PreconditionFailed", "412"})
+
+_log = structlog.get_logger(__name__)
+
+
+class S3Upload:
+    """One put.  ``with_checksum``: send CRC32Cs, each part's and the whole object's, for the server to compare and keep."""
+
+    def __init__(
+        self,
+        *,
+        client: S3Client,
+        settings: S3Settings,
+        buffers: PartBuffers,
+        blocking: Blocking,
+        key: str,
+        if_absent: bool,
+        with_checksum: bool,
+    ) -> None:
+        self._client, self._settings, self._buffers, self._blocking = client, settings, buffers, blocking
+        self._key, self._with_checksum = key, with_checksum
+        self._target: dict[str, Any] = {"Bucket": settings.bucket, "Key": key}
+        self._condition: dict[str, Any] = {"IfNoneMatch": "*"} if if_absent else {}
+
+    async def put(self, body: ObjectBody) -> StoredObject:
+        """The object as the server describes it.
+
+        Raises:
+            ObjectExistsError: conditional, and the key is taken.
+            StoreError: the server or the network fails; also when the body has another size than it said.
+        """
+        filler = PartFiller(body, blocking=self._blocking)
+        if body.size_bytes is not None and body.size_bytes <= _IN_MEMORY_BYTES:
+            buffer = memoryview(bytearray(body.size_bytes + 1))  # one more than it says shows a body that lies
+            return await self._put_whole(buffer[: await filler.fill(buffer)], body, filler)
+        first, size_bytes = await self._fill_next(filler)
+        if size_bytes == len(first) and size_bytes != body.size_bytes:
+            return await self._put_in_parts(first, body, filler)
+        try:
+            return await self._put_whole(memoryview(first)[:size_bytes], body, filler)
+        finally:
+            if size_bytes:
+                self._buffers.release(first)
+
+    async def _put_whole(self, view: memoryview, body: ObjectBody, filler: PartFiller) -> StoredObject:
+        self._check_size(body, filler)
+        with s3_errors("put", self._key):
+            try:
+                async with self._watched(view, body) as sent:
+                    answer = await self._client.put_object(
+                        **self._target,
+                        **self._settings.new_object_arguments(),
+                        **self._condition,
+                        **self._checksum(filler.crc32c),
+                        Body=sent,
+                        ContentLength=len(view),
+                    )
+            except ClientError as error:
+                return await self._may_be_ours(error, filler)
+        return stored_object(self._key, len(view), answer)
+
+    async def _put_in_parts(self, first: bytearray, body: ObjectBody, filler: PartFiller) -> StoredObject:
+        """``first`` is the first part, filled; it is released here."""
+        try:
+            upload_id = await self._create()
+        except BaseException:
+            self._buffers.release(first)
+            raise
+        try:
+            parts = await self._send_parts(upload_id, first, body, filler)
+            self._check_size(body, filler)
+            return await self._complete(upload_id, parts, filler)
+        except BaseException:
+            await self._abort(upload_id)
+            raise
+
+    async def _create(self) -> str:
+        kind: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"}
+        with s3_errors("put", self._key):
+            answer = await self._client.create_multipart_upload(
+                **self._target, **self._settings.new_object_arguments(), **(kind if self._with_checksum else {})
+            )
+        return answer["UploadId"]
+
+    async def _send_parts(
+        self, upload_id: str, first: bytearray, body: ObjectBody, filler: PartFiller
+    ) -> list[CompletedPartTypeDef]:
+        """All parts, several at once; returns when all are there, or raises the first error once none is under way.
+
+        Each part owns its buffer until it is done, however it ends, and so does the place in the window.
+        """
+        window = asyncio.Semaphore(self._settings.parts_in_flight - 1)  # the first part is under way from the start
+        sending: list[asyncio.Task[CompletedPartTypeDef]] = []
+        buffer, size_bytes = first, len(first)
+        try:
+            async with asyncio.TaskGroup() as group:
+                while size_bytes:
+                    part = self._send_part(upload_id, len(sending) + 1, memoryview(buffer)[:size_bytes], body)
+                    task = group.create_task(part, name=f"part {len(sending) + 1} of {self._key}")
+                    task.add_done_callback(partial(self._part_done, buffer, window))
+                    sending.append(task)
+                    await window.acquire()
+                    buffer, size_bytes = await self._fill_next(filler)
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        return [task.result() for task in sending]
+
+    def _part_done(self, buffer: bytearray, window: asyncio.Semaphore, _: asyncio.Task[CompletedPartTypeDef]) -> None:
+        self._buffers.release(buffer)
+        window.release()
+
+    async def _fill_next(self, filler: PartFiller) -> tuple[bytearray, int]:
+        """The next part's buffer and its size; at the end of the body 0, and a buffer that is not the caller's."""
+        buffer = await self._buffers.acquire()
+        try:
+            size_bytes = await filler.fill(memoryview(buffer))
+        except BaseException:
+            self._buffers.release(buffer)
+            raise
+        if size_bytes == 0:
+            self._buffers.release(buffer)
+        return buffer, size_bytes
+
+    async def _send_part(self, upload_id: str, number: int, view: memoryview, body: ObjectBody) -> CompletedPartTypeDef:
+        checksum = self._checksum(await self._blocking.run(crc32c, view) if self._with_checksum else 0)
+        with s3_errors("put", self._key):
+            async with self._watched(view, body) as sent:
+                answer = await self._client.upload_part(
+                    **self._target,
+                    **checksum,
+                    UploadId=upload_id,
+                    PartNumber=number,
+                    Body=sent,
+                    ContentLength=len(view),
+                )
+        part: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
+        if checksum:
+            part["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
+        return part
+
+    async def _complete(self, upload_id: str, parts: list[CompletedPartTypeDef], filler: PartFiller) -> StoredObject:
+        checksum = self._checksum(filler.crc32c)
+        if checksum:
+            checksum["ChecksumType"] = "FULL_OBJECT"
+        with s3_errors("put", self._key):
+            try:
+                async with asyncio.timeout(self._settings.call_timeout_s):
+                    answer = await self._client.complete_multipart_upload(
+                        **self._target,
+                        **self._condition,
+                        **checksum,
+                        UploadId=upload_id,
+                        MultipartUpload={"Parts": parts},
+                    )
+            except ClientError as error:
+                return await self._may_be_ours(error, filler)
+        if checksum and not answer.get("ChecksumCRC32C"):  # such is the answer to a completion that is repeated
+            return await self._head()
+        return stored_object(self._key, filler.size_bytes, answer)
+
+    async def _may_be_ours(self, error: ClientError, filler: PartFiller) -> StoredObject:
+        """An answer that was lost makes botocore send the request again, and the second one meets what the first has done.
+
+        Raises:
+            ClientError: ``error``, unless the object is there as we meant it.
+        """
+        if attempts_of(error) == 1 or code_of(error) not in _SECOND_ANSWERS or not self._with_checksum:
+            raise error
+        stored = await self._head()
+        if (stored.size_bytes, stored.crc32c) != (filler.size_bytes, filler.crc32c):
+            raise error
+        return stored
+
+    async def _head(self) -> StoredObject:
+        with s3_errors("put", self._key):
+            answer = await self._client.head_object(**self._target, ChecksumMode="ENABLED")
+        return stored_object(self._key, answer["ContentLength"], answer)
+
+    async def _abort(self, upload_id: str) -> None:
+        """Abort until the upload is gone: a part that the server was still taking in revives it, as Amazon's
+        documentation of AbortMultipartUpload warns.  Best effort: what stays is swept by age."""
+        upload: dict[str, Any] = {**self._target, "UploadId": upload_id}
+        try:
+            with s3_errors("abort the upload of", self._key):
+                async with asyncio.timeout(_ABORT_TIMEOUT_S):
+                    for pause_s in _ABORT_PAUSES_S:
+                        await self._client.abort_multipart_upload(**upload)
+                        await asyncio.sleep(pause_s)
+                        await self._client.list_parts(**upload)
+            reason = "it is still there"
+        except StoreError as error:
+            if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) == "NoSuchUpload":
+                return
+            reason = error.reason
+        _log.warning("store.upload.left_over", key=self._key, upload_id=upload_id, reason=reason)
+
+    @asynccontextmanager
+    async def _watched(self, view: memoryview, body: ObjectBody) -> AsyncIterator[Any]:
+        """A :class:`PartBody` to send.  Waiting to be granted, or to be sent, between attempts or
+        under S3's throttling, is no stall.
+
+        Raises:
+            TimeoutError: nothing of it moves for the stall timeout, or the call takes too long (U1).
+        """
+        loop, stall_s = asyncio.get_running_loop(), self._settings.stall_timeout_s
+
+        def reschedule(when: float | None) -> None:
+            with suppress(RuntimeError):  # it has struck, or the answer came before the whole body was sent
+                stalled.reschedule(when)
+
+        async with asyncio.timeout(self._settings.call_timeout_s), asyncio.timeout(None) as stalled:
+            yield PartBody(
+                view,
+                grant=body.grant,
+                on_sending=lambda: reschedule(loop.time() + stall_s),
+                on_waiting=lambda: reschedule(None),
+            )
+
+    def _checksum(self, crc: int) -> dict[str, Any]:
+        return {"ChecksumCRC32C": encode_crc32c(crc)} if self._with_checksum else {}
+
+    def _check_size(self, body: ObjectBody, filler: PartFiller) -> None:
+        if body.size_bytes not in (None, filler.size_bytes):
+            reason = f"{filler.size_bytes} bytes came instead of {body.size_bytes}"
+            raise StoreError(verb="put", key=self._key, reason=reason)

@@ -1,0 +1,190 @@
+"""The file that becomes an object: written aside, made durable, then given its name in one step.
+
+All functions here block and run in threads.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tiersidecar.adapters.stores.write_back import begin_write_back
+from tiersidecar.domain.errors import SegmentChangedError
+from tiersidecar.ports.store import Buffer, SourceFile
+
+SLICE_BYTES = 16 * 1024 * 1024
+"""At most so much is copied in one call: how long a cancellation waits (10 ms on a quiet disk)."""
+_CACHED_BYTES = 1024 * 1024
+
+_WRITE_BACK_BYTES = 8 * 1024 * 1024
+"""So much at most gathers before the disk is told: the sync at the end is short, and the broker's own writes do not queue
+behind a segment at once (U14)."""
+
+_NAMING_ATTEMPTS = 64
+
+
+class TemporaryFile:
+    """An open file in ``directory`` that no listing shows.
+
+    Ends by one of :meth:`rename_to`, :meth:`link_to` or :meth:`discard`, which is also right when :meth:`open` never
+    ran; what a crash leaves is swept by age.
+    """
+
+    def __init__(self, *, directory: Path, name: str) -> None:
+        self._path = directory / name
+        self._fileno = -1
+        self._written = 0
+        self._begun = 0
+
+    def open(self) -> None:
+        """Create the file; the directory is made when missing, its parent is not."""
+        with suppress(FileExistsError):
+            self._path.parent.mkdir()
+        self._fileno = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    @property
+    def written_bytes(self) -> int:
+        return self._written
+
+    def write(self, piece: Buffer) -> None:
+        """Append the whole of ``piece``, and let the disk begin with what has gathered."""
+        rest = memoryview(piece).cast("B")
+        while rest:
+            done = os.write(self._fileno, rest)
+            self._written += done
+            rest = rest[done:]
+        if self._written - self._begun >= _WRITE_BACK_BYTES:
+            begin_write_back(self._fileno, self._begun, self._written - self._begun)
+            self._begun = self._written
+
+    def copy_slice(self, source: SourceFile, size_bytes: int = SLICE_BYTES) -> None:
+        """Append at most ``size_bytes`` of ``source``, in pieces that stay in the processor's cache between read and write.
+
+        A copy in the kernel would be no cheaper, because ``source`` wants to be looked at.
+
+        Raises:
+            SegmentChangedError: the source ends before its range does.
+        """
+        position = source.byte_range.start + self._written
+        stop = min(position + size_bytes, source.byte_range.stop)
+        buffer = memoryview(bytearray(min(_CACHED_BYTES, stop - position)))
+        while position < stop:
+            count = source.read_into(position, buffer[: stop - position])
+            if count == 0:
+                reason = f"it ends at byte {position} of {source.byte_range.stop}"
+                raise SegmentChangedError(path=source.path, reason=reason)
+            self.write(buffer[:count])
+            position += count
+
+    def make_durable(self) -> os.stat_result:
+        """fsync, and let go of the pages: our upload must not push the broker's own out of the page cache (U14), and a
+        later read-back comes from the disk, not from memory."""
+        os.fsync(self._fileno)
+        os.posix_fadvise(self._fileno, 0, 0, os.POSIX_FADV_DONTNEED)
+        return os.fstat(self._fileno)
+
+    def rename_to(self, target: Path, root: Path) -> None:
+        """Give the file its name, over what has it already; durable on return."""
+        _name_in_new_directory(self._path, target, os.rename, root=root)
+        self._close()
+        sync_directories(target.parent, root=root)
+
+    def link_to(self, target: Path, root: Path) -> None:
+        """As :meth:`rename_to`, but only onto a free name.
+
+        Raises:
+            FileExistsError: the name is taken.
+        """
+        _name_in_new_directory(self._path, target, os.link, root=root)
+        self.discard()
+        sync_directories(target.parent, root=root)
+
+    def discard(self) -> None:
+        """Remove the file, whatever became of it."""
+        self._close()
+        self._path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._fileno >= 0:
+            os.close(self._fileno)
+            self._fileno = -1
+
+
+def sync_directories(directory: Path, *, root: Path) -> None:
+    """fsync ``directory`` and every one above it up to ``root``: another put may have made one and not synced it yet.
+
+    One that is gone was removed with the last object in it.
+    """
+    while True:
+        with suppress(FileNotFoundError):
+            fileno = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fileno)
+            finally:
+                os.close(fileno)
+        if directory == root:
+            return
+        directory = directory.parent
+
+
+def make_directories(directory: Path, *, root: Path) -> None:
+    """Make ``directory`` and those between it and ``root``, which itself must exist.
+
+    Raises:
+        FileNotFoundError: there is no root (an unmounted volume is not replaced by a directory), or a delete of the last
+            object took a parent away this moment.
+        NotADirectoryError: an object has the name of a directory that is needed.
+    """
+    if directory == root:
+        root.stat()
+        return
+    try:
+        directory.mkdir()
+    except FileNotFoundError:
+        make_directories(directory.parent, root=root)
+        directory.mkdir(exist_ok=True)
+    except FileExistsError as error:
+        if not directory.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from error
+
+
+def _name_in_new_directory(path: Path, target: Path, name: Callable[[Path, Path], None], *, root: Path) -> None:
+    """Do ``name(path, target)``, making parents; a delete that removes emptied ones may come between, so try again."""
+    for _ in range(_NAMING_ATTEMPTS):
+        try:
+            name(path, target)
+            return
+        except FileNotFoundError:
+            root.stat()
+        with suppress(FileNotFoundError):
+            make_directories(target.parent, root=root)
+    name(path, target)
+
+
+def remove_empty_directories(directory: Path, *, root: Path) -> None:
+    """Remove ``directory`` if it is empty, then those above it, short of ``root``."""
+    while directory != root:
+        try:
+            directory.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                return
+            raise
+        directory = directory.parent
+
+
+def sweep(directory: Path, older_than_ms: int) -> int:
+    """Remove files last written before ``older_than_ms``: their process is dead.  Returns how many there were."""
+    swept = 0
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < older_than_ms:
+                    Path(entry.path).unlink()
+                    swept += 1
+    return swept

@@ -1,0 +1,134 @@
+"""Telemetry on prometheus-client, with registries of our own.
+
+A metric with a label ``partition`` lives twice: as it is in the detailed registry, and summed over its partitions in the
+plain one.  At 4,000 partitions the detailed series are too many for every scrape; the sums are what alerts need.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from tiersidecar.ports.telemetry import BUILD_INFO, CATALOGUE, Metric
+
+PARTITION = "partition"
+
+PrometheusMetric = Counter | Gauge | Histogram
+
+_CLASSES: dict[str, type[PrometheusMetric]] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+
+
+class PrometheusTelemetry:
+    """Implements :class:`~tiersidecar.ports.telemetry.Telemetry` for the metrics of a catalogue.
+
+    Raises:
+        ValueError: a histogram with a label ``partition``, which could not be summed.
+    """
+
+    def __init__(self, *, version: str, catalogue: Iterable[Metric] = CATALOGUE) -> None:
+        # One series less per counter; a switch of the library's, for the whole process.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._plain = CollectorRegistry(auto_describe=False)
+        self._detailed = CollectorRegistry(auto_describe=False)
+        self._sums = CollectorRegistry(auto_describe=False)
+        self._metrics = {metric.name: self._register(metric) for metric in catalogue}
+        ProcessCollector(registry=self._plain)
+        PlatformCollector(registry=self._plain)
+        if BUILD_INFO.name in self._metrics:
+            self.gauge(BUILD_INFO, 1, version=version, python=platform.python_version())
+
+    def count(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+        """Add to a counter.
+
+        Raises:
+            TypeError: the metric is none.
+            ValueError: labels other than the metric's, or a metric that is not in the catalogue.
+        """
+        child = self._child(metric, labels)
+        if not isinstance(child, Counter):
+            raise TypeError(f"{metric.name} is a {metric.kind}, not a counter")
+        child.inc(amount)
+
+    def gauge(self, metric: Metric, value: float, **labels: str) -> None:
+        """Set a gauge; raises as :meth:`count`."""
+        child = self._child(metric, labels)
+        if not isinstance(child, Gauge):
+            raise TypeError(f"{metric.name} is a {metric.kind}, not a gauge")
+        child.set(value)
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Add an observation to a histogram; raises as :meth:`count`."""
+        child = self._child(metric, labels)
+        if not isinstance(child, Histogram):
+            raise TypeError(f"{metric.name} is a {metric.kind}, not a histogram")
+        child.observe(value)
+
+    def forget(self, metric: Metric, **labels: str) -> None:
+        """Drop one labelled series; one that was never set is no error."""
+        self._known(metric).remove(*self._values(metric, labels))
+
+    def render(self, *, partitions: bool = False) -> bytes:
+        """The text exposition (version 0.0.4): per-partition series as they are, or summed by their other labels."""
+        return generate_latest(self._plain) + generate_latest(self._detailed if partitions else self._sums)
+
+    def _register(self, metric: Metric) -> PrometheusMetric:
+        per_partition = PARTITION in metric.labels
+        if per_partition and metric.kind == "histogram":
+            raise ValueError(f"{metric.name}: a histogram cannot have a label {PARTITION}")
+        registry = self._detailed if per_partition else self._plain
+        made = _CLASSES[metric.kind](metric.name, metric.help, metric.labels, registry=registry)
+        if per_partition:
+            self._sums.register(_SumOverPartitions(metric, made))
+        return made
+
+    def _known(self, metric: Metric) -> PrometheusMetric:
+        try:
+            return self._metrics[metric.name]
+        except KeyError:
+            raise ValueError(f"{metric.name} is not in the catalogue of metrics") from None
+
+    def _child(self, metric: Metric, labels: dict[str, str]) -> PrometheusMetric:
+        known = self._known(metric)
+        values = self._values(metric, labels)
+        return known.labels(*values) if values else known
+
+    @staticmethod
+    def _values(metric: Metric, labels: dict[str, str]) -> tuple[str, ...]:
+        if labels.keys() != set(metric.labels):
+            raise ValueError(f"{metric.name} has labels {metric.labels}, not {tuple(labels)}")
+        return tuple(labels[name] for name in metric.labels)
+
+
+class _SumOverPartitions(Collector):
+    def __init__(self, metric: Metric, detailed: PrometheusMetric) -> None:
+        self._metric, self._detailed = metric, detailed
+        self._labels = tuple(name for name in metric.labels if name != PARTITION)
+
+    def collect(self) -> Iterator[Family]:
+        sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        for family in self._detailed.collect():
+            for sample in family.samples:
+                sums[tuple(sample.labels[name] for name in self._labels)] += sample.value
+        help_text = f"{self._metric.help} Summed over partitions."
+        if self._metric.kind == "counter":
+            family = CounterMetricFamily(self._metric.name, help_text, labels=self._labels)
+        else:
+            family = GaugeMetricFamily(self._metric.name, help_text, labels=self._labels)
+        for values, value in sorted(sums.items()):
+            family.add_metric(values, value)
+        yield family

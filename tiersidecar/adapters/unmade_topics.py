@@ -1,0 +1,87 @@
+"""Both logs while their topics do not exist and must not be made (``mode: observe``): nothing is remote or written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
+from tiersidecar.ports.state_log import PartitionState, TopicState
+
+
+class UnmadeMetadataLog:
+    """``ports.metadata_log.MetadataLog`` of a topic without events."""
+
+    readiness_reason: str | None = None
+    halted_reason: str | None = None
+
+    async def publish(self, event: MetadataEvent) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
+
+    async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:
+        return None
+
+    async def wait_until_ready(self, topic_id_partition: TopicIdPartition) -> None:
+        return None
+
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        return True
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        return None
+
+    def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
+        return None
+
+    def segment(self, remote_log_segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        return None
+
+    def list_remote_log_segments(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return iter(())
+
+    def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
+        return iter(())
+
+    def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
+        return 0
+
+    def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
+        return 0
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        return None
+
+
+class UnmadeStateLog:
+    """``ports.state_log.StateLog`` of a topic without records."""
+
+    readiness_reason: str | None = None
+    halted_reason: str | None = None
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
+        return PartitionState()
+
+    def topic_state(self, topic_id: Uuid) -> TopicState | None:
+        return None
+
+    def partitions(self) -> Sequence[TopicIdPartition]:
+        return ()
+
+    async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
+        return None
+
+    async def forget_topic(self, topic_id: Uuid) -> None:
+        return None
+
+    async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
+
+    async def publish_topic_state(self, topic_id: Uuid, state: TopicState) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")

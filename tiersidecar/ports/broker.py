@@ -1,0 +1,206 @@
+"""What we ask the local broker: one Protocol per request family.
+
+Each raises :class:`~tiersidecar.domain.errors.BrokerUnreachableError` when it does not answer, and
+:class:`~tiersidecar.domain.errors.BrokerRefusedError` with Kafka's error name when it says no to the whole request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LeaderView
+
+
+class OffsetSpec(IntEnum):
+    """ListOffsets timestamps with a meaning of their own."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """The cluster as the connected broker sees it.  ``brokers`` maps node id to ``host:port``."""
+
+    cluster_id: str
+    brokers: Mapping[BrokerId, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetAnswer:
+    """One partition's answer to ListOffsets: ``error`` is None or Kafka's error name."""
+
+    offset: Offset
+    timestamp_ms: int
+    leader_epoch: LeaderEpoch
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimAnswer:
+    """One partition's answer to DeleteRecords: the new log start, or Kafka's error name."""
+
+    low_watermark: Offset
+    error: str | None = None
+
+
+class DescribeCluster(Protocol):
+    async def describe_cluster(self) -> ClusterDescription: ...
+
+
+class DescribePartitions(Protocol):
+    async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
+        """Leader, epoch and replicas of every partition of ``topics`` (None: all topics); unknown topics are left out."""
+
+
+class DescribeTopicIds(Protocol):
+    async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
+        """By topic id: None for one that exists, else Kafka's error name.  ``UNKNOWN_TOPIC_ID`` says that it does not; one
+        that we may not see is ``TOPIC_AUTHORIZATION_FAILED``."""
+
+
+class ListOffsets(Protocol):
+    async def list_offsets(
+        self,
+        partitions: Mapping[TopicIdPartition, LeaderEpoch],
+        spec: OffsetSpec | int,
+        *,
+        read_committed: bool = False,
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        """Offsets by ``spec`` (or a timestamp in ms), fenced by each partition's current leader epoch (-1: unfenced).
+
+        ``LATEST`` with ``read_committed`` is the last stable offset, without it the high watermark.
+        """
+
+
+class DeleteRecords(Protocol):
+    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
+        """Move log starts to these offsets (exclusive end of what goes)."""
+
+
+class DescribeConfigs(Protocol):
+    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        """Effective settings by name of each topic."""
+
+    async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
+        """Effective settings of one broker; values of sensitive ones are None."""
+
+
+class DescribeOverrides(Protocol):
+    async def describe_topic_overrides(self, topic: str) -> dict[str, str | None]:
+        """Only what is set on the topic itself, by name.
+
+        Raises:
+            BrokerRefusedError: the topic does not exist, or may not be seen.
+        """
+
+
+class DescribeLogSizes(Protocol):
+    async def describe_log_sizes(self, topic: str) -> dict[int, int]:
+        """Bytes on disk of each partition's leader, by partition; those whose leader did not answer are left out."""
+
+
+class AlterConfigs(Protocol):
+    async def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Set (or, with None, remove) single overrides; the others stay (IncrementalAlterConfigs)."""
+
+
+class CreateTopics(Protocol):
+    async def create_topic(
+        self, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        """Create ``topic``; one that exists already is no error.
+
+        Raises:
+            BrokerRefusedError: retriable where brokers are missing for the replication factor.
+        """
+
+
+class Broker(
+    DescribeCluster,
+    DescribePartitions,
+    DescribeTopicIds,
+    ListOffsets,
+    DeleteRecords,
+    DescribeConfigs,
+    DescribeOverrides,
+    DescribeLogSizes,
+    AlterConfigs,
+    CreateTopics,
+    Protocol,
+):
+    """The local broker, and through it the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a caller of the read service presents; all None is ANONYMOUS."""
+
+    username: str | None = None
+    password: str | None = None
+
+
+class AuthorizeRead(Protocol):
+    async def may_read(self, credentials: Credentials, topic: str) -> bool:
+        """Whether the broker itself lets this caller READ ``topic`` (DESIGN.md section 4, rule 7).
+
+        Raises:
+            CallerNotAuthenticatedError: the broker refused the credentials, or demands some and none were given.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalBatches:
+    """A broker's answer to one Fetch.
+
+    ``records`` are whole batches from the one that holds the offset, the last one perhaps cut off.  ``aborted`` has producer id
+    and first offset of each aborted transaction that reaches into them, also of those that began before.
+    """
+
+    records: bytes
+    high_watermark: Offset
+    last_stable_offset: Offset
+    aborted: tuple[tuple[int, Offset], ...]
+
+
+class ReadLocal(Protocol):
+    """What the broker itself has, read as the caller: it authorizes, and shows nothing above the high watermark."""
+
+    async def fetch(
+        self,
+        credentials: Credentials,
+        topic_id_partition: TopicIdPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        read_committed: bool = False,
+    ) -> LocalBatches:
+        """Batches from ``offset`` on; none at the end, which for read_committed is the last stable offset.
+
+        Raises:
+            OffsetOutOfRangeError: the broker's log does not hold ``offset``, with what it holds.
+            CallerNotAuthenticatedError: as with :class:`AuthorizeRead`.
+            BrokerUnreachableError: it did not answer.
+            BrokerRefusedError: it may not be read, or not here.
+        """
+
+    async def find_offset(
+        self, credentials: Credentials, topic_id_partition: TopicIdPartition, timestamp_ms: int
+    ) -> OffsetAnswer:
+        """ListOffsets for a timestamp (-1 latest, -3 the largest); offset -1 when there is none.
+
+        Raises:
+            As :meth:`fetch`.
+        """
+
+
+class CallerNotAuthenticatedError(Exception):
+    """The broker did not accept the caller's credentials."""

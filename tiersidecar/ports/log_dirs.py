@@ -1,0 +1,146 @@
+"""The broker's log.dirs, read only (DESIGN.md section 4, rule 2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import SegmentScan as SegmentScan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirIdentity:
+    """``meta.properties`` of one log dir."""
+
+    log_dir: str
+    cluster_id: str
+    node_id: int
+    directory_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirsView:
+    """All log dirs at one moment.  ``faults`` maps a log dir, or a partition directory, that could not be read to why: its
+    partitions are absent from ``partitions``, the others are there."""
+
+    partitions: Mapping[TopicIdPartition, LocalPartition]
+    faults: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentFingerprint:
+    """What must not change while a segment is copied (DESIGN.md section 2, pin)."""
+
+    inode: int
+    size_bytes: int
+    modified_ns: int
+
+
+class Artefact(StrEnum):
+    """The companions of a .log, named as in messages."""
+
+    OFFSET_INDEX = "offset index"
+    TIME_INDEX = "time index"
+    TRANSACTION_INDEX = "transaction index"
+    PRODUCER_SNAPSHOT = "producer snapshot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtefactFault:
+    """Why a companion cannot be used.  ``may_come``: the broker may still be writing it."""
+
+    artefact: Artefact
+    reason: str
+    may_come: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentArtefacts:
+    """The small companions of a .log (LogSegmentData; S-033), each None if it is in ``faults``.
+
+    ``transaction_index`` is None also when there is no such file.  ``producer_snapshot`` is that of the next base offset,
+    ``earlier_snapshot`` that of the segment's own, from which the former can be made again, or None where that is lost too.
+    ``latest_timestamp_ms`` is the last of the time index, -1 when it is empty, None when it is at fault.
+    """
+
+    offset_index: bytes | None
+    time_index: bytes | None
+    transaction_index: bytes | None
+    producer_snapshot: bytes | None
+    earlier_snapshot: bytes | None = None
+    latest_timestamp_ms: int | None = None
+    faults: tuple[ArtefactFault, ...] = ()
+
+
+class SegmentFile(Protocol):
+    """An open .log: it stays readable after the broker unlinks it."""
+
+    @property
+    def fileno(self) -> int: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    async def fingerprint(self) -> SegmentFingerprint:
+        """As the file is now, through the open descriptor."""
+
+    async def scan(self) -> SegmentScan:
+        """Read the whole segment in slices off the event loop and check it.
+
+        Raises:
+            CorruptDataError: a batch that fails its checks, with its position.
+            SegmentNotReadyError: the file is shorter than its last batch says.
+        """
+
+    async def read_into(
+        self, position: int, buffer: memoryview, look: Callable[[int, memoryview], None] | None = None
+    ) -> int:
+        """Read at ``position`` until ``buffer`` is full or the file ends; returns the bytes read.
+
+        ``look`` is shown them slice by slice, each with its position, in the reading thread, while the processor still has
+        them at hand; what it raises passes.
+        """
+
+    def let_go(self, position: int, size_bytes: int) -> None:
+        """These bytes were read, in order, and will not be needed again: what reading them left in the page cache may go."""
+
+
+class LogDirs(Protocol):
+    async def identities(self) -> tuple[LogDirIdentity, ...]:
+        """``meta.properties`` of every readable log dir.
+
+        Raises:
+            LogDirError: none is readable, or one has no meta.properties.
+        """
+
+    async def scan(self) -> LogDirsView:
+        """List all partitions and their segments; cheap when nothing changed (directory mtimes)."""
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yields soon after segments came or went (file events), many changes as one; never ends by itself.  A hint
+        only: the periodic :meth:`scan` is the safety net."""
+
+    def open_segment(self, segment: LocalSegment) -> AbstractAsyncContextManager[SegmentFile]:
+        """Open the .log.
+
+        Raises:
+            SegmentChangedError: it is gone.
+        """
+
+    async def read_artefacts(self, segment: LocalSegment) -> SegmentArtefacts:
+        """The indexes and the producer snapshots, each checked; what is missing or damaged is told in ``faults``.
+
+        Raises:
+            SegmentChangedError: the segment itself is gone.
+        """
+
+    async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
+        """From ``replication-offset-checkpoint``: a lower bound, all that a follower has."""

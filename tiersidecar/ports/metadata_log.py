@@ -1,0 +1,92 @@
+"""Remote log metadata: publishing events, and the view that our own consumer keeps of them.
+
+The names and meanings are those of Kafka's RemoteLogMetadataManager (S-083 to S-107).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
+
+
+class PublishMetadata(Protocol):
+    async def publish(self, event: MetadataEvent) -> None:
+        """Write ``event`` (acks=all, idempotent) and return once our own consumer has applied it (S-091).
+
+        When it raises, or is cancelled, the event may or may not be durable: the caller must be able to do it again.
+
+        Raises:
+            PublishTimeoutError: not read back within remote.log.metadata.consume.wait.ms.
+            IllegalTransitionError: refused by the state machine before anything was written.
+        """
+
+
+class MetadataView(Protocol):
+    """Reads of the replayed metadata: synchronous, from memory.
+
+    Each raises :class:`~tiersidecar.domain.errors.MetadataNotReadyError` while the partition is not ready (S-096).
+    """
+
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        """Whether events up to the end offset seen at assignment have been applied (S-095)."""
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        """The COPY_SEGMENT_FINISHED segment that holds ``offset`` as written in ``leader_epoch`` (S-098)."""
+
+    def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
+        """Highest offset, inclusive, ever finished for the epoch; deletion does not lower it (T-67)."""
+
+    def segment(self, remote_log_segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        """One segment in any state but DELETE_SEGMENT_FINISHED."""
+
+    def list_remote_log_segments(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """All segments in any state but DELETE_SEGMENT_FINISHED, ascending by start offset (S-099)."""
+
+    def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
+        """Segments in COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED: few, and found without walking the finished ones."""
+
+    def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
+        """How many segments :meth:`list_remote_log_segments` lists (RemoteLogMetadataCount)."""
+
+    def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
+        """Sum of ``segment_size_in_bytes`` of listed segments, of one epoch or of all."""
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        """The first finished segment at or after ``offset`` in ``leader_epoch`` with a transaction index (S-157)."""
+
+
+class MetadataAssignment(Protocol):
+    async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """Make these the partitions whose metadata is kept; others are forgotten.  Returns before they are ready."""
+
+    async def wait_until_ready(self, topic_id_partition: TopicIdPartition) -> None:
+        """Return once :meth:`MetadataView.is_ready`; the caller bounds the wait."""
+
+
+class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, Protocol):
+    """The whole of it, as the composition root builds it."""
+
+    @property
+    def readiness_reason(self) -> str | None:
+        """Why not every assigned partition is ready yet, for people; None when all are."""
+
+    @property
+    def halted_reason(self) -> str | None:
+        """Why copy, trim and expiry must rest although reads may go on (the topic lost data, weak settings), else None."""
+
+
+class ReadEpochs(Protocol):
+    """Epoch blobs of finished segments, for the lineage; implemented by the reading side over the store."""
+
+    async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
+        """The leader-epoch artefact of a remote segment."""

@@ -1,0 +1,62 @@
+"""Hard links to sealed segments, and the disks on which they lie (docs/design/0004-pins.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiersidecar.domain.pins import Pin
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinsView:
+    """All pins at start.  ``faults`` maps a log dir whose pins could not be read to why."""
+
+    pins: tuple[Pin, ...]
+    faults: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """The file system of a log dir.  ``device`` is the same for two log dirs on one file system; ``free_bytes`` are those
+    that a process without privileges may still take."""
+
+    device: int
+    size_bytes: int
+    free_bytes: int
+
+
+class ReadPins(Protocol):
+    async def scan(self, *, sweep: bool) -> PinsView:
+        """Read every pin in every log dir; with ``sweep``, remove the leftovers of pins that were never whole."""
+
+
+class MakePins(Protocol):
+    async def prepare(self) -> Mapping[str, str]:
+        """Find a place for each log dir that has none yet; gives the log dirs without one, and why."""
+
+    async def pin(self, local: LocalPartition, segment: LocalSegment) -> Pin:
+        """Link the files of a sealed segment of ``local``; one that is pinned already gets the links that it lacks.
+
+        Raises:
+            SegmentChangedError: the broker has deleted it; nothing of ours is left.
+            PinError: links cannot be made there (now).
+        """
+
+    async def unpin(self, pin: Pin) -> None:
+        """Remove its links; those that are gone already are no error.
+
+        Raises:
+            PinError: one cannot be removed.
+        """
+
+
+class MeasureDisks(Protocol):
+    async def disk_spaces(self) -> Mapping[str, DiskSpace]:
+        """By log dir, without those that cannot be asked."""
+
+
+class Pins(ReadPins, MakePins, MeasureDisks, Protocol):
+    """The whole of it, as the composition root builds it."""

@@ -1,0 +1,189 @@
+"""What we need of an object store: one Protocol per verb (obspec's way), and :class:`Store`, which has them all.
+
+Keys are ``/``-separated relative paths.  Every verb raises :class:`~tiersidecar.domain.errors.StoreError` (retriable) when
+the store is away or refuses, and its subclasses where named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiersidecar.domain.errors import LogDirError
+from tiersidecar.domain.offsets import ByteRange
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObject:
+    """What the store says of an object.
+
+    ``crc32c`` is the full-object CRC32C that the store itself computed or keeps, None where it has none.
+    """
+
+    key: str
+    size_bytes: int
+    modified_ms: int
+    crc32c: int | None = None
+
+
+_SLICE_BYTES = 1024 * 1024
+"""Read and looked at in one go: it stays in the processor's cache between the two, and until it is written."""
+
+
+def _unseen(position: int, part: memoryview) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """An open file whose bytes from ``byte_range`` are exactly the body, so that a store may read it where it needs them.
+
+    ``look`` is shown all that is read, with its position in the file, and may raise; it must see the whole range in order,
+    and again what is read again.
+    """
+
+    fileno: int
+    path: str
+    byte_range: ByteRange
+    look: Callable[[int, memoryview], None] = _unseen
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill ``buffer`` from byte ``position`` of the file on; the count is short only at the end of the file.  Blocks.
+
+        Raises:
+            LogDirError: the disk fails; no fault of the store.
+        """
+        done = 0
+        while done < len(buffer):
+            part = buffer[done : done + _SLICE_BYTES]
+            try:
+                count = os.preadv(self.fileno, [part], position + done)
+            except OSError as error:
+                raise LogDirError(path=self.path, reason=str(error.strerror)) from error
+            if count == 0:
+                break
+            self.look(position + done, part[:count])
+            done += count
+        return done
+
+
+class ObjectBody(Protocol):
+    """Bytes to be stored, in pieces.
+
+    Pieces are asked for one at a time, in their order; one may be asked for again, and then has the same bytes.  The caller
+    of :meth:`piece` owns the buffer until it asks for the next one.
+    """
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Size of all pieces together; None while a compressing transform has not seen them all."""
+
+    @property
+    def piece_count(self) -> int: ...
+
+    @property
+    def source_file(self) -> SourceFile | None:
+        """The file that is this body byte for byte, or None when it is transformed.  A store that reads it need not ask for
+        pieces."""
+
+    async def piece(self, index: int) -> Buffer:
+        """Piece ``index``, counted from 0."""
+
+    async def grant(self, wanted_bytes: int) -> int:
+        """How many of ``wanted_bytes`` the store may hand on now, to its disk or network: at least 1.
+
+        A store asks before each slice that it writes or sends, and again when it sends one again.  Here uploads are paced,
+        and here it shows that they move.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class BytesBody:
+    """A body that is in memory already: index blobs and manifests."""
+
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    @property
+    def piece_count(self) -> int:
+        return 1
+
+    @property
+    def source_file(self) -> SourceFile | None:
+        return None
+
+    async def piece(self, index: int) -> Buffer:
+        return self.data
+
+    async def grant(self, wanted_bytes: int) -> int:
+        return wanted_bytes
+
+
+class PutObject(Protocol):
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        """Store ``body`` under ``key``: durable, and visible whole or not at all, when this returns.
+
+        Overwrites (S-194), unless ``if_absent``.  Cancelled or failed, it leaves nothing under ``key`` that was not
+        there before, as far as the store can promise it.
+
+        Raises:
+            ObjectExistsError: ``if_absent`` and the key is taken.
+        """
+
+
+class FetchRange(Protocol):
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+        """Exactly ``len(byte_range)`` bytes.
+
+        Raises:
+            ObjectNotFoundError: no such object.
+            StoreError: also when the object is shorter than asked for.
+        """
+
+    async def fetch_object(self, key: str) -> bytes:
+        """A whole small object (manifest, index blob).
+
+        Raises:
+            ObjectNotFoundError: no such object.
+        """
+
+
+class HeadObject(Protocol):
+    async def head_object(self, key: str) -> StoredObject:
+        """Size, time and checksum.
+
+        Raises:
+            ObjectNotFoundError: no such object.
+        """
+
+
+class DeleteObjects(Protocol):
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        """Remove objects; those that are absent already are no error (S-071).  All are tried before it raises."""
+
+
+class ListObjects(Protocol):
+    def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        """Objects whose key begins with ``prefix`` and sorts after ``start_after``, ascending by key bytes."""
+
+
+class Store(PutObject, FetchRange, HeadObject, DeleteObjects, ListObjects, Protocol):
+    """An object store, opened and closed by the composition root."""
+
+    @property
+    def description(self) -> str:
+        """Where it is, for people: ``filesystem /srv/tier`` or ``s3://bucket/prefix``; no secrets."""
+
+    async def check_writable(self) -> None:
+        """Write, read back and remove a probe object.
+
+        Raises:
+            StoreError: naming what failed, so that a bad store is told at start and not at the first segment.
+        """

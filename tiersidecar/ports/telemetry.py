@@ -1,0 +1,303 @@
+"""Measurements: a catalogue of metrics as data, and the port that takes their values.
+
+Names are Kafka's in Prometheus form where Kafka has them (BrokerTopicMetrics, RemoteLogManager).  The metrics reference in
+docs/ is generated from :data:`CATALOGUE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric family.  A label ``partition`` makes it a per-partition series, exported only on request."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+BUILD_INFO = Metric(
+    name="tiersidecar_build_info",
+    kind="gauge",
+    help="Always 1; the labels say which build runs.",
+    labels=("version", "python"),
+)
+COPY_REQUESTS = Metric(
+    name="kafka_remote_copy_requests_total",
+    kind="counter",
+    help="Segment copies started (RemoteCopyRequestsPerSec).",
+    labels=("topic",),
+)
+COPY_ERRORS = Metric(
+    name="kafka_remote_copy_errors_total",
+    kind="counter",
+    help="Segment copies that failed (RemoteCopyErrorsPerSec).",
+    labels=("topic",),
+)
+COPY_BYTES = Metric(
+    name="kafka_remote_copy_bytes_total",
+    kind="counter",
+    help="Bytes of .log copied and finished (RemoteCopyBytesPerSec).",
+    labels=("topic",),
+)
+COPY_LAG_BYTES = Metric(
+    name="kafka_remote_copy_lag_bytes",
+    kind="gauge",
+    help="Bytes of sealed segments that are not remote yet (RemoteCopyLagBytes).",
+    labels=("topic", "partition"),
+)
+COPY_LAG_SEGMENTS = Metric(
+    name="kafka_remote_copy_lag_segments",
+    kind="gauge",
+    help="Sealed segments that are not remote yet (RemoteCopyLagSegments).",
+    labels=("topic", "partition"),
+)
+COPY_LAG_SECONDS = Metric(
+    name="tiersidecar_copy_lag_seconds",
+    kind="gauge",
+    help="Age of the oldest sealed segment that is not remote yet; 0 when there is none.",
+    labels=("topic", "partition"),
+)
+COPY_OLDEST_AGE = Metric(
+    name="tiersidecar_copy_in_flight_oldest_age_seconds",
+    kind="gauge",
+    help="Age of the oldest segment copy in flight; 0 when there is none.",
+)
+BACKFILL_PARTITIONS = Metric(
+    name="tiersidecar_copy_backfill_partitions",
+    kind="gauge",
+    help="Partitions that catch up with a backlog of more sealed segments than copy.backfill.segments.",
+)
+BACKFILL_BYTES = Metric(
+    name="tiersidecar_copy_backfill_remaining_bytes",
+    kind="gauge",
+    help="Bytes that partitions in backfill have yet to copy.",
+)
+BACKFILL_ETA = Metric(
+    name="tiersidecar_copy_backfill_eta_seconds",
+    kind="gauge",
+    help="Time until the backfill is done, at the rate of the last ten minutes; NaN while there is no rate yet.",
+)
+REBUILT_ARTEFACTS = Metric(
+    name="tiersidecar_rebuilt_artefacts_total",
+    kind="counter",
+    help="Indexes and producer snapshots of copied segments that were missing or damaged and made from the batches.",
+    labels=("topic", "artefact"),
+)
+DELETE_REQUESTS = Metric(
+    name="kafka_remote_delete_requests_total",
+    kind="counter",
+    help="Deletions of remote segments begun (RemoteDeleteRequestsPerSec).",
+    labels=("topic",),
+)
+DELETE_ERRORS = Metric(
+    name="kafka_remote_delete_errors_total",
+    kind="counter",
+    help="Deletions of remote segments that failed (RemoteDeleteErrorsPerSec).",
+    labels=("topic",),
+)
+DELETE_LAG_BYTES = Metric(
+    name="kafka_remote_delete_lag_bytes",
+    kind="gauge",
+    help="Bytes of remote segments that are to go and have not gone (RemoteDeleteLagBytes).",
+    labels=("topic", "partition"),
+)
+DELETE_LAG_SEGMENTS = Metric(
+    name="kafka_remote_delete_lag_segments",
+    kind="gauge",
+    help="Remote segments that are to go and have not gone (RemoteDeleteLagSegments).",
+    labels=("topic", "partition"),
+)
+EXPIRY_STOPPED = Metric(
+    name="tiersidecar_expiry_stopped",
+    kind="gauge",
+    help="1 for a partition of which nothing expires, because clock, retention, metadata or history look wrong.",
+    labels=("topic", "partition"),
+)
+FUTURE_SEGMENTS = Metric(
+    name="tiersidecar_future_segments",
+    kind="gauge",
+    help="Remote segments with records later than now: they expire by the time of their copy.",
+    labels=("topic", "partition"),
+)
+LOG_START_UNEXPLAINED = Metric(
+    name="tiersidecar_log_start_unexplained",
+    kind="gauge",
+    help="1 while the broker's log start is above all that the sidecars trimmed: something else deletes local data.",
+    labels=("topic", "partition"),
+)
+TRIMMED_BYTES = Metric(
+    name="tiersidecar_trimmed_bytes_total",
+    kind="counter",
+    help="Bytes of local segments given up to DeleteRecords after they were read back.",
+    labels=("topic",),
+)
+TRIM_REFUSALS = Metric(
+    name="tiersidecar_trim_refusals_total",
+    kind="counter",
+    help="Trims that were due but withheld by a check.",
+    labels=("topic", "reason"),
+)
+REMOTE_LOG_SIZE = Metric(
+    name="kafka_remote_log_size_bytes",
+    kind="gauge",
+    help="Bytes of finished remote segments (RemoteLogSizeBytes).",
+    labels=("topic", "partition"),
+)
+REMOTE_SEGMENTS = Metric(
+    name="kafka_remote_log_metadata_count",
+    kind="gauge",
+    help="Remote segments known (RemoteLogMetadataCount).",
+    labels=("topic", "partition"),
+)
+HALTED_PARTITIONS = Metric(
+    name="tiersidecar_halted_partitions",
+    kind="gauge",
+    help="Partitions parked with an error.",
+    labels=("topic", "partition"),
+)
+UNSAFE_TOPICS = Metric(
+    name="tiersidecar_unsafe_topics",
+    kind="gauge",
+    help="1 for a tiered topic whose broker settings do not fit its mode: nothing is trimmed.",
+    labels=("topic",),
+)
+LOG_DIR_FAULTS = Metric(
+    name="tiersidecar_log_dir_faults",
+    kind="gauge",
+    help="1 for a log dir or partition directory that cannot be read.",
+    labels=("directory",),
+)
+FETCH_REQUESTS = Metric(
+    name="kafka_remote_fetch_requests_total",
+    kind="counter",
+    help="Remote reads started (RemoteFetchRequestsPerSec).",
+    labels=("topic",),
+)
+FETCH_ERRORS = Metric(
+    name="kafka_remote_fetch_errors_total",
+    kind="counter",
+    help="Remote reads that failed (RemoteFetchErrorsPerSec).",
+    labels=("topic",),
+)
+FETCH_BYTES = Metric(
+    name="kafka_remote_fetch_bytes_total",
+    kind="counter",
+    help="Bytes returned from remote segments (RemoteFetchBytesPerSec).",
+    labels=("topic",),
+)
+READ_REQUESTED_BYTES = Metric(
+    name="tiersidecar_read_requested_bytes_total", kind="counter", help="Bytes that readers asked for at most."
+)
+READ_STORE_BYTES = Metric(
+    name="tiersidecar_read_store_bytes_total",
+    kind="counter",
+    help="Bytes of chunks and indexes fetched from the store.",
+)
+READ_CACHE_BYTES = Metric(
+    name="tiersidecar_read_cache_bytes_total",
+    kind="counter",
+    help="Bytes of chunks served from a cache.",
+    labels=("tier",),
+)
+STORE_OPERATIONS = Metric(
+    name="tiersidecar_store_operations_total",
+    kind="counter",
+    help="Requests to the object store.",
+    labels=("verb", "outcome"),
+)
+STORE_BYTES = Metric(
+    name="tiersidecar_store_bytes_total", kind="counter", help="Bytes to and from the object store.", labels=("verb",)
+)
+METADATA_EVENTS = Metric(
+    name="tiersidecar_metadata_events_total",
+    kind="counter",
+    help="Metadata events applied, and those dropped.",
+    labels=("outcome",),
+)
+METADATA_READY = Metric(
+    name="tiersidecar_metadata_ready",
+    kind="gauge",
+    help="1 once the metadata of every assigned partition has been replayed.",
+)
+PINS_BYTES = Metric(
+    name="tiersidecar_pins_bytes",
+    kind="gauge",
+    help="Bytes of .log that only pins keep on the disk: the broker has deleted its own files.",
+    labels=("log_dir",),
+)
+PINS_SEGMENTS = Metric(
+    name="tiersidecar_pins_segments",
+    kind="gauge",
+    help="Pinned segments, whether the broker still has its own files or not.",
+    labels=("log_dir",),
+)
+PINS_ROOM_BYTES = Metric(
+    name="tiersidecar_pins_room_bytes",
+    kind="gauge",
+    help="Bytes that pins may still come to keep before pins.max.bytes or disk.reserve makes the oldest go.",
+    labels=("log_dir",),
+)
+PINS_DROPPED = Metric(
+    name="tiersidecar_pins_dropped_total",
+    kind="counter",
+    help="Pins dropped. The reasons pins_max_bytes and disk_reserve mean lost data.",
+    labels=("reason",),
+)
+PINS_UNAVAILABLE = Metric(
+    name="tiersidecar_pins_unavailable",
+    kind="gauge",
+    help="1 for a log dir in which no hard links can be made, so that nothing is pinned.",
+    labels=("log_dir",),
+)
+READ_POOL_BUSY = Metric(name="tiersidecar_reader_pool_busy", kind="gauge", help="Remote reads running.")
+
+LEADER_GAUGES = (
+    COPY_LAG_BYTES,
+    COPY_LAG_SECONDS,
+    COPY_LAG_SEGMENTS,
+    DELETE_LAG_BYTES,
+    DELETE_LAG_SEGMENTS,
+    EXPIRY_STOPPED,
+    FUTURE_SEGMENTS,
+    LOG_START_UNEXPLAINED,
+    REMOTE_LOG_SIZE,
+    REMOTE_SEGMENTS,
+)
+"""What only a partition's leader says of it: forgotten when it leads no more (T-30)."""
+
+CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+
+
+class Telemetry(Protocol):
+    def count(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+        """Add to a counter."""
+
+    def gauge(self, metric: Metric, value: float, **labels: str) -> None:
+        """Set a gauge."""
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Add an observation to a histogram."""
+
+    def forget(self, metric: Metric, **labels: str) -> None:
+        """Drop one labelled series: the partition or topic is no longer ours (U18)."""
+
+
+class NoTelemetry:
+    """Takes everything and keeps nothing."""
+
+    def count(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+        return None
+
+    def gauge(self, metric: Metric, value: float, **labels: str) -> None:
+        return None
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        return None
+
+    def forget(self, metric: Metric, **labels: str) -> None:
+        return None
