@@ -1,0 +1,81 @@
+"""The reader pool: 10 run, 100 wait, the rest are shed at once (S-138, S-140; T-58)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.manual_clock import settle
+from tiersidecar.domain.errors import QuotaExceededError
+from tiersidecar.reading.admission import ReaderPool
+
+
+class Quota:
+    def __init__(self, throttle: float) -> None:
+        self.throttle = throttle
+
+    def throttle_s(self) -> float:
+        return self.throttle
+
+    def record(self, size_bytes: int) -> None:
+        return None
+
+
+async def hold(pool: ReaderPool, gate: asyncio.Event, running: list[int]) -> None:
+    async with pool.admit():
+        running.append(1)
+        await gate.wait()
+        running.pop()
+
+
+async def test_as_many_run_and_wait_as_may_and_the_next_is_turned_away_without_waiting() -> None:
+    pool, gate, running = ReaderPool(running=2, waiting=3), asyncio.Event(), list[int]()
+    reads = [asyncio.create_task(hold(pool, gate, running)) for _ in range(5)]
+    await settle()
+    assert len(running) == 2
+    with pytest.raises(QuotaExceededError, match="pool"):
+        async with pool.admit():
+            pytest.fail("it was let in")
+    gate.set()
+    await asyncio.gather(*reads)
+    async with pool.admit():
+        pass
+
+
+async def test_one_that_stops_waiting_frees_its_place_in_the_queue() -> None:
+    pool, gate, running = ReaderPool(running=1, waiting=1), asyncio.Event(), list[int]()
+    first = asyncio.create_task(hold(pool, gate, running))
+    second = asyncio.create_task(hold(pool, gate, running))
+    await settle()
+    second.cancel()
+    await settle()
+    third = asyncio.create_task(hold(pool, gate, running))
+    await settle()
+    gate.set()
+    await asyncio.gather(first, third)
+
+
+async def test_the_next_step_of_an_admitted_read_waits_and_is_not_shed() -> None:
+    pool, gate, running = ReaderPool(running=1, waiting=0), asyncio.Event(), list[int]()
+    first = asyncio.create_task(hold(pool, gate, running))
+    await settle()
+
+    async def step() -> str:
+        async with pool.resume():
+            return "read"
+
+    second = asyncio.create_task(step())
+    await settle()
+    assert not second.done()
+    gate.set()
+    assert await second == "read"
+    await first
+
+
+async def test_a_used_up_quota_sheds_although_places_are_free() -> None:
+    pool = ReaderPool(quota=Quota(0.25))
+    with pytest.raises(QuotaExceededError) as error:
+        async with pool.admit():
+            pytest.fail("it was let in")
+    assert error.value.retry_after_ms == 251

@@ -1,0 +1,202 @@
+"""Index files and chunks on disk: Kafka's names and rules, and nothing damaged is ever served (S-121 to S-131; U22, U23)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.faulty_store import FaultyStore, flip_bit
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.local_batches import batches_between
+from tests.support.manual_clock import ManualClock
+from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.reading.chunk_files_cache import open_chunk_files_cache
+from tiersidecar.reading.disk_cache import DiskCacheSettings
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.index_files_cache import IndexFilesCache, open_index_files_cache
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.read_path import ReadSettings
+
+
+class Setting:
+    """The index files cache over the plugin's transactions topic, and a count of what the store was asked."""
+
+    def __init__(self, run: RemoteRun, directory: Path) -> None:
+        self.run, self.directory, self.clock = run, directory, ManualClock()
+        self.store = FaultyStore(run.store)
+        self.segments = segments_of(run, run.partition("transactions-0"))
+
+    @asynccontextmanager
+    async def opened(self, max_bytes: int = 1 << 30, ttl_ms: int = 900_000) -> AsyncIterator[IndexFilesCache]:
+        manifests = ManifestCache(store=self.store, blocking=InlineBlocking())
+        inner = IndexBlobReader(store=self.store, blocking=InlineBlocking(), manifests=manifests)
+        settings = DiskCacheSettings(directory=str(self.directory), max_bytes=max_bytes, ttl_ms=ttl_ms)
+        async with open_index_files_cache(inner, settings, blocking=InlineBlocking(), clock=self.clock) as cache:
+            yield cache
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.directory.iterdir()}
+
+    def fetches(self) -> int:
+        return len([key for key, _ in self.store.fetched if key.endswith(".indexes")])
+
+
+@pytest.fixture
+async def setting(tmp_path: Path) -> Setting:
+    return Setting(await load_run("plain"), tmp_path / "remote-log-index-cache")
+
+
+def files_of(segment: RemoteLogSegmentMetadata) -> set[str]:
+    stem = f"{segment.start_offset}_{format_uuid(segment.remote_log_segment_id.uuid)}"
+    return {f"{stem}.index", f"{stem}.timeindex", f"{stem}.txnindex", f"{stem}.crc32c"}
+
+
+async def test_files_have_kafkas_names_and_the_brokers_bytes(setting: Setting) -> None:
+    """S-121."""
+    async with setting.opened() as cache:
+        files = await cache.read_index_files(setting.segments[1])
+        assert setting.names() == files_of(setting.segments[1])
+        assert await cache.read_index_files(setting.segments[1]) == files
+        fetched = setting.fetches()
+        await cache.read_index_files(setting.segments[1])
+        assert setting.fetches() == fetched
+
+
+async def test_a_missing_transaction_index_is_an_empty_file(tmp_path: Path) -> None:
+    """S-128."""
+    run = await load_run("plain")
+    setting = Setting(run, tmp_path / "cache")
+    segment = segments_of(run, run.partition("plain-0"))[0]
+    async with setting.opened() as cache:
+        assert (await cache.read_index_files(segment)).transaction_index == b""
+        assert setting.names() == files_of(segment)
+
+
+async def test_a_restart_takes_over_whole_sets_and_removes_the_rest(setting: Setting) -> None:
+    """S-129."""
+    async with setting.opened() as cache:
+        for segment in setting.segments[:2]:
+            await cache.read_index_files(segment)
+    incomplete = sorted(files_of(setting.segments[1]))[2]
+    (setting.directory / incomplete).unlink()
+    for stray in ("7_abc.index.tmp", "9_def.index.deleted", "notes.txt"):
+        (setting.directory / stray).write_bytes(b"x")
+    before = setting.fetches()
+    async with setting.opened() as cache:
+        await cache.read_index_files(setting.segments[0])
+        assert setting.fetches() == before
+        await cache.read_index_files(setting.segments[1])
+        assert setting.fetches() > before
+        await setting.clock.advance(60)
+        assert setting.names() == files_of(setting.segments[0]) | files_of(setting.segments[1])
+
+
+async def test_over_its_bound_it_drops_what_was_not_used_longest_and_removes_it_after_the_delay(
+    setting: Setting,
+) -> None:
+    """S-124, S-130: first renamed, so that whoever has it open reads on."""
+    async with setting.opened() as cache:
+        sizes = [(await cache.read_index_files(segment)).size_bytes for segment in setting.segments[:3]]
+        await cache.read_index_files(setting.segments[0])
+        await cache.resize(sizes[0] + sizes[2] + 2 * 4)
+        dropped = files_of(setting.segments[1])
+        assert setting.names() & dropped == set()
+        assert {f"{name}.deleted" for name in dropped} <= setting.names()
+        await setting.clock.advance(16)
+        assert setting.names() == files_of(setting.segments[0]) | files_of(setting.segments[2])
+
+
+async def test_what_is_idle_for_too_long_goes(setting: Setting) -> None:
+    """S-125: and -1 keeps it for ever."""
+    async with setting.opened() as cache:
+        await cache.read_index_files(setting.segments[0])
+        await setting.clock.advance(600)
+        await cache.read_index_files(setting.segments[1])
+        await setting.clock.advance(600)
+        assert setting.names() == files_of(setting.segments[1])
+    async with setting.opened(ttl_ms=-1) as cache:
+        await setting.clock.advance(100_000)
+        assert setting.names() == files_of(setting.segments[1])
+
+
+async def test_damaged_files_are_fetched_anew(setting: Setting) -> None:
+    """U23: torn, cut, missing or nonsense."""
+    segment = setting.segments[0]
+    async with setting.opened() as files:
+        good = await RemoteIndexCache(files, blocking=InlineBlocking()).indexes(segment)
+        for name in sorted(files_of(segment)):
+            path = setting.directory / name
+            whole = path.read_bytes()
+            flipped = [flip_bit(whole, bit) for bit in range(0, len(whole) * 8, 5)]
+            for damaged in (b"", whole[:-1], whole + b"\1", None, *flipped):
+                path.unlink()
+                if damaged is not None:
+                    path.write_bytes(damaged)
+                assert await RemoteIndexCache(files, blocking=InlineBlocking()).indexes(segment) == good
+                assert path.read_bytes() == whole
+
+
+async def test_a_disk_that_takes_nothing_is_no_error_of_the_readers(setting: Setting) -> None:
+    async with setting.opened() as cache:
+        setting.directory.rmdir()
+        setting.directory.write_bytes(b"in the way")
+        assert (await cache.read_index_files(setting.segments[0])).offset_index
+
+
+async def test_chunks_outlive_the_process_and_are_checked_when_read(tmp_path: Path) -> None:
+    run = await load_run("encrypted")
+    partition = run.partition("plain-0")
+    store, settings = FaultyStore(run.store), DiskCacheSettings(directory=str(tmp_path / "chunks"), ttl_ms=-1)
+
+    async def read_all() -> bytes:
+        async with (
+            open_chunk_files_cache(settings, blocking=InlineBlocking(), clock=ManualClock()) as layer,
+            open_run(run, store=store, chunk_layers=[layer]) as path,
+        ):
+            fetched = await path.reader.read_batches(partition, 0, max_bytes=1 << 20)
+            return b"".join(bytes(one.buffer) for one in fetched.slices)
+
+    expected = batches_between("plain-0", 0, 245)
+    assert await read_all() == expected
+    first = len(store.log_fetches())
+    assert await read_all() == expected
+    assert len(store.log_fetches()) == first, "all chunks came from the disk"
+    for number, path in enumerate(sorted((tmp_path / "chunks").iterdir())):
+        path.write_bytes(flip_bit(path.read_bytes(), 997 * number + 3))
+    assert await read_all() == expected
+    assert len(store.log_fetches()) == 2 * first, "none of the damaged ones did"
+
+
+async def test_a_damaged_chunk_never_leaves_the_disk(tmp_path: Path) -> None:
+    """Not even to be found out by the checks of the batches in it."""
+    run = await load_run("plain")
+    settings = DiskCacheSettings(directory=str(tmp_path), ttl_ms=-1)
+    async with (
+        open_chunk_files_cache(settings, blocking=InlineBlocking(), clock=ManualClock()) as layer,
+        open_run(run, chunk_layers=[layer], settings=ReadSettings(chunk_cache_bytes=0)) as path,
+    ):
+        segment = await path.manifests.open(segments_of(run, run.partition("plain-0"))[0])
+        whole = await path.chunks.get_chunk(segment, 0)
+        (file,) = tmp_path.iterdir()
+        for bit in range(0, len(whole) * 8, 997):
+            file.write_bytes(flip_bit(file.read_bytes(), bit))
+            assert await path.chunks.get_chunk(segment, 0) == whole
+
+
+async def test_chunks_on_disk_are_bounded(tmp_path: Path) -> None:
+    run = await load_run("plain")
+    settings = DiskCacheSettings(directory=str(tmp_path), max_bytes=40_000, ttl_ms=-1)
+    clock = ManualClock()
+    async with (
+        open_chunk_files_cache(settings, blocking=InlineBlocking(), clock=clock) as layer,
+        open_run(run, chunk_layers=[layer]) as path,
+    ):
+        await path.reader.read_batches(run.partition("plain-0"), 0, max_bytes=1 << 20)
+        await clock.advance(60)
+        assert 0 < sum(path.stat().st_size for path in tmp_path.iterdir()) <= 40_000

@@ -1,0 +1,212 @@
+"""Reads along histories that no fixture has: gaps of compaction, overlaps, deposed leaders, many chunks (T-48 to T-54)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from tests.support.faulty_store import FaultyStore, flip_bit
+from tests.support.local_batches import LocalBatch, batches_between, local_batches
+from tests.support.remote_builder import RemoteBuilder, SegmentSource
+from tests.support.remote_runs import load_run, open_run
+from tests.unit.reading.test_lineage import FixedLog
+from tests.unit.reading.test_remote_log_reader import records_of, whole
+from tiersidecar.domain.errors import CorruptDataError, OffsetOutOfRangeError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.reading.read_path import ReadPath, ReadSettings
+
+BATCHES = local_batches("plain-0")
+EPOCHS = local_batches("epochs-0")
+
+
+def between(start: int, stop: int, batches: tuple[LocalBatch, ...] = BATCHES) -> list[LocalBatch]:
+    return [batch for batch in batches if start <= batch.header.base_offset < stop]
+
+
+def source(start: int, stop: int, epochs: Mapping[int, int] | None = None, **changes: object) -> SegmentSource:
+    """Offsets ``start`` up to ``stop`` of plain-0 as one segment."""
+    made = SegmentSource(
+        batches=between(start, stop), start_offset=start, end_offset=stop - 1, epochs=dict(epochs or {0: 0})
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+async def streamed(path: ReadPath, builder: RemoteBuilder, offset: int) -> bytes:
+    async with aclosing(path.reader.stream_batches(builder.partition, offset)) as parts:
+        return b"".join([bytes(part.batches.buffer) async for part in parts])
+
+
+@pytest.mark.parametrize("chunk_size", [300, 1024, 4096, 1 << 20])
+@pytest.mark.parametrize("transform", ["plain", "compressed", "encrypted", "both"])
+@pytest.mark.parametrize("index_interval", [100, 5000])
+async def test_chunks_of_any_size_and_transform_give_the_batches_from_every_offset(
+    chunk_size: int, transform: str, index_interval: int
+) -> None:
+    builder = RemoteBuilder(
+        chunk_size=chunk_size,
+        compression=transform in {"compressed", "both"},
+        encrypted=transform in {"encrypted", "both"},
+        index_interval=index_interval,
+    )
+    for start, stop in ((0, 70), (70, 105), (105, 245)):
+        await builder.add(source(start, stop))
+    async with open_run(builder.run, settings=ReadSettings(chunk_cache_bytes=3 * chunk_size)) as path:
+        for offset in range(0, 245, 11):
+            assert await streamed(path, builder, offset) == batches_between("plain-0", offset, 245)
+
+
+async def test_a_segment_that_compaction_emptied_from_the_offset_on_is_passed_over() -> None:
+    """T-54, S-145."""
+    builder = RemoteBuilder()
+    await builder.add(source(0, 35, batches=between(0, 20)))
+    await builder.add(source(35, 70, batches=[]))
+    await builder.add(source(70, 105, batches=between(80, 105)))
+    async with open_run(builder.run) as path:
+        fetched = await path.reader.read_batches(builder.partition, 25, max_bytes=100)
+        assert [one.base_offset for one in fetched.slices] == [80]
+        assert await streamed(path, builder, 40) == batches_between("plain-0", 80, 105)
+
+
+async def test_where_nothing_is_left_from_the_offset_on_the_answer_is_empty() -> None:
+    """T-52: not an error; for read_committed the aborted list is there, and empty."""
+    builder = RemoteBuilder()
+    await builder.add(source(0, 35, batches=between(0, 20)))
+    async with open_run(builder.run) as path:
+        fetched = await path.reader.read_batches(builder.partition, 25, max_bytes=100, read_committed=True)
+        assert (fetched.slices, fetched.next_offset, fetched.aborted_transactions) == ((), 25, ())
+
+
+async def test_segments_that_overlap_give_each_batch_once() -> None:
+    """Replicas roll differently, so that a new leader's first segment may overlap the old one's last."""
+    builder = RemoteBuilder()
+    for start, stop in ((0, 50), (35, 90), (80, 130), (100, 245)):
+        await builder.add(source(start, stop))
+    async with open_run(builder.run) as path:
+        for offset in (0, 34, 49, 50, 89, 129, 130, 244):
+            assert await streamed(path, builder, offset) == batches_between("plain-0", offset, 245)
+
+
+async def test_a_deposed_leaders_segment_is_read_only_as_far_as_it_is_history() -> None:
+    """Epoch 1 went on to 99 on the old leader; the new one began epoch 2 at 70."""
+    builder = RemoteBuilder()
+    history = {0: 0, 2: 35, 4: 70, 6: 105}
+    await builder.add(
+        SegmentSource(batches=between(0, 40, EPOCHS), start_offset=0, end_offset=39, epochs=history_below(history, 40))
+    )
+    divergent = [with_epoch(batch, 2) for batch in between(40, 100, EPOCHS)]
+    await builder.add(SegmentSource(batches=divergent, start_offset=40, end_offset=99, epochs={0: 0, 2: 35}))
+    await builder.add(SegmentSource(batches=between(60, 140, EPOCHS), start_offset=60, end_offset=139, epochs=history))
+    async with open_run(builder.run) as path:
+        for offset in range(0, 140, 7):
+            assert await streamed(path, builder, offset) == batches_between("epochs-0", offset, 140)
+
+
+def history_below(history: Mapping[int, int], stop: int) -> dict[int, int]:
+    return {epoch: start for epoch, start in history.items() if start < stop}
+
+
+def with_epoch(batch: LocalBatch, epoch: int) -> LocalBatch:
+    """The leader epoch is outside of the checksum."""
+    data = batch.data[:12] + epoch.to_bytes(4, "big") + batch.data[16:]
+    return LocalBatch(replace(batch.header, partition_leader_epoch=epoch), data)  # type: ignore[arg-type]
+
+
+async def test_a_gap_between_remote_segments_is_out_of_range() -> None:
+    builder = RemoteBuilder()
+    await builder.add(source(0, 35))
+    await builder.add(source(70, 105))
+    async with open_run(builder.run) as path:
+        with pytest.raises(OffsetOutOfRangeError):
+            await path.reader.read_batches(builder.partition, 50, max_bytes=100)
+        assert await streamed(path, builder, 70) == batches_between("plain-0", 70, 105)
+
+
+FIRST_MS = 1_700_000_000_000
+
+
+async def test_a_timestamp_finds_the_first_record_that_is_not_earlier() -> None:
+    """T-48."""
+    builder = RemoteBuilder()
+    await builder.add(source(0, 35))
+    await builder.add(source(35, 70))
+    async with open_run(builder.run) as path:
+        for offset in range(70):
+            exact = await path.timestamps.find(builder.partition, FIRST_MS + offset * 1000)
+            assert exact is not None
+            assert (exact.offset, exact.timestamp_ms, exact.leader_epoch) == (offset, FIRST_MS + offset * 1000, 0)
+            earlier = await path.timestamps.find(builder.partition, FIRST_MS + offset * 1000 - 999)
+            assert earlier is not None
+            assert earlier.offset == offset
+        assert await path.timestamps.find(builder.partition, FIRST_MS + 69_001) is None
+
+
+async def test_a_timestamp_finds_nothing_below_the_remote_log_start() -> None:
+    builder = RemoteBuilder()
+    await builder.add(source(0, 35))
+    builder.run.log_starts.offsets[builder.partition] = 12
+    async with open_run(builder.run) as path:
+        found = await path.timestamps.find(builder.partition, FIRST_MS)
+        assert found is not None
+        assert found.offset == 12
+
+
+async def test_a_timestamp_finds_nothing_in_segments_outside_the_lineage() -> None:
+    """T-49."""
+    builder = RemoteBuilder()
+    await builder.add(source(0, 35))
+    async with open_run(builder.run, live=FixedLog({3: 0}, log_end_offset=100)) as path:
+        assert await path.timestamps.find(builder.partition, FIRST_MS) is None
+
+
+@pytest.mark.parametrize(
+    "state", [RemoteLogSegmentState.COPY_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_STARTED]
+)
+async def test_a_timestamp_finds_nothing_in_segments_that_are_not_finished(state: RemoteLogSegmentState) -> None:
+    """T-50."""
+    builder = RemoteBuilder()
+    await builder.add(source(0, 35, state=state))
+    async with open_run(builder.run, live=FixedLog({0: 0}, log_end_offset=100)) as path:
+        assert await path.timestamps.find(builder.partition, FIRST_MS) is None
+        assert await path.timestamps.find_latest(builder.partition) is None
+
+
+@pytest.mark.parametrize("topic", ["logappend-0", "compressed-0", "transactions-0", "fine-index-0"])
+async def test_every_timestamp_of_a_real_topic_finds_the_first_such_record(topic: str) -> None:
+    run = await load_run("plain")
+    partition = run.partition(topic)
+    async with open_run(run) as path:
+        bounds = await path.reader.bounds(partition)
+        records = records_of(batches_between(topic, bounds.start, bounds.end))
+        for wanted in {record.timestamp_ms for record in records}:
+            first = next(one for one in records if one.timestamp_ms >= wanted)
+            found = await path.timestamps.find(partition, wanted)
+            assert found is not None
+            assert (found.offset, found.timestamp_ms) == (first.offset, first.timestamp_ms)
+        latest = max(record.timestamp_ms for record in records)
+        found = await path.timestamps.find_latest(partition)
+        assert found is not None
+        assert found.offset == next(one.offset for one in records if one.timestamp_ms == latest)
+
+
+async def test_no_flipped_bit_of_an_offset_index_leaves_batches_out() -> None:
+    """The index has no checksum: an entry that leads too far must be noticed where it leads to (U23)."""
+    builder = RemoteBuilder(index_interval=1000)
+    await builder.add(source(0, 70))
+    for bit in range(8 * 8 * 4):
+
+        def damage(key: str, byte_range: ByteRange | None, data: bytes, bit: int = bit) -> bytes:
+            # Whole entries lie at the front of the blob.
+            return flip_bit(data, bit) if key.endswith(".indexes") and byte_range and byte_range.start == 0 else data
+
+        async with open_run(builder.run, store=FaultyStore(builder.run.store, damage)) as path:
+            for offset in range(0, 50, 6):
+                try:
+                    found = await path.reader.read_batches(builder.partition, offset, max_bytes=6000)
+                except CorruptDataError:
+                    continue
+                assert whole(found) == batches_between("plain-0", offset, found.next_offset), f"bit {bit} from {offset}"
+                assert found.next_offset > offset

@@ -1,0 +1,276 @@
+"""Our lineage: the epoch blob of the last finished segment that agrees with the live file, then that (DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.metadata_events import FINISHED, ORDERS, added, updated
+from tests.support.remote_runs import load_run, open_run
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.lineage import LineageKeeper, agrees
+
+Epochs = dict[int, int]
+
+
+def entries(epochs: Mapping[int, int]) -> tuple[EpochEntry, ...]:
+    return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in sorted(epochs.items()))
+
+
+class FixedLog:
+    """``reading.lineage.LiveLog``, as a test sets it."""
+
+    def __init__(self, epochs: Mapping[int, int], log_end_offset: int | None = None) -> None:
+        self.epochs, self.end = epochs, log_end_offset
+        self.pinned: Mapping[int, int] = {}
+
+    def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        return entries(self.epochs)
+
+    def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        return entries(self.pinned)
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
+        return None if self.end is None else Offset(self.end)
+
+
+class Blobs:
+    """``ports.metadata_log.ReadEpochs``: a blob per segment, by its start offset and last epoch."""
+
+    def __init__(self) -> None:
+        self.blobs: dict[object, tuple[EpochEntry, ...]] = {}
+        self.reads: list[int] = []
+
+    async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
+        self.reads.append(metadata.start_offset)
+        return self.blobs[metadata.remote_log_segment_id]
+
+
+class Setting:
+    """A partition with remote segments and a live file."""
+
+    def __init__(self, live: Epochs, *, log_end_offset: int | None = None) -> None:
+        self.metadata, self.blobs, self.clock = MemoryMetadataLog(), Blobs(), ManualClock()
+        self.live = FixedLog(live, log_end_offset)
+        self.keeper = LineageKeeper(metadata=self.metadata, epochs=self.blobs, live=self.live, clock=self.clock)
+
+    async def segment(self, number: int, start: int, end: int, blob: Epochs) -> None:
+        """A finished segment whose own epochs follow from its blob."""
+        await self.metadata.assign([ORDERS])
+        own = Lineage.of(sorted(blob.items())).entries_in_range(start, end + 1)
+        event = added(number, start, end, {entry.epoch: entry.start_offset for entry in own})
+        self.blobs.blobs[event.remote_log_segment_id] = entries(blob)
+        await self.metadata.publish(event)
+        await self.metadata.publish(updated(number, FINISHED))
+
+    async def lineage(self) -> Epochs:
+        return dict((await self.keeper.lineage(ORDERS)).entries)
+
+
+@pytest.mark.parametrize(
+    ("live", "segments", "expected"),
+    [
+        pytest.param(
+            {6: 130},
+            [(0, 99, {0: 0, 2: 35, 4: 70}), (100, 119, {0: 0, 2: 35, 4: 70, 6: 105})],
+            {0: 0, 2: 35, 4: 70, 6: 105},
+            id="a trimmed live file: epochs below its log start come from the blob, and the true start of its first",
+        ),
+        pytest.param(
+            {8: 200},
+            [(0, 99, {0: 0, 2: 35, 4: 70})],
+            {0: 0, 2: 35, 4: 70, 8: 200},
+            id="a live file that begins in a later epoch than the last blob's",
+        ),
+        pytest.param(
+            {0: 0, 2: 50},
+            [(0, 59, {0: 0, 1: 40})],
+            {0: 0, 2: 50},
+            id="an unclean election: the divergent epoch is in no union",
+        ),
+        pytest.param(
+            {2: 50},
+            [(0, 39, {0: 0}), (40, 79, {0: 0, 1: 45})],
+            {0: 0, 1: 45, 2: 50},
+            id="epochs below the live file's first that no one contradicts are its past",
+        ),
+        pytest.param(
+            {4: 70, 6: 105},
+            [(70, 89, {0: 0, 2: 35, 4: 70}), (80, 119, {0: 0, 2: 35, 3: 60})],
+            {0: 0, 2: 35, 4: 70, 6: 105},
+            id="a deposed leader's segment ends higher: the last epoch counts, not the end",
+        ),
+        pytest.param(
+            {4: 70, 6: 105},
+            [(0, 69, {0: 0, 2: 35}), (70, 129, {0: 0, 2: 35, 4: 70, 5: 90})],
+            {0: 0, 2: 35, 4: 70, 6: 105},
+            id="a blob with an epoch that the live file does not have is passed over for an older one",
+        ),
+        pytest.param(
+            {4: 70, 6: 105},
+            [(0, 89, {0: 0, 2: 35, 4: 70}), (95, 129, {0: 0, 3: 30, 5: 90})],
+            {0: 0, 2: 35, 4: 70, 6: 105},
+            id="a blob of another history, which the segment's own one epoch does not show",
+        ),
+        pytest.param({0: 0, 3: 10}, [], {0: 0, 3: 10}, id="nothing remote yet: the live file"),
+        pytest.param(
+            {},
+            [(0, 99, {0: 0, 2: 35, 4: 70}), (100, 119, {0: 0, 2: 35, 4: 70, 6: 105})],
+            {0: 0, 2: 35, 4: 70, 6: 105},
+            id="no log dir in this process: the last blob alone",
+        ),
+        pytest.param(
+            {},
+            [(70, 89, {0: 0, 4: 70}), (60, 119, {0: 0, 3: 60})],
+            {0: 0, 4: 70},
+            id="no log dir, and a deposed leader's segment",
+        ),
+    ],
+)
+async def test_lineages(live: Epochs, segments: list[tuple[int, int, Epochs]], expected: Epochs) -> None:
+    setting = Setting(live)
+    await setting.metadata.assign([ORDERS])
+    for number, (start, end, blob) in enumerate(segments):
+        await setting.segment(number, start, end, blob)
+    assert await setting.lineage() == expected
+
+
+async def test_a_live_file_that_is_trimmed_later_costs_no_second_blob() -> None:
+    setting = Setting({0: 0, 2: 35})
+    await setting.segment(1, 0, 49, {0: 0, 2: 35})
+    assert await setting.lineage() == {0: 0, 2: 35}
+    setting.live.epochs = {2: 60, 4: 80}
+    assert await setting.lineage() == {0: 0, 2: 35, 4: 80}
+    assert setting.blobs.reads == [0]
+
+
+async def test_where_the_live_file_no_longer_meets_what_was_known_the_blobs_are_asked_again() -> None:
+    setting = Setting({0: 0})
+    await setting.segment(1, 0, 49, {0: 0})
+    assert await setting.lineage() == {0: 0}
+    await setting.segment(2, 50, 99, {0: 0, 2: 60, 4: 80})
+    setting.live.epochs = {6: 150}
+    assert await setting.lineage() == {0: 0, 2: 60, 4: 80, 6: 150}
+
+
+async def test_without_a_live_file_new_segments_count_after_a_while_and_at_once_when_refreshed() -> None:
+    setting = Setting({})
+    await setting.segment(1, 0, 49, {0: 0})
+    assert await setting.lineage() == {0: 0}
+    await setting.segment(2, 50, 99, {0: 0, 5: 70})
+    assert await setting.lineage() == {0: 0}
+    await setting.clock.advance(31)
+    assert await setting.lineage() == {0: 0, 5: 70}
+    await setting.segment(3, 100, 149, {0: 0, 5: 70, 7: 120})
+    assert (await setting.keeper.refresh(ORDERS)).latest_epoch == 7
+    assert (await setting.lineage())[7] == 120
+
+
+async def test_the_log_end_is_the_brokers_where_it_is_known_else_the_remote_end() -> None:
+    setting = Setting({0: 0}, log_end_offset=500)
+    await setting.segment(1, 0, 49, {0: 0})
+    assert setting.keeper.log_end_offset(ORDERS) == 500
+    setting.live.end = None
+    assert setting.keeper.log_end_offset(ORDERS) == 50
+
+
+@pytest.mark.parametrize(
+    ("live", "pinned", "segments", "expected"),
+    [
+        pytest.param(
+            {4: 182},
+            {0: 0, 2: 80},
+            [(0, 163, {0: 0, 2: 80}), (164, 181, {0: 0, 2: 80, 4: 171})],
+            {0: 0, 2: 80, 4: 171},
+            id="a pin from before a trim: the live file's raised start is not taken for the true one",
+        ),
+        pytest.param(
+            {5: 200},
+            {0: 0, 2: 35},
+            [(80, 119, {3: 80, 4: 100})],
+            {0: 0, 2: 35, 3: 80, 4: 100, 5: 200},
+            id="a hole before the first remote segment, which only pins hold",
+        ),
+        pytest.param(
+            {5: 200},
+            {3: 120, 4: 150},
+            [(0, 119, {0: 0, 2: 80})],
+            {0: 0, 2: 80, 3: 120, 4: 150, 5: 200},
+            id="what the broker deleted since the last copy, which only pins hold",
+        ),
+        pytest.param({5: 200}, {0: 0, 2: 35}, [], {0: 0, 2: 35, 5: 200}, id="nothing is remote yet"),
+        pytest.param({0: 0, 6: 90}, {0: 0, 5: 70}, [], {0: 0, 6: 90}, id="a pin of what an election cut off"),
+    ],
+)
+async def test_pins_know_what_is_not_remote(
+    live: Epochs, pinned: Epochs, segments: list[tuple[int, int, Epochs]], expected: Epochs
+) -> None:
+    setting = Setting(live)
+    setting.live.pinned = pinned
+    await setting.metadata.assign([ORDERS])
+    for number, (start, end, blob) in enumerate(segments, 1):
+        await setting.segment(number, start, end, blob)
+    assert await setting.lineage() == expected
+
+
+async def test_the_remote_end_grows_with_every_copy_and_not_with_every_lineage() -> None:
+    """On a follower nothing makes the lineage anew: the read service must list what its leader has copied since."""
+    setting = Setting({0: 0})
+    await setting.metadata.assign([ORDERS])
+    assert await setting.lineage() == {0: 0}
+    assert setting.keeper.log_end_offset(ORDERS) == 0
+    await setting.segment(1, 0, 49, {0: 0})
+    assert setting.keeper.log_end_offset(ORDERS) == 50
+    setting.live.epochs = {0: 0, 3: 70}
+    await setting.segment(2, 50, 99, {0: 0, 3: 70})
+    assert await setting.lineage() == {0: 0, 3: 70}
+    assert setting.keeper.log_end_offset(ORDERS) == 100
+
+
+async def test_before_the_replay_there_is_no_lineage() -> None:
+    """S-096: never an empty lineage, by which everything remote would be foreign."""
+    setting = Setting({0: 0})
+    for ask in (setting.keeper.lineage, setting.keeper.refresh):
+        with pytest.raises(MetadataNotReadyError):
+            await ask(ORDERS)
+
+
+async def test_the_plugins_own_blobs_give_the_lineage_that_the_broker_had() -> None:
+    run = await load_run("plain")
+    partition = run.partition("epochs-0")
+    async with open_run(run) as path:
+        reader = IndexBlobReader(store=run.store, blocking=InlineBlocking(), manifests=path.manifests)
+        keeper = LineageKeeper(metadata=run.metadata, epochs=reader, live=FixedLog({6: 130}), clock=ManualClock())
+        assert dict((await keeper.lineage(partition)).entries) == {0: 0, 2: 35, 4: 70, 6: 105}
+
+
+histories = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 30)), min_size=1, max_size=8).map(
+    lambda steps: Lineage.of(
+        (sum(step[0] for step in steps[: n + 1]), sum(step[1] for step in steps[: n + 1])) for n in range(len(steps))
+    )
+)
+
+
+@settings(deadline=None)
+@given(history=histories, cut=st.integers(0, 300), blob_end=st.integers(1, 300))
+def test_any_past_of_a_history_agrees_with_any_trimmed_front_of_it(history: Lineage, cut: int, blob_end: int) -> None:
+    """Whatever the broker forgets, and whenever the blob was taken, the two give the whole history again."""
+    end = history.entries[-1].start_offset + 1
+    live = Lineage(history.entries_in_range(min(cut, end - 1), end))
+    blob = Lineage(history.entries_below(blob_end))
+    if not live or live.entries[0].start_offset < history.entries[0].start_offset:
+        return
+    assert agrees(blob, live)
+    if blob.latest_epoch >= live.entries[0].epoch:
+        assert blob.extended_by(live.entries) == history

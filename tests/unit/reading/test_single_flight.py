@@ -1,0 +1,91 @@
+"""One piece of work per key, which outlives those who asked for it (U2)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.manual_clock import settle
+from tiersidecar.domain.errors import QuotaExceededError, StoreError
+from tiersidecar.reading.single_flight import SingleFlight
+
+
+class Work:
+    """Counts its runs and waits to be let go."""
+
+    def __init__(self, result: str | Exception = "done") -> None:
+        self.result, self.runs, self.gate = result, 0, asyncio.Event()
+
+    async def __call__(self) -> str:
+        self.runs += 1
+        await self.gate.wait()
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
+async def test_those_who_ask_meanwhile_share_one_run() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work()
+    waiting = [asyncio.create_task(flights.run("a", work)) for _ in range(5)]
+    await settle()
+    work.gate.set()
+    assert await asyncio.gather(*waiting) == ["done"] * 5
+    assert work.runs == 1
+    assert len(flights) == 0
+
+
+async def test_a_caller_that_leaves_leaves_the_work_to_the_others() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work()
+    leaving, staying = (asyncio.create_task(flights.run("a", work)) for _ in range(2))
+    await settle()
+    leaving.cancel()
+    await settle()
+    assert leaving.cancelled()
+    work.gate.set()
+    assert await staying == "done"
+
+
+async def test_work_that_everyone_left_goes_on_to_its_end() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work()
+    leaving = asyncio.create_task(flights.run("a", work))
+    await settle()
+    leaving.cancel()
+    await settle()
+    assert len(flights) == 1
+    work.gate.set()
+    await settle()
+    assert len(flights) == 0
+
+
+async def test_a_failure_reaches_all_who_wait_and_is_not_kept() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work(StoreError(verb="fetch", key="k", reason="away"))
+    waiting = [asyncio.create_task(flights.run("a", work)) for _ in range(2)]
+    work.gate.set()
+    assert [type(one) for one in await asyncio.gather(*waiting, return_exceptions=True)] == [StoreError] * 2
+    assert await flights.run("a", lambda: Work.__call__(open_work())) == "done"
+
+
+def open_work() -> Work:
+    work = Work()
+    work.gate.set()
+    return work
+
+
+async def test_callers_that_give_up_early_cannot_pile_up_work() -> None:
+    """Rule 8: bounded."""
+    flights: SingleFlight[int, str] = SingleFlight("chunk", max_flights=2)
+    work = Work()
+    leaving = [asyncio.create_task(flights.run(n, work)) for n in range(2)]
+    await settle()
+    for one in leaving:
+        one.cancel()
+    await settle()
+    with pytest.raises(QuotaExceededError, match="chunk in flight"):
+        await flights.run(3, work)
+    await flights.aclose()
+    assert len(flights) == 0

@@ -1,0 +1,185 @@
+"""Copying what the broker has deleted: real segments, real links (S-049; DESIGN.md section 2: a pin is not a snapshot)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.remote_events import fold, in_state
+from tests.support.tier_shell import TierShell
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.pins_fs.pins import FilesystemPins
+from tiersidecar.domain.errors import SegmentChangedError, SegmentNotReadyError, StoreError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.tasks.segment_objects import LayoutSettings
+
+PLACES = ["copy.started.published", "copy.log.stored", "copy.indexes.stored", "copy.manifest.stored"]
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[TierShell]:
+    async with ThreadBlocking(max_threads=4) as blocking:
+        shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0))
+        await shell.look()
+        yield shell
+
+
+async def pin_all(shell: TierShell, tip: TopicIdPartition) -> None:
+    pins = FilesystemPins([str(shell.log_dir)], blocking=shell.blocking)
+    assert await pins.prepare() == {}
+    local = shell.board.local.partitions[tip]
+    for segment in local.sealed_segments:
+        shell.board.pins.add(await pins.pin(local, segment))
+
+
+async def delete_as_retention_does(shell: TierShell, tip: TopicIdPartition, count: int) -> None:
+    """The oldest ``count`` segments go, and so do the epochs below the new log start (``truncateFromStart``)."""
+    local = shell.board.local.partitions[tip]
+    for segment in local.segments[:count]:
+        for path in Path(local.directory).glob(f"{segment.base_offset:020d}.*"):
+            path.unlink()
+    log_start_offset = local.segments[count].base_offset
+    epoch = [entry.epoch for entry in local.leader_epochs if entry.start_offset <= log_start_offset][-1]
+    later = [entry for entry in local.leader_epochs if entry.start_offset > log_start_offset]
+    lines = [(epoch, log_start_offset), *later]
+    text = f"0\n{len(lines)}\n" + "".join(f"{one} {start}\n" for one, start in lines)
+    Path(local.directory, "leader-epoch-checkpoint").write_text(text)
+    await shell.look()
+
+
+def finished(shell: TierShell) -> list[RemoteLogSegmentMetadata]:
+    return in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+
+
+@pytest.mark.parametrize("name", ["plain-0", "transactions-0", "epochs-0"])
+async def test_what_the_broker_deleted_is_copied_from_its_pins(shell: TierShell, name: str) -> None:
+    tip = shell.tip(name)
+    bases = [segment.base_offset for segment in shell.board.local.partitions[tip].segments]
+    shell.broker.last_stable_offsets[tip] = bases[-1]
+    await pin_all(shell, tip)
+    await delete_as_retention_does(shell, tip, len(bases) - 1)
+    await shell.copy.run(shell.tiered(tip))
+    assert [segment.start_offset for segment in finished(shell)] == bases[:-1]
+    assert [segment.next_offset for segment in finished(shell)] == bases[1:]
+
+
+async def test_pins_below_the_remote_log_start_are_not_copied_again(shell: TierShell) -> None:
+    """Their remote copies have expired, or a user deleted them; the keeper has not dropped them yet."""
+    tip = shell.tip("plain-0")
+    bases = [segment.base_offset for segment in shell.board.local.partitions[tip].segments]
+    shell.broker.last_stable_offsets[tip] = bases[-1]
+    await pin_all(shell, tip)
+    await delete_as_retention_does(shell, tip, len(bases) - 1)
+    start = PartitionState(remote_log_start_offset=Offset(bases[2]), remote_log_start_epoch=LeaderEpoch(0))
+    await shell.state.publish_partition_state(tip, start)
+    await shell.copy.run(shell.tiered(tip))
+    assert [segment.start_offset for segment in finished(shell)] == bases[2:-1]
+
+
+async def test_it_is_the_same_as_a_copy_of_the_brokers_own_files(shell: TierShell, tmp_path: Path) -> None:
+    """Epochs of every segment and their blobs included, though the broker has dropped them from its file."""
+    tip = shell.tip("epochs-0")
+    await pin_all(shell, tip)
+    local = shell.board.local.partitions[tip]
+    await delete_as_retention_does(shell, tip, len(local.segments) - 1)
+    await shell.copy.run(shell.tiered(tip))
+    other = TierShell(tmp_path / "other", shell.blocking, LayoutSettings(), TopicPolicy())
+    await other.look()
+    await other.copy.run(other.tiered(tip))
+    assert len(finished(shell)) > 1
+    for ours, theirs in zip(finished(shell), finished(other), strict=True):
+        assert ours.segment_leader_epochs == theirs.segment_leader_epochs
+        assert ours.segment_size_in_bytes == theirs.segment_size_in_bytes
+    for suffix in (".log", ".indexes"):
+        assert await objects(shell, suffix) == await objects(other, suffix)
+
+
+async def objects(shell: TierShell, suffix: str) -> list[bytes]:
+    keys = sorted([stored.key async for stored in shell.store.list_objects()])
+    return [bytes(await shell.store.fetch_object(key)) for key in keys if key.endswith(suffix)]
+
+
+async def test_a_hole_that_an_earlier_leader_left_is_filled(shell: TierShell) -> None:
+    tip = shell.tip("plain-0")
+    bases = [segment.base_offset for segment in shell.board.local.partitions[tip].segments]
+    await pin_all(shell, tip)
+    held = next(pin for pin in shell.board.pins if pin.base_offset == bases[0])
+    for pin in tuple(shell.board.pins):
+        shell.board.pins.remove(pin)
+    await delete_as_retention_does(shell, tip, 1)
+    await shell.copy.run(shell.tiered(tip))
+    assert [segment.start_offset for segment in finished(shell)] == bases[1:-1]
+    shell.board.pins.add(held)
+    await shell.copy.run(shell.tiered(tip))
+    await shell.copy.run(shell.tiered(tip))
+    assert [segment.start_offset for segment in finished(shell)] == bases[:-1], "once"
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_truncation_in_the_middle_of_a_copy_abandons_it(shell: TierShell, place: str) -> None:
+    """The same inode: what cuts the broker's file cuts the pin."""
+    tip = shell.tip("plain-0")
+    first = Path(shell.board.local.partitions[tip].segments[0].log_path)
+    broker_file = os.open(first, os.O_RDWR)  # as Kafka's FileChannel, which lives longer than the name
+    await pin_all(shell, tip)
+    await delete_as_retention_does(shell, tip, 2)
+
+    async def truncate() -> None:
+        os.ftruncate(broker_file, os.fstat(broker_file).st_size - 100)
+
+    shell.failpoints.actions[place] = truncate
+    try:
+        with pytest.raises((SegmentChangedError, StoreError)):
+            await shell.copy.run(shell.tiered(tip))
+    finally:
+        os.close(broker_file)
+    assert [event.state for event in shell.metadata.events] == [State.COPY_SEGMENT_STARTED]
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_an_election_that_cut_the_pinned_range_abandons_the_copy(shell: TierShell, place: str) -> None:
+    """The pin itself is whole: only the epochs tell."""
+    tip = shell.tip("plain-0")
+    await pin_all(shell, tip)
+    await delete_as_retention_does(shell, tip, 2)
+    checkpoint = Path(shell.board.local.partitions[tip].directory, "leader-epoch-checkpoint")
+
+    async def elect() -> None:
+        checkpoint.write_text("0\n2\n0 0\n9 20\n")
+
+    shell.failpoints.actions[place] = elect
+    with pytest.raises(SegmentChangedError, match="leader epochs changed"):
+        await shell.copy.run(shell.tiered(tip))
+    assert [event.state for event in shell.metadata.events] == [State.COPY_SEGMENT_STARTED]
+
+
+async def test_a_pin_of_another_history_is_not_even_begun(shell: TierShell) -> None:
+    """Before the follow lane has dropped it: its batches' epochs contradict the lineage."""
+    tip = shell.tip("plain-0")
+    await pin_all(shell, tip)
+    await delete_as_retention_does(shell, tip, 2)
+    checkpoint = Path(shell.board.local.partitions[tip].directory, "leader-epoch-checkpoint")
+    checkpoint.write_text("0\n2\n0 0\n9 20\n")
+    await shell.look()
+    with pytest.raises(SegmentNotReadyError, match="leader epoch 0"):
+        await shell.copy.run(shell.tiered(tip))
+    assert shell.metadata.events == []
+
+
+async def test_a_pin_that_is_dropped_meanwhile_costs_a_retry_and_no_event(shell: TierShell) -> None:
+    tip = shell.tip("plain-0")
+    await pin_all(shell, tip)
+    await delete_as_retention_does(shell, tip, 2)
+    for pin in shell.board.pins.of(tip):
+        Path(pin.segment.log_path).unlink()
+    with pytest.raises(SegmentChangedError, match="gone"):
+        await shell.copy.run(shell.tiered(tip))
+    assert shell.metadata.events == []

@@ -1,0 +1,308 @@
+"""Expiry as it is done: the order of what is published, asked and deleted (S-063, S-066, S-067, T-31 to T-37)."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from tests.support.expiry import HOUR_MS, NOW_MS, segment, segments
+from tests.support.expiry_world import Sidecar, StoppedClock, World, run, run_until
+from tests.support.segments import TIP, local_segments
+from tiersidecar.decide.expiry_view import ExpiryLimits
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerRefusedError, StoreError
+from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.ports.telemetry import Metric, NoTelemetry
+
+FIVE_HOURS = TopicPolicy(retention_ms=5 * HOUR_MS)
+FOREVER = TopicPolicy()
+TWO_OLD = segments(2, youngest_h=9)
+
+
+def world_of(*remote: RemoteLogSegmentMetadata) -> World:
+    world = World()
+    for one in remote:
+        world.add(one)
+    return world
+
+
+def sidecar(world: World, policy: TopicPolicy = FIVE_HOURS, **fields: Any) -> Sidecar:
+    fields = {"lineage": Lineage.of([(0, 0)]), "clock": StoppedClock(), **fields}
+    return Sidecar(world, policy=policy, **fields)
+
+
+class Gauges(NoTelemetry):
+    """Every value of every metric, in order."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[float]] = {}
+        self.counts: dict[str, float] = {}
+
+    def gauge(self, metric: Metric, value: float, **labels: str) -> None:
+        self.values.setdefault(metric.name, []).append(value)
+
+    def count(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+        self.counts[metric.name] = self.counts.get(metric.name, 0) + amount
+
+
+def test_the_start_is_durable_before_anything_is_deleted() -> None:
+    """S-066: a leader that takes over in between finds the same segments below the start."""
+    world = world_of(*TWO_OLD)
+    passed = run(sidecar(world).round())
+    assert passed.index("state.read_back") < passed.index("delete.started.published")
+    assert (world.start, world.segments(), world.store.keys) == (200, [], set())
+
+
+def test_each_segment_is_deleted_in_three_steps_one_after_the_other() -> None:
+    """S-067."""
+    world = world_of(*TWO_OLD)
+    passed = run(sidecar(world).round())
+    places = [place for place in passed if place.startswith("delete.")]
+    once = ["delete.begun", "delete.started.published", "delete.objects.deleted", "delete.finished.published"]
+    assert places == once * 2
+    assert [event.state for event in world.metadata.events[-4:]] == [2, 3, 2, 3]
+
+
+def test_nothing_is_asked_where_nothing_is_due() -> None:
+    """One that led before: the start is published once in each leader epoch, and then nobody is asked."""
+    world = world_of(*segments(3))
+    assert run(sidecar(world).round()).count("state.sent") == 1
+    assert world.start == 0
+    assert run(sidecar(world).round()) == []
+    assert run(sidecar(world, leader_epoch=1).round()).count("state.sent") == 1
+
+
+PLACES = [
+    "broker.asked",
+    "state.sent",
+    "state.read_back",
+    "expire.start.published",
+    "delete.begun",
+    "metadata.sent",
+    "metadata.read_back",
+    "delete.started.published",
+    "store.delete",
+    "delete.objects.deleted",
+    "delete.finished.published",
+]
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("place", PLACES)
+def test_ended_anywhere_the_next_process_finishes(place: str, nth: int) -> None:
+    """T-36, S-063, S-075: twenty-two places; no object is left without metadata, nor the other way round."""
+    world = world_of(*TWO_OLD, segment(200, 299, age_h=1))
+    if place.startswith(("state.", "expire.")):
+        nth = 1  # passed once in a round
+    run_until(sidecar(world).round(), place, nth)
+    assert world.orphans() == set()
+    run(sidecar(world).round())
+    assert [one.start_offset for one in world.segments()] == [200]
+    assert (world.readable(), world.orphans(), world.start) == (world.segments(), set(), 200)
+
+
+def test_a_new_leader_finishes_what_the_old_one_began() -> None:
+    """T-36: the start is at 200 already, the second segment untouched; the new leader deletes it."""
+    world = world_of(*TWO_OLD, segment(200, 299, age_h=1))
+    old = sidecar(world)
+    run_until(old.round(), "delete.finished.published")
+    assert (world.start, [one.start_offset for one in world.segments()]) == (200, [100, 200])
+    run(sidecar(world, broker_id=2, leader_epoch=1, lineage=Lineage.of([(0, 0), (1, 300)])).round())
+    assert [one.start_offset for one in world.segments()] == [200]
+
+
+def test_a_store_that_fails_is_tried_again() -> None:
+    """T-37: the error surfaces, the start has moved, one request and one error are counted; the next round retries."""
+    world, gauges = world_of(*TWO_OLD), Gauges()
+    world.store.broken = True
+    one = sidecar(world, telemetry=gauges)
+    with pytest.raises(StoreError):
+        run(one.round())
+    assert world.start == 200
+    assert gauges.counts["kafka_remote_delete_requests_total"] == 1
+    assert gauges.counts["kafka_remote_delete_errors_total"] == 1
+    world.store.broken = False
+    run(one.round())
+    assert world.segments() == []
+
+
+def test_the_delete_lag_falls_with_each_segment() -> None:
+    """T-34."""
+    gauges = Gauges()
+    run(sidecar(world_of(*TWO_OLD), telemetry=gauges).round())
+    assert gauges.values["kafka_remote_delete_lag_bytes"][-3:] == [2048, 1024, 0]
+    assert gauges.values["kafka_remote_delete_lag_segments"][-3:] == [2, 1, 0]
+
+
+def test_a_deposed_leader_is_refused_by_the_broker() -> None:
+    world = world_of(*TWO_OLD)
+    one = sidecar(world)
+    one.broker.error = "FENCED_LEADER_EPOCH"
+    with pytest.raises(BrokerRefusedError):
+        run(one.round())
+    assert (world.start, len(world.readable())) == (-1, 2)
+
+
+def test_a_deposed_leader_that_nobody_refuses_deletes_nothing_once_the_new_one_has_spoken() -> None:
+    """DESIGN.md section 4, rule 4: the state topic keeps what the later epoch said."""
+    world = world_of(*TWO_OLD)
+    zombie = sidecar(world, TopicPolicy(retention_ms=1))
+    new = sidecar(world, FOREVER, broker_id=2, leader_epoch=1)
+    steps = zombie.round()
+    for _ in range(2):
+        steps.send(None)
+    run(new.round())
+    run(steps)
+    assert (world.start, len(world.readable())) == (0, 2)
+
+
+def test_it_stops_between_two_segments_when_the_watch_says_that_another_leads() -> None:
+    """T-36, S-182."""
+    world = world_of(*TWO_OLD)
+    one = sidecar(world)
+    steps = one.round()
+    while steps.send(None) != "delete.finished.published":
+        pass
+    one.resign()
+    run(steps)
+    assert [left.start_offset for left in world.segments()] == [100]
+
+
+def test_what_is_copied_right_now_is_not_touched() -> None:
+    """T-31; and held in flight itself while it is deleted."""
+    world = world_of(segment(0, 99, age_h=9), segment(100, 199, age_h=9, state=State.COPY_SEGMENT_STARTED))
+    one = sidecar(world)
+    copying = RemoteLogSegmentId(topic_id_partition=TIP, uuid=world.segments()[1].remote_log_segment_id.uuid)
+    with one.in_flight.holding(copying):
+        run(one.round())
+        assert [left.start_offset for left in world.segments()] == [100]
+    run(one.round())
+    assert (world.segments(), world.store.keys) == ([], set())
+
+
+def test_observe_only_writes_nothing() -> None:
+    world = world_of(*TWO_OLD)
+    run(sidecar(world, observe_only=True).round())
+    assert (world.start, len(world.readable()), len(world.metadata.events)) == (-1, 2, 4)
+
+
+def test_a_topic_that_the_broker_tiers_itself_is_left_alone() -> None:
+    """DESIGN.md section 5: two writers would each delete what the other counts on."""
+    world = world_of(*TWO_OLD)
+    one = sidecar(world)
+    one.board.refused_topics[TIP.topic] = "remote.storage.enable is true"
+    assert run(one.round()) == []
+
+
+def test_a_state_topic_that_is_not_to_be_relied_on_stops_all() -> None:
+    world = world_of(*TWO_OLD)
+    world.state.halted_reason = "unclean.leader.election.enable is true"
+    assert run(sidecar(world).round()) == []
+
+
+def test_a_stop_is_said_once_and_cleared() -> None:
+    world, gauges = world_of(*TWO_OLD), Gauges()
+    one = sidecar(world, telemetry=gauges, limits=ExpiryLimits(max_share=0.5))
+    run(one.round())
+    assert "2 segments are due at once" in one.board.expiry_stops[TIP]
+    assert gauges.values["tiersidecar_expiry_stopped"][-1] == 1
+    assert len(world.readable()) == 2
+    world.add(segment(200, 499, age_h=0, size_bytes=4096))
+    run(one.round())
+    assert one.board.expiry_stops == {}
+    assert gauges.values["tiersidecar_expiry_stopped"][-1] == 0
+    assert [left.start_offset for left in world.segments()] == [200]
+
+
+def test_a_clock_that_jumps_while_the_process_runs_stops_expiry() -> None:
+    world, clock = world_of(*segments(4, youngest_h=1)), StoppedClock()
+    one = sidecar(world, clock=clock)
+    clock.skew_ms = 10 * 365 * 24 * HOUR_MS
+    run(one.round())
+    assert "jumped" in one.board.expiry_stops[TIP]
+    assert len(world.readable()) == 4
+
+
+def test_what_a_user_deleted_goes_remotely_and_locally() -> None:
+    """Also in the middle of a segment, which stays until its last offset is below the start; the start never falls back."""
+    world = world_of(*segments(3))
+    published = world.state.publish_partition_state(
+        TIP, PartitionState(remote_log_start_offset=Offset(250), remote_log_start_epoch=LeaderEpoch(0))
+    )
+    run(published)
+    one = sidecar(world, FOREVER, local=local_segments(200, 300, 400))
+    one.broker.log_starts[TIP] = 200
+    run(one.round())
+    assert ([left.start_offset for left in world.segments()], world.start) == ([200], 250)
+    assert one.broker.deleted == [(TIP, 250)]
+    assert world.state.partition_state(TIP).trim_offset == 250
+    one.broker.log_starts[TIP] = 200  # the broker crashed, and its log start fell back
+    one.board.log_start_offsets.clear()
+    run(one.round())
+    assert one.broker.deleted == [(TIP, 250)] * 2
+    assert world.start == 250
+
+
+def test_a_log_start_is_raised_no_further_than_the_high_watermark() -> None:
+    world = world_of(*segments(1, youngest_h=9))
+    one = sidecar(world, local=local_segments(0, 100, 200, modified_ms=NOW_MS - 9 * HOUR_MS))
+    one.broker.last_stable_offsets[TIP] = 150
+    run(one.round())
+    assert (world.start, one.broker.deleted) == (100, [(TIP, 100)])
+
+
+def test_the_trim_is_published_before_the_records_are_deleted() -> None:
+    world = world_of(*TWO_OLD)
+    one = sidecar(world, local=local_segments(0, 100, 200, 300, modified_ms=NOW_MS))
+    passed = run(one.round())
+    assert passed.index("expire.trim.published") < passed.index("broker.trimmed")
+
+
+def test_a_later_history_does_not_take_the_start_of_one_that_an_unclean_election_ended() -> None:
+    """The old leader deleted up to 200; of its log the new leader has 50 offsets only."""
+    world = world_of(segment(50, 149, epochs=((2, 50),)))
+    said = PartitionState(remote_log_start_offset=Offset(200), remote_log_start_epoch=LeaderEpoch(0))
+    run(world.state.publish_partition_state(TIP, said))
+    run(sidecar(world, FOREVER, leader_epoch=2, lineage=Lineage.of([(0, 0), (2, 50)])).round())
+    assert (world.start, len(world.readable())) == (50, 1)
+
+
+def test_rounds_come_at_the_interval_and_at_once_for_leftovers() -> None:
+    world, clock = world_of(*segments(2)), StoppedClock()
+    one = sidecar(world, clock=clock)
+    assert one.expire.may_have_work(one.partition)
+    run(one.round())
+    assert not one.expire.may_have_work(one.partition)
+    clock.true_ms += 30_000
+    assert one.expire.may_have_work(one.partition)
+    run(one.round())
+    left = segment(200, 299, state=State.DELETE_SEGMENT_STARTED)
+    world.add(left)
+    assert one.expire.may_have_work(one.partition)
+    with one.in_flight.holding(left.remote_log_segment_id):
+        assert not one.expire.may_have_work(one.partition)
+
+
+def test_another_leader_that_was_faster_is_no_error() -> None:
+    """Two that both believe to lead delete the same segments: each event twice, each object gone, nobody halts."""
+    world = world_of(*TWO_OLD)
+    first, second = sidecar(world).round(), sidecar(world, broker_id=2).round()
+    _alternate(first, second)
+    assert (world.segments(), world.store.keys) == ([], set())
+
+
+def _alternate(*rounds: Coroutine[Any, Any, None]) -> None:
+    waiting = list(rounds)
+    while waiting:
+        for steps in list(waiting):
+            try:
+                steps.send(None)
+            except StopIteration:
+                waiting.remove(steps)

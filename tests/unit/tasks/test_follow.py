@@ -1,0 +1,241 @@
+"""The follow lane: pins of led and followed partitions, made and dropped (S-044, S-049, S-053)."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.pin_shell import LOG_DIR, PinShell
+from tests.support.pins import pin_of
+from tests.support.segments import TIP
+from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.domain.errors import BrokerRefusedError, PinError
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.ports.telemetry import PINS_DROPPED
+
+
+async def test_a_leader_pins_what_lies_below_the_high_watermark_that_the_broker_tells() -> None:
+    shell = PinShell()
+    shell.broker.last_stable_offsets[TIP] = 100
+    await shell.open(0, 50, 100, 150)
+    await shell.round()
+    assert shell.pins.ranges == shell.known == [(0, 50), (50, 100)]
+
+
+async def test_a_follower_takes_the_high_watermark_from_the_checkpoint() -> None:
+    shell = PinShell()
+    shell.be(role=PartitionRole.FOLLOWER)
+    await shell.open(0, 50, 100)
+    await shell.round()
+    assert shell.pins.ranges == [], "not in the checkpoint yet"
+    shell.log_dirs.offsets[TIP] = 50
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50)]
+
+
+async def test_a_deposed_leader_pins_nothing_until_it_knows_better() -> None:
+    shell = PinShell()
+    await shell.open(0, 50)
+    shell.broker.error = "FENCED_LEADER_EPOCH"
+    with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
+        await shell.round()
+    assert shell.pins.ranges == []
+
+
+async def test_unpinned_once_the_copy_is_finished() -> None:
+    shell = PinShell()
+    await shell.open(0, 50, 100)
+    await shell.round()
+    await shell.finish_copy(0, 49)
+    await shell.round()
+    assert shell.pins.ranges == shell.known == [(50, 100)]
+    assert shell.telemetry.value(PINS_DROPPED, reason="remote") == 1
+
+
+async def test_a_hole_that_is_filled_below_the_copied_offset_is_noticed() -> None:
+    """What is highest does not change by it."""
+    shell = PinShell(pin_of(0, 50))
+    await shell.open(100, 150)
+    await shell.finish_copy(50, 149)
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50)]
+    await shell.finish_copy(0, 49)
+    await shell.round()
+    assert shell.pins.ranges == []
+
+
+async def test_nothing_is_asked_of_the_broker_while_nothing_changes() -> None:
+    shell = PinShell()
+    await shell.open(0, 50)
+    await shell.round()
+    shell.broker.error = "asked again"
+    await shell.round()
+    assert not shell.follow.has_work(shell.tiered)
+    shell.see(0, 50, 100)
+    assert shell.follow.has_work(shell.tiered)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param({"epoch": 7}, "an epoch that may have cut the log", id="new leader epoch"),
+        pytest.param({"role": PartitionRole.FOLLOWER}, "another source of the high watermark", id="new role"),
+        pytest.param({"policy": TopicPolicy(copy_disabled=True)}, "another policy", id="new policy"),
+    ],
+)
+async def test_a_change_of_hands_is_looked_at(change: dict[str, object], reason: str) -> None:
+    shell = PinShell()
+    await shell.open(0, 50)
+    await shell.round()
+    await shell.round()
+    assert not shell.follow.has_work(shell.tiered)
+    shell.be(**change)  # type: ignore[arg-type]
+    assert shell.follow.has_work(shell.tiered), reason
+
+
+async def test_a_partition_with_nothing_sealed_has_no_lane() -> None:
+    shell = PinShell()
+    await shell.open(0)
+    assert not shell.follow.has_work(shell.tiered)
+
+
+async def test_a_refused_topic_is_left_alone() -> None:
+    shell = PinShell()
+    await shell.open(0, 50)
+    shell.board.refused_topics[TIP.topic] = "remote.storage.enable is true"
+    assert not shell.follow.has_work(shell.tiered)
+
+
+async def test_before_the_replay_race_mode_pins_and_drops_nothing() -> None:
+    """A metadata topic that is away must not cost data that the broker deletes meanwhile."""
+    shell = PinShell(pin_of(0, 50))
+    shell.be(policy=TopicPolicy(mode=RetentionMode.RACE))
+    await shell.open(50, 100, ready=False)
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50), (50, 100)]
+    assert shell.follow.has_work(shell.tiered), "to drop what turns out to be remote"
+
+
+async def test_a_truncated_pin_goes_and_the_new_segment_of_its_offsets_is_pinned() -> None:
+    shell = PinShell()
+    await shell.open(0, 50, 100)
+    await shell.round()
+    shell.see(0, 50, 90, 140, epochs=((0, 0), (1, 60)))
+    shell.be(epoch=1)
+    await shell.round()
+    assert shell.pins.ranges == shell.known == [(0, 50), (50, 90), (90, 140)]
+    assert shell.telemetry.value(PINS_DROPPED, reason="truncated") == 1
+
+
+async def test_a_segment_that_the_broker_deleted_first_is_told_and_the_others_are_pinned() -> None:
+    shell = PinShell()
+    shell.pins.gone = {0}
+    await shell.open(0, 50, 100)
+    with capture_logs() as events:
+        await shell.round()
+    assert shell.pins.ranges == [(50, 100)]
+    missed = [(event["base_offset"], event["reason"]) for event in events if event["event"] == "pin.too_late"]
+    assert missed == [(0, "it is gone")]
+
+
+async def test_a_leader_pins_what_retention_has_renamed_and_not_removed_yet() -> None:
+    """The active segment of a quiet topic is rolled and renamed in one step: it is never seen sealed (race mode)."""
+    shell = PinShell()
+    await shell.open(0, 50)
+    for _ in range(3):
+        await shell.round()
+    shell.see(120, deleted=(0, 50))
+    await shell.round()
+    assert shell.pins.ranges == shell.known == [(0, 50), (50, 120)]
+    local = shell.board.local_partition(TIP)
+    assert local is not None
+    assert [(one.base_offset, one.pinned) for one in local.segments] == [(0, True), (50, True), (120, False)]
+
+
+async def test_what_was_renamed_before_this_epoch_may_have_been_cut_off() -> None:
+    shell = PinShell()
+    shell.see(120, deleted=(0, 50))
+    await shell.metadata.assign([TIP])
+    await shell.keeper.keep()
+    for _ in range(4):
+        await shell.round()
+    assert shell.pins.ranges == []
+    shell.see(160, deleted=(0, 50, 120))
+    await shell.round()
+    assert shell.pins.ranges == [(120, 160)]
+    shell.board.forget(TIP)
+    shell.see(200, deleted=(160,))
+    await shell.round()
+    assert shell.pins.ranges == [(120, 160)], "the first look of a new epoch"
+
+
+async def test_a_follower_pins_nothing_that_was_renamed() -> None:
+    """It truncates: to its leader's log start, or after an election."""
+    shell = PinShell()
+    shell.be(role=PartitionRole.FOLLOWER)
+    shell.log_dirs.offsets[TIP] = 10_000
+    await shell.open(50)
+    for _ in range(3):
+        await shell.round()
+    shell.see(120, deleted=(50,))
+    await shell.round()
+    assert shell.pins.ranges == []
+
+
+async def test_what_a_trim_has_given_up_is_not_pinned() -> None:
+    """Strict mode renames every segment, all of them remote; the live file has forgotten their epochs."""
+    shell = PinShell()
+    await shell.open(0, 50)
+    for _ in range(3):
+        await shell.round()
+    await shell.finish_copy(0, 119)
+    shell.see(120, deleted=(0, 50), epochs=((0, 120),))
+    await shell.round()
+    assert shell.pins.ranges == []
+
+
+async def test_what_nobody_has_a_right_to_is_not_pinned_again() -> None:
+    shell = PinShell()
+    shell.be(policy=TopicPolicy(retention_ms=3_600_000))
+    await shell.open(0, 50)
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50)], "how old it is shows only then"
+    await shell.keeper.keep()
+    assert shell.pins.ranges == []
+    await shell.round()
+    assert shell.pins.ranges == []
+    shell.see(50, 100)
+    await shell.keeper.keep()
+    assert shell.board.pins.refused_of(TIP) == frozenset()
+
+
+async def test_links_that_cannot_be_made_are_tried_again() -> None:
+    shell = PinShell()
+    await shell.open(0, 50)
+    shell.pins.refusals[LOG_DIR] = "the disk is full"
+    with pytest.raises(PinError, match="disk is full"):
+        await shell.round()
+    shell.pins.refusals.clear()
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50)]
+
+
+async def test_where_no_links_can_be_made_no_lane_is_started_twice_until_they_can() -> None:
+    shell = PinShell()
+    shell.pins.refusals[LOG_DIR] = "it is another mount"
+    await shell.open(0, 50)
+    await shell.round()
+    assert not shell.follow.has_work(shell.tiered)
+    shell.pins.refusals.clear()
+    await shell.keeper.keep()
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50)]
+
+
+async def test_observe_mode_neither_pins_nor_drops() -> None:
+    shell = PinShell(pin_of(0, 50), makes_pins=False, drops_pins=False)
+    await shell.open(50, 100)
+    await shell.finish_copy(0, 49)
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50)]
+    assert not shell.pins.swept

@@ -1,0 +1,115 @@
+"""An alarm for local data that something else deleted: the log start is no evidence of a delete (DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.expiry import segments
+from tests.support.expiry_world import Sidecar, StoppedClock, World, run
+from tests.support.segments import TIP
+from tests.unit.tasks.test_expire import Gauges
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.tasks.log_start_watch import LogStartWatch
+
+
+class Shell:
+    def __init__(self, policy: TopicPolicy | None = None) -> None:
+        self.world, self.gauges = World(), Gauges()
+        for one in segments(3):
+            self.world.add(one)
+        self.sidecar = Sidecar(
+            self.world, policy=policy or TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock()
+        )
+        self.sidecar.board.copied_offsets[TIP] = 299
+        self.watch = LogStartWatch(
+            board=self.sidecar.board,
+            broker=self.sidecar.broker,
+            state=self.world.state,
+            clock=self.sidecar.clock,
+            telemetry=self.gauges,
+        )
+
+    def look(self, log_start: int) -> list[Any]:
+        """The alarms when the broker's log starts there."""
+        self.sidecar.broker.log_starts[TIP] = log_start
+        with capture_logs() as logs:
+            run(self.watch.look())
+        return [entry for entry in logs if entry["event"] == "log_start.unexplained"]
+
+    def say(self, **fields: int) -> None:
+        offsets = {name: Offset(offset) for name, offset in fields.items()}
+        epochs = {name.replace("offset", "epoch"): LeaderEpoch(0) for name in fields}
+        run(self.world.state.publish_partition_state(TIP, PartitionState(**offsets, **epochs)))  # type: ignore[arg-type]
+
+    @property
+    def alarm(self) -> float:
+        return self.gauges.values["tiersidecar_log_start_unexplained"][-1]
+
+
+def test_a_move_that_nobody_meant_raises_the_alarm_once_and_nothing_remote_goes() -> None:
+    shell = Shell()
+    shell.say(trim_offset=100)
+    assert shell.look(100) == []
+    (alarm,) = shell.look(250)
+    assert (alarm["log_start_offset"], alarm["trim_offset"], alarm["lost_offsets"]) == (250, 100, 0)
+    assert shell.look(250) == []
+    assert shell.alarm == 1
+    run(shell.sidecar.round())
+    assert (shell.world.start, len(shell.world.readable())) == (0, 3)
+
+
+def test_what_was_not_remote_is_counted_as_lost() -> None:
+    shell = Shell()
+    shell.say(trim_offset=100)
+    (alarm,) = shell.look(420)
+    assert alarm["lost_offsets"] == 120
+
+
+@pytest.mark.parametrize("said", [{"trim_offset": 250}, {"trim_offset": 100, "remote_log_start_offset": 250}])
+def test_what_a_sidecar_meant_is_no_alarm(said: dict[str, int]) -> None:
+    """A trim of ours, also one that another sidecar meant before a failover; a user's delete."""
+    shell = Shell()
+    shell.say(**said)
+    assert shell.look(250) == []
+    assert shell.alarm == 0
+
+
+def test_a_log_start_that_fell_back_after_a_crash_is_no_alarm() -> None:
+    shell = Shell()
+    shell.say(trim_offset=250)
+    assert shell.look(0) == []
+
+
+def test_a_restart_does_not_forget_what_moved_while_the_sidecar_was_away() -> None:
+    shell = Shell()
+    shell.say(trim_offset=100)
+    assert len(shell.look(250)) == 1
+
+
+def test_before_the_first_trim_only_moves_that_were_seen_count() -> None:
+    """A topic may have lost its front to the broker's own retention before it was tiered."""
+    shell = Shell()
+    assert shell.look(120) == []
+    assert len(shell.look(130)) == 1
+
+
+def test_the_alarm_ends_when_our_own_trim_passes() -> None:
+    shell = Shell()
+    shell.say(trim_offset=100)
+    shell.look(250)
+    shell.say(trim_offset=300)
+    assert shell.look(300) == []
+    assert shell.alarm == 0
+
+
+def test_in_race_mode_the_log_start_is_the_brokers_business() -> None:
+    shell = Shell(TopicPolicy(mode=RetentionMode.RACE))
+    shell.say(trim_offset=100)
+    assert shell.look(250) == []
+    assert "tiersidecar_log_start_unexplained" not in shell.gauges.values

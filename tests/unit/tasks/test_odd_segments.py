@@ -1,0 +1,153 @@
+"""Segments whose companions are missing or damaged are copied all the same, with companions made from the batches (U9)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock
+from tests.support.remote_events import fold
+from tests.support.tier_shell import TierShell
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import SegmentNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LocalSegment
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.index_blob import IndexKind
+from tiersidecar.formats.aiven.manifest import read_manifest
+from tiersidecar.formats.kafka.indexes import read_time_index
+from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
+from tiersidecar.tasks.segment_objects import LayoutSettings
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[TierShell]:
+    async with ThreadBlocking(max_threads=2) as blocking:
+        shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(), clock=ManualClock())
+        await shell.look()
+        yield shell
+
+
+def segment(shell: TierShell, name: str, number: int) -> tuple[TopicIdPartition, LocalSegment]:
+    tip = shell.tip(name)
+    return tip, shell.board.local.partitions[tip].segments[number]
+
+
+def companion(segment: LocalSegment, kind: str) -> Path:
+    offset = segment.next_base_offset if kind == "snapshot" else segment.base_offset
+    return Path(segment.directory, f"{offset:020d}.{kind}")
+
+
+async def stored(shell: TierShell, segment: LocalSegment, kind: IndexKind) -> bytes:
+    """The artefact as it lies in the store."""
+    keys = [one.key async for one in shell.store.list_objects() if f"/{segment.base_offset:020d}-" in one.key]
+    manifest = read_manifest(await shell.store.fetch_object(next(key for key in keys if key.endswith("manifest"))))
+    byte_range = manifest.indexes.range_of(kind)
+    assert byte_range is not None
+    blob = await shell.store.fetch_object(next(key for key in keys if key.endswith("indexes")))
+    return blob[byte_range.start : byte_range.stop]
+
+
+async def wait_for_it_in_vain(shell: TierShell, tip: TopicIdPartition, what: str) -> None:
+    clock = shell.clock
+    assert isinstance(clock, ManualClock)
+    for _ in range(2):
+        with pytest.raises(SegmentNotReadyError, match=what):
+            await shell.copy.run(shell.tiered(tip))
+        await clock.advance(30)
+    assert [event for event in shell.metadata.events if event.state is not State.COPY_SEGMENT_FINISHED] == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped bit"])
+@pytest.mark.parametrize("earlier", ["with the earlier one", "with no snapshot at all"])
+async def test_a_producer_snapshot_is_made_from_the_batches_after_a_minute(
+    shell: TierShell, damage: str, earlier: str
+) -> None:
+    """U9, Aiven #649: producers that wrote before the segment are known only by the earlier snapshot."""
+    tip, first = segment(shell, "transactions-0", 0)
+    snapshot = companion(first, "snapshot")
+    expected = snapshot.read_bytes()
+    if damage == "missing":
+        snapshot.unlink()
+    else:
+        snapshot.write_bytes(expected[:-1] + bytes([expected[-1] ^ 1]))
+    if earlier == "with no snapshot at all":
+        for other in Path(first.directory).glob("*.snapshot"):
+            other.unlink()
+    await wait_for_it_in_vain(shell, tip, "snapshot")
+    with capture_logs() as logs:
+        if earlier == "with no snapshot at all":
+            with pytest.raises(SegmentNotReadyError):  # the next segment waits for its own
+                await shell.copy.run(shell.tiered(tip))
+        else:
+            await shell.copy.run(shell.tiered(tip))
+    rebuilt = await stored(shell, first, IndexKind.PRODUCER_SNAPSHOT)
+    assert {*read_producer_snapshot(rebuilt)} == {*read_producer_snapshot(expected)}, "it is the first segment"
+    [told] = [one for one in logs if one["event"] == "segment.artefacts.rebuilt"]
+    assert told["artefacts"] == ["producer snapshot"]
+    assert told["log_level"] == "warning"
+
+
+async def test_a_snapshot_that_comes_in_time_is_taken_as_it_is(shell: TierShell) -> None:
+    tip, first = segment(shell, "transactions-0", 0)
+    snapshot = companion(first, "snapshot")
+    expected = snapshot.read_bytes()
+    snapshot.unlink()
+    with pytest.raises(SegmentNotReadyError, match="is not there"):
+        await shell.copy.run(shell.tiered(tip))
+    snapshot.write_bytes(expected)
+    with capture_logs() as logs:
+        await shell.copy.run(shell.tiered(tip))
+    assert await stored(shell, first, IndexKind.PRODUCER_SNAPSHOT) == expected
+    assert not [one for one in logs if one["event"] == "segment.artefacts.rebuilt"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "index"),
+    [("index", IndexKind.OFFSET), ("timeindex", IndexKind.TIMESTAMP), ("txnindex", IndexKind.TRANSACTION)],
+)
+async def test_an_index_that_fails_its_checks_is_made_anew_at_once(
+    shell: TierShell, kind: str, index: IndexKind
+) -> None:
+    tip, first = segment(shell, "transactions-0", 0)
+    path = companion(first, kind)
+    expected = path.read_bytes()
+    path.write_bytes(expected[:-3])
+    await shell.copy.run(shell.tiered(tip))
+    made = await stored(shell, first, index)
+    if kind == "timeindex":  # the broker's entries follow its appends; the last one is what counts
+        made, expected = made[-12:], expected[-12:]
+    assert made == expected
+    assert path.read_bytes() != expected, "the broker's own file is left alone (rule 2)"
+
+
+async def test_a_time_index_that_ends_too_early_never_becomes_a_max_timestamp(shell: TierShell) -> None:
+    """It passes its own checks; published, it would let the segment expire before its time."""
+    tip, first = segment(shell, "plain-0", 0)
+    path = companion(first, "timeindex")
+    expected = read_time_index(path.read_bytes(), base_offset=first.base_offset).timestamps_ms[-1]
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(SegmentNotReadyError, match="its time index says"):
+        await shell.copy.run(shell.tiered(tip))
+    await shell.copy.run(shell.tiered(tip))
+    finished = [one for one in fold(shell.metadata.events) if one.state is State.COPY_SEGMENT_FINISHED]
+    assert finished[0].max_timestamp_ms == expected
+    assert (await stored(shell, first, IndexKind.TIMESTAMP))[-12:-4] == expected.to_bytes(8, "big")
+
+
+async def test_batches_of_another_history_are_not_copied(shell: TierShell) -> None:
+    tip, _ = segment(shell, "plain-0", 0)
+    local = shell.board.local.partitions[tip]
+    epochs = tuple(EpochEntry(LeaderEpoch(epoch + 3), start) for epoch, start in local.leader_epochs)
+    other = replace(local, leader_epochs=epochs)
+    shell.board.local = replace(shell.board.local, partitions={**shell.board.local.partitions, tip: other})
+    with pytest.raises(SegmentNotReadyError, match="leader epoch 0 from offset 0"):
+        await shell.copy.run(shell.board.assignment[tip])
+    assert not [one for one in shell.metadata.events if one.state is State.COPY_SEGMENT_FINISHED]

@@ -1,0 +1,216 @@
+"""The keeper of all pins: start, bounds, and what pins are of that is gone (U8; DESIGN.md section 5, disk full)."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from tests.support.pin_shell import LOG_DIR, PinShell
+from tests.support.pins import pin_of
+from tests.support.segments import TIP
+from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.ports.pins import DiskSpace
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.ports.telemetry import (
+    PINS_BYTES,
+    PINS_DROPPED,
+    PINS_ROOM_BYTES,
+    PINS_SEGMENTS,
+    PINS_UNAVAILABLE,
+)
+
+PINS = (pin_of(0, 50, modified_ms=1), pin_of(50, 100, modified_ms=2), pin_of(100, 150, modified_ms=3))
+
+
+async def test_before_the_pins_are_read_nothing_may_be_copied() -> None:
+    """A copy that began at the directory's first segment would leave a hole where only pins hold the data."""
+    shell = PinShell(*PINS)
+    assert not shell.board.pins.are_known(LOG_DIR)
+    shell.pins.faults[LOG_DIR] = "its disk hangs"
+    await shell.open(100, 150)
+    assert not shell.board.pins.are_known(LOG_DIR)
+    shell.pins.faults.clear()
+    await shell.keeper.keep()
+    assert shell.board.pins.are_known(LOG_DIR)
+    local = shell.board.local_partition(TIP)
+    assert local is not None
+    assert [(one.base_offset, one.pinned) for one in local.segments] == [
+        (0, True),
+        (50, True),
+        (100, False),
+        (150, False),
+    ]
+
+
+async def test_a_log_dir_whose_pins_cannot_be_read_does_not_hold_up_the_others() -> None:
+    shell = PinShell(*PINS)
+    shell.pins.faults["/logs2"] = "its disk hangs"
+    with capture_logs() as events:
+        await shell.open(100, 150)
+        await shell.keeper.keep()
+    assert shell.board.pins.are_known(LOG_DIR)
+    assert not shell.board.pins.are_known("/logs2")
+    assert [event["log_dir"] for event in events if event["event"] == "pins.unreadable"] == ["/logs2"], "said once"
+
+
+async def test_pins_are_read_once() -> None:
+    shell = PinShell(*PINS)
+    await shell.open(100, 150)
+    shell.pins.pins.clear()
+    await shell.keeper.keep()
+    assert len(shell.known) == 3
+
+
+async def test_the_board_knows_the_epochs_that_the_broker_has_dropped() -> None:
+    shell = PinShell(pin_of(0, 50), pin_of(50, 100, epochs=[(0, 0), (2, 60)]))
+    await shell.open(100, 150)
+    shell.see(100, 150, epochs=((2, 100),))
+    known = shell.board.leader_epochs_with_pins(TIP)
+    assert known == (EpochEntry(LeaderEpoch(0), Offset(0)), EpochEntry(LeaderEpoch(2), Offset(60)))
+
+
+async def test_over_pins_max_bytes_the_oldest_go_with_a_data_loss_event() -> None:
+    shell = PinShell(*PINS, limits=PinLimits(max_bytes=150, disk_reserve_percent=0))
+    with capture_logs() as events:
+        await shell.open(150, 200)
+    assert shell.pins.ranges == shell.known == [(100, 150)]
+    lost = [event for event in events if event["event"] == "pin.dropped"]
+    assert [(one["log_level"], one["data_lost"], one["base_offset"]) for one in lost] == [
+        ("error", True, 0),
+        ("error", True, 50),
+    ]
+    assert lost[0]["topic"] == TIP.topic
+    assert shell.telemetry.value(PINS_DROPPED, reason="pins_max_bytes") == 2
+
+
+async def test_what_the_broker_still_has_takes_no_room() -> None:
+    shell = PinShell(*PINS, limits=PinLimits(max_bytes=0, disk_reserve_percent=10))
+    shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=0)
+    await shell.open(0, 50, 100, 150)
+    assert len(shell.pins.ranges) == 3
+    assert shell.telemetry.value(PINS_BYTES, log_dir=LOG_DIR) == 0
+    assert shell.telemetry.value(PINS_SEGMENTS, log_dir=LOG_DIR) == 3
+
+
+async def test_below_disk_reserve_those_go_first_that_are_remote() -> None:
+    shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
+    shell.see(150, 200)
+    await shell.metadata.assign([TIP])
+    await shell.finish_copy(100, 149)
+    shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=850)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(50, 100)]
+    assert shell.telemetry.value(PINS_DROPPED, reason="remote") == 1
+    assert shell.telemetry.value(PINS_DROPPED, reason="disk_reserve") == 1
+
+
+async def test_how_much_room_is_left_is_told() -> None:
+    shell = PinShell(*PINS, limits=PinLimits(max_bytes=1000, disk_reserve_percent=10))
+    await shell.open(100, 150)
+    assert shell.telemetry.value(PINS_BYTES, log_dir=LOG_DIR) == 200
+    assert shell.telemetry.value(PINS_SEGMENTS, log_dir=LOG_DIR) == 3
+    assert shell.telemetry.value(PINS_ROOM_BYTES, log_dir=LOG_DIR) == 800
+
+
+async def test_past_the_total_retention_a_pin_has_no_right() -> None:
+    """U8: in an outage the disk must not fill with what nobody may read any more."""
+    shell = PinShell(pin_of(0, 50, max_timestamp_ms=1), pin_of(50, 100, max_timestamp_ms=1_700_000_000_000))
+    shell.be(policy=TopicPolicy(retention_ms=3_600_000))
+    await shell.open(100, 150)
+    assert shell.pins.ranges == [(50, 100)]
+    assert shell.telemetry.value(PINS_DROPPED, reason="expired") == 1
+
+
+async def test_below_the_remote_log_start_a_pin_has_no_right() -> None:
+    shell = PinShell(*PINS)
+    shell.state.partition_states[TIP] = PartitionState(
+        remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(0)
+    )
+    await shell.open(150, 200)
+    assert shell.pins.ranges == [(100, 150)]
+
+
+async def test_a_log_start_of_a_history_that_was_cut_off_counts_no_further() -> None:
+    """It was said in epoch 0, of which only the offsets below 60 are left."""
+    shell = PinShell(pin_of(0, 50), pin_of(60, 100, epochs=[(0, 0), (1, 60)]))
+    shell.state.partition_states[TIP] = PartitionState(
+        remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(0)
+    )
+    shell.see(100, 150, epochs=((0, 0), (1, 60)))
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(60, 100)]
+
+
+async def test_a_partition_that_is_gone_for_a_minute_takes_its_pins_along() -> None:
+    shell = PinShell(*PINS)
+    await shell.open(100, 150)
+    shell.see()
+    await shell.keeper.keep()
+    await shell.clock.advance(59)
+    await shell.keeper.keep()
+    assert len(shell.pins.ranges) == 3
+    await shell.clock.advance(1)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == []
+    assert shell.telemetry.value(PINS_DROPPED, reason="partition_gone") == 3
+
+
+async def test_a_directory_that_comes_back_begins_anew() -> None:
+    """It moves between log dirs by two renames."""
+    shell = PinShell(*PINS)
+    await shell.open(100, 150)
+    for bases in ((), (100, 150), ()):
+        shell.see(*bases)
+        await shell.keeper.keep()
+        await shell.clock.advance(40)
+        await shell.keeper.keep()
+    assert len(shell.pins.ranges) == 3
+
+
+async def test_nothing_is_gone_while_log_dirs_or_broker_are_in_trouble() -> None:
+    shell = PinShell(*PINS)
+    await shell.open(100, 150)
+    for trouble, faults in (("the broker is away", ()), ("", (LOG_DIR,))):
+        shell.see(faults=faults)
+        shell.board.watch_trouble = trouble
+        for _ in range(3):
+            await shell.keeper.keep()
+            await shell.clock.advance(100)
+    assert len(shell.pins.ranges) == 3
+
+
+async def test_no_place_for_links_is_said_once_and_cleared() -> None:
+    """Issue: say so at start-up and go on without."""
+    shell = PinShell()
+    shell.pins.refusals[LOG_DIR] = "fs.protected_hardlinks"
+    with capture_logs() as events:
+        await shell.open(0, 50)
+        await shell.keeper.keep()
+        assert shell.telemetry.value(PINS_UNAVAILABLE, log_dir=LOG_DIR) == 1
+        assert not shell.keeper.can_pin(LOG_DIR)
+        shell.pins.refusals.clear()
+        await shell.keeper.keep()
+    said = [(event["log_level"], event["reason"]) for event in events if event["event"] == "pins.unavailable"]
+    assert said == [("warning", "fs.protected_hardlinks")]
+    assert shell.telemetry.value(PINS_UNAVAILABLE, log_dir=LOG_DIR) == 0
+    assert shell.keeper.can_pin(LOG_DIR)
+
+
+async def test_pins_enabled_false_makes_none_and_still_lets_go() -> None:
+    shell = PinShell(*PINS, makes_pins=False)
+    await shell.open(150, 200)
+    await shell.finish_copy(0, 49)
+    await shell.round()
+    assert shell.pins.ranges == [(50, 100), (100, 150)]
+
+
+async def test_a_pin_that_cannot_be_removed_is_tried_again() -> None:
+    shell = PinShell(*PINS, limits=PinLimits(max_bytes=0, disk_reserve_percent=0))
+    shell.pins.stuck = {0}
+    await shell.open(150, 200)
+    assert shell.pins.ranges == shell.known == [(0, 50)]
+    shell.pins.stuck.clear()
+    await shell.keeper.keep()
+    assert shell.pins.ranges == []

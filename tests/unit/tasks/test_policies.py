@@ -1,0 +1,77 @@
+"""What the state topic says of a topic counts before the configuration (issue text; U10)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.scripted import MemoryStateLog
+from tests.support.segments import TIP
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.ports.state_log import TopicState
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.policies import TopicPolicies, resolved_policy
+
+CONFIGURED = TopicPolicy(retention_ms=1000, local_retention_ms=10, copy_lag_ms=5)
+STATE = TopicState(topic="orders", mode="strict", retention_ms=2000, retention_bytes=50, local_retention_ms=20)
+
+
+def said(mode: str) -> TopicState:
+    return TopicState(topic="orders", mode=mode, retention_ms=2000)
+
+
+@pytest.mark.parametrize(
+    ("default", "state", "expected"),
+    [
+        pytest.param(None, None, None, id="neither: left alone"),
+        pytest.param(CONFIGURED, None, CONFIGURED, id="only the configuration"),
+        pytest.param(
+            None,
+            STATE,
+            TopicPolicy(retention_ms=2000, retention_bytes=50, local_retention_ms=20),
+            id="only the state topic",
+        ),
+        pytest.param(
+            CONFIGURED,
+            STATE,
+            TopicPolicy(retention_ms=2000, retention_bytes=50, local_retention_ms=20, copy_lag_ms=5),
+            id="both: retention and mode by the state topic, the rest by the configuration",
+        ),
+        pytest.param(
+            CONFIGURED, said("race"), TopicPolicy(mode=RetentionMode.RACE, retention_ms=2000, copy_lag_ms=5), id="race"
+        ),
+        pytest.param(
+            None,
+            said("detached"),
+            TopicPolicy(mode=RetentionMode.RACE, retention_ms=2000, copy_disabled=True),
+            id="U10 detached: nothing copied or trimmed, retention goes on",
+        ),
+        pytest.param(
+            None,
+            said("deleting"),
+            TopicPolicy(mode=RetentionMode.RACE, retention_ms=2000, copy_disabled=True, delete_remote=True),
+            id="KIP-950 switched off with deletion",
+        ),
+        pytest.param(
+            CONFIGURED,
+            said("frozen"),
+            TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True),
+            id="a word of a later version: nothing is touched, nothing expires",
+        ),
+    ],
+)
+def test_resolution(default: TopicPolicy | None, state: TopicState | None, expected: TopicPolicy | None) -> None:
+    assert resolved_policy(default, state) == expected
+
+
+def test_the_state_is_of_a_topic_id_not_of_a_name() -> None:
+    """A topic made anew under the name starts with the configuration."""
+    board, state = Board(), MemoryStateLog()
+    asyncio.run(state.publish_topic_state(TIP.topic_id, STATE))
+    policies = TopicPolicies(board=board, state=state, defaults=lambda topic: CONFIGURED)
+    assert policies.policy_for("orders") == CONFIGURED
+    board.topic_ids = {"orders": TIP.topic_id}
+    found = policies.policy_for("orders")
+    assert found is not None
+    assert found.retention_ms == 2000

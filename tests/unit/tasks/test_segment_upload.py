@@ -1,0 +1,206 @@
+"""Copying real segments of a real broker into the memory store: what is published and stored, and what stops it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.remote_events import fold, in_state
+from tests.support.tier_shell import TierShell
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    CustomMetadataTooLargeError,
+    SegmentChangedError,
+    StoreError,
+)
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
+from tiersidecar.ports.store import BytesBody
+from tiersidecar.tasks.segment_objects import LayoutSettings
+
+
+@pytest.fixture
+async def blocking() -> AsyncIterator[ThreadBlocking]:
+    async with ThreadBlocking(max_threads=4) as threads:
+        yield threads
+
+
+@pytest.fixture
+async def shell(tmp_path: Path, blocking: ThreadBlocking) -> TierShell:
+    return await opened(tmp_path, blocking)
+
+
+async def opened(directory: Path, blocking: ThreadBlocking, **settings: object) -> TierShell:
+    shell = TierShell(directory, blocking, LayoutSettings(**settings), TopicPolicy(local_retention_bytes=0))  # type: ignore[arg-type]
+    await shell.look()
+    return shell
+
+
+async def keys_of(shell: TierShell) -> list[str]:
+    return [stored.key async for stored in shell.store.list_objects()]
+
+
+def states(shell: TierShell) -> list[State]:
+    return [event.state for event in shell.metadata.events]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["plain-0", "plain-1", "transactions-0", "epochs-0", "retention.deleted_x-0", "compressed-0", "deleted-prefix-0"],
+)
+async def test_every_sealed_segment_below_the_lso_is_finished_once(shell: TierShell, name: str) -> None:
+    """S-014, S-015, S-031, S-036: in order, STARTED before FINISHED, three objects each, no hole."""
+    tip = shell.tip(name)
+    await shell.copy.run(shell.tiered(tip))
+    finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+    local = shell.board.local.partitions[tip]
+    expected = [s for s in local.sealed_segments if s.next_base_offset <= shell.broker.last_stable_offsets[tip]]  # type: ignore[operator]
+    assert [s.start_offset for s in finished] == [s.base_offset for s in expected]
+    assert [s.next_offset for s in finished] == [s.next_base_offset for s in expected]
+    assert len(await keys_of(shell)) == 3 * len(finished)
+    assert states(shell) == [State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED] * len(finished)
+
+
+async def test_a_second_run_copies_nothing(shell: TierShell) -> None:
+    """S-025."""
+    tiered = shell.tiered(shell.tip("plain-0"))
+    await shell.copy.run(tiered)
+    events = len(shell.metadata.events)
+    await shell.copy.run(tiered)
+    assert len(shell.metadata.events) == events
+
+
+async def test_nothing_at_or_above_the_lso(shell: TierShell) -> None:
+    """S-022, T-18: an open transaction holds the segment back that it begins in."""
+    tip = shell.tip("transactions-0")
+    shell.broker.last_stable_offsets[tip] = 211
+    await shell.copy.run(shell.tiered(tip))
+    assert max(s.end_offset for s in fold(shell.metadata.events)) == 179
+
+
+PLACES = ["copy.started.published", "copy.log.stored", "copy.indexes.stored", "copy.manifest.stored"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_truncation_in_the_middle_of_a_copy_abandons_it(shell: TierShell, place: str) -> None:
+    """DESIGN.md section 2: a pin is not a snapshot."""
+    tip = shell.tip("plain-0")
+    log = Path(shell.board.local.partitions[tip].segments[0].log_path)
+
+    async def truncate() -> None:
+        os.truncate(log, log.stat().st_size - 100)
+
+    shell.failpoints.actions[place] = truncate
+    with pytest.raises((SegmentChangedError, StoreError)):
+        await shell.copy.run(shell.tiered(tip))
+    assert states(shell) == [State.COPY_SEGMENT_STARTED]
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_deposed_leader_does_not_finish(shell: TierShell, place: str) -> None:
+    """S-236, DESIGN.md section 4 rule 4."""
+    tip = shell.tip("plain-0")
+
+    async def depose() -> None:
+        shell.depose(tip)
+
+    shell.failpoints.actions[place] = depose
+    with pytest.raises(SegmentChangedError, match="changed hands"):
+        await shell.copy.run(shell.tiered(tip))
+    assert states(shell) == [State.COPY_SEGMENT_STARTED]
+
+
+async def test_a_flipped_bit_never_becomes_an_object(shell: TierShell) -> None:
+    """DESIGN.md section 4 rule 9; a second attempt reads first, and publishes nothing."""
+    tip = shell.tip("plain-0")
+    log = Path(shell.board.local.partitions[tip].segments[1].log_path)
+    data = bytearray(log.read_bytes())
+    data[200] ^= 1
+    log.write_bytes(data)
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match=r"00000000000000000035\.log"):
+            await shell.copy.run(shell.tiered(tip))
+    assert states(shell) == [State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED, State.COPY_SEGMENT_STARTED]
+    assert len(await keys_of(shell)) == 3, "the first segment went before it"
+
+
+async def test_custom_metadata_over_the_limit_deletes_what_was_copied(tmp_path: Path, blocking: ThreadBlocking) -> None:
+    """T-21, S-040, S-296: the deletion bears the custom metadata, nothing is finished, the partition is halted."""
+    shell = await opened(
+        tmp_path,
+        blocking,
+        custom_metadata_fields=frozenset({CustomMetadataField.OBJECT_KEY}),
+        custom_metadata_max_bytes=10,
+    )
+    with pytest.raises(CustomMetadataTooLargeError, match="limit of 10"):
+        await shell.copy.run(shell.tiered(shell.tip("plain-0")))
+    assert states(shell) == [State.COPY_SEGMENT_STARTED, State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED]
+    assert shell.metadata.events[1].custom_metadata  # type: ignore[union-attr]
+    assert await keys_of(shell) == []
+
+
+async def test_while_the_store_is_away_no_copy_is_begun(shell: TierShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-233: hours of outage must not swell the metadata topic by an event per retry."""
+    tiered = shell.tiered(shell.tip("plain-0"))
+    await shell.gate.wait_open()
+
+    async def away(*_: object, **__: object) -> None:
+        raise StoreError(verb="put", key="k", reason="away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(shell.store, "put_object", away)
+        outage.setattr(shell.store, "check_writable", away)
+        for _ in range(5):
+            with pytest.raises(StoreError):
+                await shell.copy.run(tiered)
+    assert states(shell) == [State.COPY_SEGMENT_STARTED]
+    await shell.copy.run(tiered)
+    assert states(shell).count(State.COPY_SEGMENT_FINISHED) == len(
+        shell.board.local.partitions[tiered.view.topic_id_partition].sealed_segments
+    )
+
+
+async def test_trim_goes_no_further_than_what_was_read_back(shell: TierShell) -> None:
+    """S-048, DESIGN.md section 5: intended offset published, then DeleteRecords, at a segment boundary."""
+    tip = shell.tip("plain-0")
+    tiered = shell.tiered(tip)
+    await shell.copy.run(tiered)
+    await shell.copy.run(tiered)
+    await shell.trim.run(tiered)
+    active = shell.board.local.partitions[tip].segments[-1].base_offset
+    assert shell.broker.deleted == [(tip, active)]
+    assert shell.state.partition_state(tip).trim_offset == active
+
+
+async def test_a_remote_segment_with_other_batches_stops_the_trim(shell: TierShell) -> None:
+    """DESIGN.md section 5: batch epochs and CRCs of the local range equal the remote copy's."""
+    tip = shell.tip("plain-0")
+    tiered = shell.tiered(tip)
+    await shell.copy.run(tiered)
+    keys = [key for key in await keys_of(shell) if key.endswith(".log")]
+    log = bytearray(await shell.store.fetch_object(keys[1]))
+    log[12 + 3] ^= 1  # the leader epoch: outside the batch's CRC
+    await shell.store.put_object(keys[1], BytesBody(bytes(log)))
+    with pytest.raises(CorruptDataError, match="nothing is trimmed"):
+        await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
+
+
+async def test_broker_retention_put_back_stops_the_trim(shell: TierShell) -> None:
+    """DESIGN.md section 5: settings are looked at right before each trim."""
+    tip = shell.tip("plain-0")
+    tiered = shell.tiered(tip)
+    await shell.copy.run(tiered)
+
+    async def put_back() -> None:
+        shell.broker.settings[tip.topic] = {"retention.ms": "1000", "retention.bytes": "-1"}
+
+    shell.failpoints.actions["trim.intended.published"] = put_back
+    await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
+    assert "retention.ms is 1000" in shell.board.untrimmable_topics[tip.topic]

@@ -1,0 +1,271 @@
+"""The remote data of deleted topics goes, once, and nothing else does (S-183, S-190, T-46, T-47)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.expiry import segments
+from tests.support.expiry_world import Sidecar, StoppedClock, World, pause, run, run_until
+from tests.support.segments import TIP, remote_segment
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerUnreachableError, StoreError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.ports.broker import ClusterDescription
+from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.tasks.topic_deletion import TopicDeletion
+
+WITNESS = TopicIdPartition(topic_id=Uuid(b"metadata-topic-i"), topic="__remote_log_metadata", partition=0)
+OTHER = replace(TIP, partition=4)
+ANEW = replace(TIP, topic_id=Uuid(b"made-anew-16byte"))
+SAID = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0))
+
+
+class Cluster:
+    """Which topics exist, and how the broker takes questions."""
+
+    def __init__(self, *existing: TopicIdPartition) -> None:
+        self.existing = set(existing)
+        self.hidden: set[Uuid] = set()
+        self.away = False
+
+    async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
+        await pause("asked for all")
+        if self.away:
+            raise BrokerUnreachableError(address="b:1", reason="it is away")
+        return tuple(_led(tip, 1) for tip in self.existing if tip.topic_id not in self.hidden)
+
+    async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
+        known = {tip.topic_id for tip in self.existing}
+        return {
+            one: "TOPIC_AUTHORIZATION_FAILED" if one in self.hidden else None if one in known else "UNKNOWN_TOPIC_ID"
+            for one in topic_ids
+        }
+
+    async def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription(cluster_id="c", brokers={BrokerId(1): "b:1", BrokerId(2): "b:2"})
+
+
+class Guard:
+    reason_not_to_delete = ""
+
+
+class Shell:
+    """One sidecar; each sweep is ``after_s`` later than the one before."""
+
+    def __init__(self, world: World, cluster: Cluster, *, broker_id: int = 1, led: bool = True, **fields: Any) -> None:
+        self.world, self.clock, self.guard = world, StoppedClock(), Guard()
+        lineage = Lineage.of([(0, 0)])
+        sidecar = Sidecar(world, policy=TopicPolicy(), lineage=lineage, clock=self.clock, broker_id=broker_id)
+        self.board = sidecar.board
+        if not led:
+            self.board.assignment = {}
+        self.deletion = TopicDeletion(
+            board=sidecar.board,
+            broker=cluster,
+            metadata=world.metadata,
+            state=world.state,
+            remover=sidecar.remover,
+            guard=self.guard,
+            clock=self.clock,
+            failpoints=_Places(),
+            broker_id=BrokerId(broker_id),
+            witness=WITNESS.topic,
+            grace_s=60.0,
+            **{"observe_only": False, **fields},
+        )
+
+    def sweep(self, *, after_s: int = 0) -> list[str]:
+        self.clock.true_ms += after_s * 1000
+        return run(self.deletion.sweep())
+
+    def topic_goes(self) -> None:
+        """The watch sees that it is in no assignment any more."""
+        self.sweep()
+        self.board.assignment = {}
+
+
+class _Places:
+    async def reach(self, name: str) -> None:
+        await pause(name)
+
+
+def _led(tip: TopicIdPartition, broker_id: int) -> LeaderView:
+    one = BrokerId(broker_id)
+    return LeaderView(
+        topic_id_partition=tip, leader_id=one, leader_epoch=LeaderEpoch(0), replicas=(one,), in_sync_replicas=(one,)
+    )
+
+
+@pytest.fixture
+def world() -> World:
+    """Three finished segments, one half copied, one half deleted, of a topic in the state topic."""
+    made = World()
+    for one in segments(3):
+        made.add(one)
+    made.add(remote_segment(300, 399, state=State.COPY_SEGMENT_STARTED))
+    made.add(remote_segment(400, 499, state=State.DELETE_SEGMENT_STARTED))
+    run(made.state.publish_partition_state(TIP, SAID))
+    run(made.state.publish_topic_state(TIP.topic_id, TopicState(topic=TIP.topic, mode="strict")))
+    return made
+
+
+def test_who_led_it_last_deletes_it_once_it_was_denied_twice(world: World) -> None:
+    """T-46: every segment once, in three steps; then the state of partition and topic."""
+    cluster = Cluster(TIP, WITNESS)
+    shell = Shell(world, cluster)
+    shell.topic_goes()
+    cluster.existing.remove(TIP)
+    shell.sweep()
+    shell.sweep(after_s=59)
+    assert len(world.segments()) == 5
+    passed = shell.sweep(after_s=1)
+    assert passed.count("delete.objects.deleted") == 5
+    assert (world.segments(), world.store.keys) == ([], set())
+    assert (world.state.partitions(), world.state.topic_state(TIP.topic_id)) == ((), None)
+    assert shell.board.departing == set()
+    assert shell.sweep(after_s=60) == ["asked for all"]
+
+
+@pytest.mark.parametrize("place", ["delete.begun", "metadata.read_back", "store.delete", "delete.finished.published"])
+@pytest.mark.parametrize("nth", [1, 3])
+def test_when_that_sidecar_ends_on_the_way_another_finishes(world: World, place: str, nth: int) -> None:
+    """T-47, S-075."""
+    cluster = Cluster(WITNESS)
+    first, second = Shell(world, cluster), Shell(world, cluster, broker_id=2, led=False)
+    for shell in (first, second):
+        shell.sweep()
+    first.clock.true_ms += 60_000
+    run_until(first.deletion.sweep(), place, nth)
+    second.sweep(after_s=100)
+    assert world.segments() != []
+    second.sweep(after_s=200)
+    assert (world.segments(), world.store.keys, world.state.partitions()) == ([], set(), ())
+
+
+def test_made_anew_under_the_same_name_the_new_topic_keeps_all(world: World) -> None:
+    new = World(ANEW)
+    run(world.metadata.assign([TIP, ANEW]))
+    world.store.keys |= {"orders-new/3/x.log"}
+    run(world.state.publish_partition_state(ANEW, SAID))
+    shell = Shell(world, Cluster(ANEW, WITNESS))
+    shell.sweep()
+    shell.sweep(after_s=60)
+    assert world.store.keys == {"orders-new/3/x.log"}
+    assert world.state.partitions() == (ANEW,)
+    assert new.segments() == []
+
+
+@pytest.mark.parametrize(
+    "trouble", ["no topic is listed", "the topic is hidden", "the broker is away", "it comes back"]
+)
+def test_what_is_no_evidence(world: World, trouble: str) -> None:
+    """A broker that cannot be asked, or lists no topics, never says that one is deleted."""
+    cluster = Cluster(TIP, WITNESS)
+    shell = Shell(world, cluster)
+    shell.topic_goes()
+    match trouble:
+        case "no topic is listed":
+            cluster.existing.clear()
+        case "the topic is hidden":
+            cluster.hidden.add(TIP.topic_id)
+        case "the broker is away":
+            cluster.away = True
+        case _:
+            cluster.existing.remove(TIP)
+            shell.sweep()
+            cluster.existing.add(TIP)
+    for _ in range(5):
+        if cluster.away:
+            with pytest.raises(BrokerUnreachableError):
+                shell.sweep(after_s=60)
+        else:
+            shell.sweep(after_s=60)
+    assert len(world.segments()) == 5
+
+
+def test_the_time_that_a_broker_was_away_proves_nothing(world: World) -> None:
+    cluster = Cluster(WITNESS)
+    shell = Shell(world, cluster)
+    shell.sweep()
+    cluster.existing.clear()
+    shell.sweep(after_s=60)
+    cluster.existing.add(WITNESS)
+    shell.sweep(after_s=60)
+    assert len(world.segments()) == 5
+
+
+def test_switched_off_nothing_is_deleted_and_on_again_the_rest_is(world: World) -> None:
+    cluster = Cluster(WITNESS)
+    shell = Shell(world, cluster)
+    shell.sweep()
+    shell.clock.true_ms += 60_000
+    steps = shell.deletion.sweep()
+    while steps.send(None) != "delete.finished.published":
+        pass
+    shell.guard.reason_not_to_delete = "deletes.enabled is false"
+    run(steps)
+    assert len(world.segments()) == 4
+    shell.sweep(after_s=60)
+    assert len(world.segments()) == 4
+    shell.guard.reason_not_to_delete = ""
+    shell.sweep(after_s=60)
+    assert world.segments() == []
+
+
+def test_a_store_that_is_away_is_tried_again(world: World) -> None:
+    shell = Shell(world, Cluster(WITNESS))
+    shell.sweep()
+    world.store.broken = True
+    with pytest.raises(StoreError):
+        shell.sweep(after_s=60)
+    world.store.broken = False
+    shell.sweep(after_s=60)
+    assert world.segments() == []
+
+
+def test_metadata_that_are_still_replayed_are_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell(world, Cluster(WITNESS))
+    shell.sweep()
+    monkeypatch.setattr(world.metadata, "is_ready", lambda tip: False)
+    shell.sweep(after_s=60)
+    assert shell.board.departing == {TIP}
+    assert len(world.segments()) == 5
+    monkeypatch.undo()
+    shell.sweep(after_s=60)
+    assert world.segments() == []
+
+
+def test_a_topic_that_is_there_after_all_departs_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(WITNESS)
+    shell = Shell(world, cluster)
+    shell.sweep()
+    monkeypatch.setattr(world.metadata, "is_ready", lambda tip: False)
+    shell.sweep(after_s=60)
+    cluster.existing.add(TIP)
+    shell.sweep(after_s=60)
+    assert shell.board.departing == set()
+
+
+def test_observe_only_says_it_once(world: World) -> None:
+    shell = Shell(world, Cluster(WITNESS), observe_only=True)
+    for _ in range(4):
+        shell.sweep(after_s=60)
+    assert len(world.segments()) == 5
+
+
+def test_all_partitions_of_a_topic_go(world: World) -> None:
+    run(world.metadata.assign([TIP, OTHER]))
+    world.add(remote_segment(0, 99, tip=OTHER))
+    run(world.state.publish_partition_state(OTHER, SAID))
+    shell = Shell(world, Cluster(WITNESS))
+    shell.sweep()
+    shell.sweep(after_s=60)
+    assert (world.store.keys, world.state.partitions()) == (set(), ())

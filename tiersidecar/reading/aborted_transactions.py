@@ -1,0 +1,74 @@
+"""Aborted transactions of a range of offsets, and how far the remote tier alone can tell them (S-155 to S-159)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.reading.byte_lru import ByteLru
+from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.segment_lookup import Located, SegmentLookup
+
+
+class ReadProducerSnapshot(Protocol):
+    async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> tuple[ProducerState, ...]:
+        """The producers' state at the segment's next base offset."""
+
+
+class AbortedTransactions:
+    """Searches the transaction indexes of remote segments.
+
+    An abort marker stands in the index of the segment that holds the marker, which may come long after the segment that
+    is read, and may still be local.  So the remote tier alone answers for offsets below :meth:`last_stable_offset`.
+    """
+
+    def __init__(self, *, lookup: SegmentLookup, indexes: RemoteIndexCache, snapshots: ReadProducerSnapshot) -> None:
+        self._lookup = lookup
+        self._indexes = indexes
+        self._snapshots = snapshots
+        self._open_from: ByteLru[RemoteLogSegmentId, Offset] = ByteLru(10_000)
+
+    async def collect(self, located: Located, start_offset: int, stop_offset: int) -> tuple[AbortedTransaction, ...]:
+        """Those that overlap the offsets from ``start_offset``, which is in ``located``, up to ``stop_offset``
+        (exclusive), in the order of their markers (``RemoteLogManager.collectAbortedTransactions``)."""
+        topic_id_partition = located.metadata.topic_id_partition
+        found: dict[AbortedTransaction, None] = {}
+        segment: Located | None = located
+        while segment is not None:
+            indexes = await self._indexes.indexes(segment.metadata)
+            # A segment copied by a deposed leader may have markers past the point at which its history ended.
+            entries = [entry for entry in indexes.aborted_transactions if entry.last_offset < segment.stop_offset]
+            overlapping, is_complete = collect_aborted(entries, start_offset, stop_offset)
+            found.update(dict.fromkeys(overlapping))
+            if is_complete:
+                break
+            segment = await self._lookup.next_with_aborted_transactions(topic_id_partition, segment.stop_offset)
+        return tuple(found)
+
+    async def last_stable_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        """Below it (exclusive) every transaction has been decided within the remote tier.
+
+        It is the first offset of the earliest transaction that is still open at the end of the last remote segment, by
+        that segment's producer snapshot; the end of the remote tier when none is.
+        """
+        end_offset = await self._lookup.end_offset(topic_id_partition)
+        last = await self._lookup.locate(topic_id_partition, end_offset - 1) if end_offset else None
+        if last is None:
+            return end_offset
+        segment_id = last.metadata.remote_log_segment_id
+        open_from = self._open_from.get(segment_id)
+        if open_from is None:
+            open_from = _first_open_offset(
+                await self._snapshots.read_producer_snapshot(last.metadata), last.stop_offset
+            )
+            self._open_from.put(segment_id, open_from, 1)
+        return min(open_from, end_offset)
+
+
+def _first_open_offset(states: tuple[ProducerState, ...], end_offset: Offset) -> Offset:
+    firsts = (state.current_transaction_first_offset for state in states)
+    return Offset(min((first for first in firsts if first >= 0), default=end_offset))

@@ -1,0 +1,115 @@
+"""How many remote reads run, wait, or are turned away (S-138, S-140, S-161; T-58)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
+
+from tiersidecar.domain.errors import QuotaExceededError
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.telemetry import READ_POOL_BUSY, NoTelemetry, Telemetry
+
+T = TypeVar("T")
+
+
+class FetchQuota(Protocol):
+    """``remote.log.manager.fetch.max.bytes.per.second``: reads over it are shed, never queued."""
+
+    def throttle_s(self) -> float:
+        """0 when a read may start, else the seconds until one may."""
+
+    def record(self, size_bytes: int) -> None:
+        """Charge bytes that a read has returned."""
+
+
+class UnlimitedQuota:
+    """No quota."""
+
+    def throttle_s(self) -> float:
+        return 0.0
+
+    def record(self, size_bytes: int) -> None:
+        return None
+
+
+class ReaderPool:
+    """``remote.log.reader.threads`` reads at once, ``remote.log.reader.max.pending.tasks`` waiting, the rest shed at once.
+
+    A long stream takes its place step by step, so that a slow client holds none while it is being written to.
+    """
+
+    def __init__(
+        self,
+        *,
+        running: int = 10,
+        waiting: int = 100,
+        quota: FetchQuota | None = None,
+        telemetry: Telemetry | None = None,
+        retry_after_ms: int = 1000,
+    ) -> None:
+        self._places = asyncio.Semaphore(running)
+        self._max_waiting = waiting
+        self._waiting = 0
+        self._busy = 0
+        self._quota = quota or UnlimitedQuota()
+        self._telemetry = telemetry or NoTelemetry()
+        self._retry_after_ms = retry_after_ms
+
+    @property
+    def quota(self) -> FetchQuota:
+        return self._quota
+
+    @asynccontextmanager
+    async def admit(self) -> AsyncIterator[None]:
+        """A place for a new read.
+
+        Raises:
+            QuotaExceededError: the fetch quota is used up, or as many wait as may; at once, without waiting.
+        """
+        throttle_s = self._quota.throttle_s()
+        if throttle_s > 0:
+            raise QuotaExceededError(what="the remote fetch quota", retry_after_ms=int(throttle_s * 1000) + 1)
+        if self._places.locked() and self._waiting >= self._max_waiting:
+            raise QuotaExceededError(what="the remote reader pool", retry_after_ms=self._retry_after_ms)
+        async with self.resume():
+            yield
+
+    @asynccontextmanager
+    async def resume(self) -> AsyncIterator[None]:
+        """A place for the next step of a read that was admitted: it waits its turn and is not shed any more."""
+        self._waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._waiting -= 1
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+            self._places.release()
+
+    async def in_steps(self, parts: AsyncGenerator[T, None], clock: Clock) -> AsyncGenerator[T, None]:
+        """``parts``, each fetched in a place of its own, which is given back while the caller has the part.
+
+        A quota that is used up on the way delays: the read has begun and is not shed any more.
+
+        Raises:
+            QuotaExceededError: shed before the first part.
+        """
+        place = self.admit()
+        while True:
+            async with place:
+                part = await anext(parts, None)
+            if part is None:
+                return
+            yield part
+            if (throttle_s := self._quota.throttle_s()) > 0:
+                await clock.sleep(throttle_s)
+            place = self.resume()
+
+    def _count(self, change: int) -> None:
+        self._busy += change
+        self._telemetry.gauge(READ_POOL_BUSY, self._busy)

@@ -1,0 +1,84 @@
+"""Chunks on the local disk, checked on each read: a layer between memory and store (U4, U22)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from crc32c import crc32c
+
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.telemetry import READ_CACHE_BYTES, NoTelemetry, Telemetry
+from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager
+from tiersidecar.reading.disk_cache import DiskCache, DiskCacheSettings, keeping_tidy
+from tiersidecar.reading.manifests import RemoteSegment
+
+_SUFFIX = ".chunk"
+_SEAL_BYTES = 4
+
+
+class ChunkFilesCache:
+    """A ChunkManager: files ``<segment uuid>-<chunk>.chunk`` of the original bytes, followed by their CRC32C (big endian)."""
+
+    def __init__(
+        self, inner: ChunkManager, cache: DiskCache, *, blocking: Blocking, telemetry: Telemetry | None = None
+    ) -> None:
+        self._inner = inner
+        self._cache = cache
+        self._blocking = blocking
+        self._telemetry = telemetry or NoTelemetry()
+
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
+        """See :class:`ChunkManager`."""
+        key = _key(segment, index)
+        kept = await self._cache.get(key)
+        if kept is not None:
+            chunk = await self._blocking.run(_unsealed, kept[f"{key}{_SUFFIX}"])
+            if chunk is not None:
+                self._telemetry.count(READ_CACHE_BYTES, len(chunk), tier="disk")
+                return chunk
+            self._cache.discard(key)
+        chunk = await self._inner.get_chunk(segment, index)
+        await self._cache.put(key, {f"{key}{_SUFFIX}": await self._blocking.run(_sealed, chunk)})
+        return chunk
+
+    def discard(self, segment: RemoteSegment, index: int) -> None:
+        """See :class:`ChunkManager`."""
+        self._cache.discard(_key(segment, index))
+        self._inner.discard(segment, index)
+
+    async def aclose(self) -> None:
+        """See :class:`ChunkManager`."""
+        await self._inner.aclose()
+
+
+@asynccontextmanager
+async def open_chunk_files_cache(
+    settings: DiskCacheSettings, *, blocking: Blocking, clock: Clock, telemetry: Telemetry | None = None
+) -> AsyncIterator[ChunkLayer]:
+    """The layer, with the chunks that an earlier process left in its directory.
+
+    Raises:
+        OSError: the directory cannot be made or listed.
+    """
+    cache = DiskCache(settings, blocking=blocking, clock=clock)
+    sizes = await cache.list_files()
+    chunks = {name.removesuffix(_SUFFIX): (name,) for name in sizes if name.endswith(_SUFFIX)}
+    await cache.rehydrate(chunks, sizes)
+    async with keeping_tidy(cache):
+        yield lambda inner: ChunkFilesCache(inner, cache, blocking=blocking, telemetry=telemetry)
+
+
+def _key(segment: RemoteSegment, index: int) -> str:
+    return f"{format_uuid(segment.id.uuid)}-{index}"
+
+
+def _sealed(chunk: bytes) -> bytes:
+    return chunk + crc32c(chunk).to_bytes(_SEAL_BYTES, "big")
+
+
+def _unsealed(data: bytes) -> bytes | None:
+    """The chunk, or None if it is not what was written."""
+    chunk, seal = data[:-_SEAL_BYTES], data[-_SEAL_BYTES:]
+    return chunk if crc32c(chunk).to_bytes(_SEAL_BYTES, "big") == seal else None

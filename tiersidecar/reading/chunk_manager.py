@@ -1,0 +1,137 @@
+"""Chunks of remote segments, in the original bytes (the plugin's ChunkManager).
+
+One Protocol, and layers that compose: a cache is a ChunkManager in front of another one, down to the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from tiersidecar.domain.chunks import Chunk
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.store import FetchRange
+from tiersidecar.ports.telemetry import READ_CACHE_BYTES, READ_STORE_BYTES, NoTelemetry, Telemetry
+from tiersidecar.reading.byte_lru import ByteLru
+from tiersidecar.reading.manifests import RemoteSegment
+from tiersidecar.reading.single_flight import SingleFlight
+from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
+
+ChunkKey = tuple[RemoteLogSegmentId, int]
+
+
+class ChunkManager(Protocol):
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
+        """The original bytes of chunk ``index``, whole: their number is checked, and with encryption their seal.
+
+        Raises:
+            IndexError: the segment has no such chunk.
+            ObjectNotFoundError: the .log is gone.
+            StoreError: the store did not deliver, or not in time.
+            CorruptDataError: twice in a row the bytes did not open.
+            QuotaExceededError: too much is in flight already.
+        """
+
+    def discard(self, segment: RemoteSegment, index: int) -> None:
+        """Forget a chunk whose content a reader found broken, so that the next :meth:`get_chunk` fetches it anew."""
+
+    async def aclose(self) -> None:
+        """Give up what is in flight."""
+
+
+class StoreChunkManager:
+    """The last layer: ranged GETs of stored chunks, detransformed off the loop.
+
+    ``max_parallel`` GETs run at once, each with ``timeout_s``.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: FetchRange,
+        blocking: Blocking,
+        max_parallel: int = 16,
+        timeout_s: float = FETCH_TIMEOUT_S,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._store = store
+        self._blocking = blocking
+        self._places = asyncio.Semaphore(max_parallel)
+        self._timeout_s = timeout_s
+        self._telemetry = telemetry or NoTelemetry()
+
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
+        """See :class:`ChunkManager`."""
+        chunk = segment.chunk_index.chunk(index)
+        async with self._places:
+            try:
+                return await self._fetch(segment, chunk)
+            except CorruptDataError:
+                # Once more: bytes are damaged on the way more often than at rest.
+                return await self._fetch(segment, chunk)
+
+    def discard(self, segment: RemoteSegment, index: int) -> None:
+        """Nothing is kept here."""
+
+    async def aclose(self) -> None:
+        """Nothing is kept here."""
+
+    async def _fetch(self, segment: RemoteSegment, chunk: Chunk) -> bytes:
+        key = segment.keys.log
+        stored = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, chunk.transformed))
+        self._telemetry.count(READ_STORE_BYTES, len(stored))
+        return await self._blocking.run(_original, segment, chunk, stored)
+
+
+class MemoryChunkCache:
+    """Keeps the chunks used last, at most ``max_bytes`` of them, and asks ``inner`` once for those that many want at once.
+
+    What it asks for it goes on asking for when the caller leaves (U2).
+    """
+
+    def __init__(self, inner: ChunkManager, *, max_bytes: int, telemetry: Telemetry | None = None) -> None:
+        self._inner = inner
+        self._chunks: ByteLru[ChunkKey, bytes] = ByteLru(max_bytes)
+        self._flights: SingleFlight[ChunkKey, bytes] = SingleFlight("chunk")
+        self._telemetry = telemetry or NoTelemetry()
+
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
+        """See :class:`ChunkManager`."""
+        key = (segment.id, index)
+        kept = self._chunks.get(key)
+        if kept is not None:
+            self._telemetry.count(READ_CACHE_BYTES, len(kept), tier="memory")
+            return kept
+        return await self._flights.run(key, lambda: self._fill(key, segment))
+
+    def discard(self, segment: RemoteSegment, index: int) -> None:
+        """See :class:`ChunkManager`."""
+        self._chunks.discard((segment.id, index))
+        self._inner.discard(segment, index)
+
+    def resize(self, max_bytes: int) -> None:
+        """Change the bound while running."""
+        self._chunks.resize(max_bytes)
+
+    async def aclose(self) -> None:
+        """See :class:`ChunkManager`."""
+        await self._flights.aclose()
+        await self._inner.aclose()
+
+    async def _fill(self, key: ChunkKey, segment: RemoteSegment) -> bytes:
+        data = await self._inner.get_chunk(segment, key[1])
+        self._chunks.put(key, data, len(data))
+        return data
+
+
+ChunkLayer = Callable[[ChunkManager], ChunkManager]
+"""A layer to put in front of another one: ``functools.partial(MemoryChunkCache, max_bytes=…)``."""
+
+
+def _original(segment: RemoteSegment, chunk: Chunk, stored: bytes) -> bytes:
+    where = f"chunk {chunk.index} of {segment.keys.log}"
+    original = segment.transform.detransform(stored, len(chunk.original), where=where)
+    return original if isinstance(original, bytes) else bytes(original)

@@ -1,0 +1,170 @@
+"""Parts of a remote segment's index blob, by ranged GETs of only what is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.index_blob import IndexKind
+from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.store import FetchRange
+from tiersidecar.ports.telemetry import READ_STORE_BYTES, NoTelemetry, Telemetry
+from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
+from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
+
+T = TypeVar("T")
+
+_MERGED_GAP_BYTES = 64 * 1024
+"""Bytes between two wanted parts that cost less than a second GET (U4)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexFiles:
+    """The three indexes of a segment, as the broker had them in its files; no aborted transaction: empty (S-128, S-159)."""
+
+    offset_index: bytes
+    time_index: bytes
+    transaction_index: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.offset_index) + len(self.time_index) + len(self.transaction_index)
+
+
+class IndexBlobReader:
+    """Fetches parts of index blobs; keeps nothing.  It is the :class:`~tiersidecar.ports.metadata_log.ReadEpochs`."""
+
+    def __init__(
+        self,
+        *,
+        store: FetchRange,
+        blocking: Blocking,
+        manifests: ManifestCache,
+        timeout_s: float = FETCH_TIMEOUT_S,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._store = store
+        self._blocking = blocking
+        self._manifests = manifests
+        self._timeout_s = timeout_s
+        self._telemetry = telemetry or NoTelemetry()
+
+    async def read_index_files(self, metadata: RemoteLogSegmentMetadata) -> IndexFiles:
+        """Offset, time and transaction index.
+
+        Raises:
+            ObjectNotFoundError: the manifest or the blob is gone.
+            CorruptDataError: twice a part did not open; its content is not looked at.
+        """
+        offsets, times, transactions = await self._read(
+            metadata, _as_they_are, IndexKind.OFFSET, IndexKind.TIMESTAMP, IndexKind.TRANSACTION
+        )
+        return IndexFiles(offset_index=offsets, time_index=times, transaction_index=transactions)
+
+    def discard(self, segment_id: RemoteLogSegmentId) -> None:
+        """The manifest may be what is wrong: it is fetched anew too."""
+        self._manifests.forget(segment_id)
+
+    async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
+        """All epochs that start below the segment's next base offset; those of its own range are compared with the
+        metadata, because the file has no checksum and decides what is history.
+
+        Raises:
+            CorruptDataError: it does not open, or differs, also when fetched anew.
+        """
+
+        def parse(segment: RemoteSegment, parts: Sequence[bytes]) -> Sequence[EpochEntry]:
+            return _checked_epochs(parts[0], segment)
+
+        return await self._read(metadata, parse, IndexKind.LEADER_EPOCH)
+
+    async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> tuple[ProducerState, ...]:
+        """The producers' state at the segment's next base offset; none where the topic never had a producer id.
+
+        Raises:
+            CorruptDataError: it does not open, or its checksum differs, also when fetched anew.
+        """
+
+        def parse(segment: RemoteSegment, parts: Sequence[bytes]) -> tuple[ProducerState, ...]:
+            return read_producer_snapshot(parts[0], where=f"producer snapshot in {segment.keys.indexes}")
+
+        return await self._read(metadata, parse, IndexKind.PRODUCER_SNAPSHOT)
+
+    async def _read(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        parse: Callable[[RemoteSegment, Sequence[bytes]], T],
+        *kinds: IndexKind,
+    ) -> T:
+        try:
+            segment = await self._manifests.open(metadata)
+            return parse(segment, await self._fetch_parts(segment, *kinds))
+        except CorruptDataError:
+            # Once more, the manifest too: bytes are damaged on the way more often than at rest.
+            self._manifests.forget(metadata.remote_log_segment_id)
+        segment = await self._manifests.open(metadata)
+        return parse(segment, await self._fetch_parts(segment, *kinds))
+
+    async def _fetch_parts(self, segment: RemoteSegment, *kinds: IndexKind) -> list[bytes]:
+        ranges = [segment.manifest.indexes.range_of(kind) or ByteRange(0, 0) for kind in kinds]
+        spans = merged_ranges([one for one in ranges if len(one)], _MERGED_GAP_BYTES)
+        key = segment.keys.indexes
+        stored = {span: await fetch_within(self._timeout_s, key, self._store.fetch_range(key, span)) for span in spans}
+        self._telemetry.count(READ_STORE_BYTES, sum(map(len, spans)))
+        return await self._blocking.run(_opened_parts, segment, ranges, stored)
+
+
+def merged_ranges(ranges: Sequence[ByteRange], gap_bytes: int) -> list[ByteRange]:
+    """``ranges`` in order, those put together that lie no further apart than ``gap_bytes``."""
+    merged: list[ByteRange] = []
+    for one in sorted(ranges, key=lambda one: one.start):
+        if merged and one.start - merged[-1].stop <= gap_bytes:
+            merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, one.stop))
+        else:
+            merged.append(one)
+    return merged
+
+
+def _as_they_are(segment: RemoteSegment, parts: Sequence[bytes]) -> Sequence[bytes]:
+    return parts
+
+
+def _checked_epochs(data: bytes, segment: RemoteSegment) -> Sequence[EpochEntry]:
+    where = f"leader epochs in {segment.keys.indexes}"
+    entries, metadata = read_leader_epochs(data, where=where), segment.metadata
+    own = Lineage.of(entries).entries_in_range(metadata.start_offset, metadata.next_offset)
+    if own != metadata.segment_leader_epochs:
+        reason = f"it has {_told(own)} for the segment, the metadata {_told(metadata.segment_leader_epochs)}"
+        raise CorruptDataError(where=where, position=0, reason=reason)
+    return entries
+
+
+def _told(entries: Sequence[EpochEntry]) -> str:
+    return ", ".join(f"epoch {epoch} from {start}" for epoch, start in entries) or "no epoch"
+
+
+def _opened_parts(segment: RemoteSegment, ranges: Sequence[ByteRange], stored: dict[ByteRange, bytes]) -> list[bytes]:
+    parts = []
+    for one in ranges:
+        part = _cut_out(one, stored)
+        if len(part) != len(one):
+            reason = f"{len(part)} of the {len(one)} bytes of an index are there"
+            raise CorruptDataError(where=segment.keys.indexes, position=one.start, reason=reason)
+        cipher = segment.transform.cipher
+        parts.append(cipher.decrypt(part, where=segment.keys.indexes) if cipher and part else part)
+    return parts
+
+
+def _cut_out(wanted: ByteRange, stored: dict[ByteRange, bytes]) -> bytes:
+    for span, data in stored.items():
+        if span.start <= wanted.start and wanted.stop <= span.stop:
+            return data[wanted.start - span.start : wanted.stop - span.start]
+    return b""

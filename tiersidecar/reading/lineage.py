@@ -1,0 +1,215 @@
+"""The history that decides which remote segments may be read, copied after, or deleted (DESIGN.md section 5).
+
+The broker's leader-epoch-checkpoint has forgotten the epochs below its log start.  What it has forgotten stands in the epoch
+blob of a remote segment: of the last finished one that agrees with the live file, because every blob has all epochs from
+the first remote segment on.  Of what is not remote and yet deleted by the broker, pins keep the epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
+from tiersidecar.reading.single_flight import SingleFlight
+
+
+class LiveLog(Protocol):
+    """What the local broker's files say of a partition now."""
+
+    def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        """The live leader-epoch-checkpoint; empty when this process sees no log dir of the partition."""
+
+    def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        """What pins have kept of the epochs that the live file has dropped; empty where there are none."""
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
+        """The offset after the last local record; None when it is not known."""
+
+
+class NoLiveLog:
+    """A process with the read role and no log dirs."""
+
+    def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        return ()
+
+    def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        return ()
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
+        return None
+
+
+class LineageSource(Protocol):
+    """The lineage of each partition."""
+
+    async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
+        """Right for the live file as it is now.  Where there is none, remote segments count after ``max_age_s`` at most.
+
+        Raises:
+            MetadataNotReadyError: the partition has not been replayed.
+            StoreError: an epoch blob could not be read.
+        """
+
+    async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
+        """As :meth:`lineage`, chosen anew from every segment that is finished now: before something is decided by it."""
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        """The end of the partition's log (exclusive), as far as this process can know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A lineage, and when its blob was chosen."""
+
+    lineage: Lineage
+    made_at_s: float
+
+
+class LineageKeeper:
+    """Builds lineages from the live files and the epoch blobs.
+
+    A built one is carried on with each change of the live file, for as long as the two meet: choosing the blob means to
+    list the partition's segments, of which there may be a hundred thousand.
+    """
+
+    def __init__(self, *, metadata: MetadataView, epochs: ReadEpochs, live: LiveLog, clock: Clock) -> None:
+        self._metadata = metadata
+        self._epochs = epochs
+        self._live = live
+        self._clock = clock
+        self._known: dict[TopicIdPartition, _Known] = {}
+        self._flights: SingleFlight[TopicIdPartition, _Known] = SingleFlight("lineage", max_flights=10_000)
+
+    async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
+        """See :class:`LineageSource`."""
+        self._require_ready(topic_id_partition)
+        live = tuple(self._live.leader_epochs(topic_id_partition))
+        known = self._known.get(topic_id_partition)
+        if known is None or not self._holds(known, live, max_age_s):
+            known = await self._flights.run(topic_id_partition, lambda: self._build(topic_id_partition))
+        return self._keep(
+            topic_id_partition, replace(known, lineage=self._extended(topic_id_partition, known.lineage, live))
+        )
+
+    async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
+        """See :class:`LineageSource`."""
+        # Not by a flight that began earlier: it may have missed the segment that the caller knows of.
+        return self._keep(topic_id_partition, await self._build(topic_id_partition))
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        """The broker's where it is known, else the end of the remote log."""
+        local_end_offset = self._live.log_end_offset(topic_id_partition)
+        if local_end_offset is not None:
+            return local_end_offset
+        known = self._known.get(topic_id_partition)
+        if known is None:
+            return _end_offset(self._finished(topic_id_partition))
+        # Of what is finished by now: a lineage outlives many copies.
+        by_epoch = (
+            self._metadata.highest_offset_for_epoch(topic_id_partition, entry.epoch)
+            for entry in reversed(known.lineage.entries)
+        )
+        return Offset(next((highest + 1 for highest in by_epoch if highest is not None), 0))
+
+    def forget(self, topic_id_partition: TopicIdPartition) -> None:
+        """Drop what is kept of a partition that is no longer ours."""
+        self._known.pop(topic_id_partition, None)
+
+    async def aclose(self) -> None:
+        """Give up what is in flight."""
+        await self._flights.aclose()
+
+    def _holds(self, known: _Known, live: tuple[EpochEntry, ...], max_age_s: float) -> bool:
+        if not live:
+            return self._clock.monotonic_s() - known.made_at_s < max_age_s
+        # Epochs between our last one and the live file's first may have come and gone unseen: only a blob has them.
+        return any(entry.epoch == live[0].epoch for entry in known.lineage.entries)
+
+    def _require_ready(self, topic_id_partition: TopicIdPartition) -> None:
+        if not self._metadata.is_ready(topic_id_partition):
+            raise MetadataNotReadyError(subject=str(topic_id_partition))
+
+    def _keep(self, topic_id_partition: TopicIdPartition, known: _Known) -> Lineage:
+        self._known[topic_id_partition] = known
+        return known.lineage
+
+    async def _build(self, topic_id_partition: TopicIdPartition) -> _Known:
+        self._require_ready(topic_id_partition)
+        made_at_s = self._clock.monotonic_s()
+        finished = self._finished(topic_id_partition)
+        live = tuple(self._live.leader_epochs(topic_id_partition))
+        remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
+        return _Known(lineage=self._extended(topic_id_partition, remote, live), made_at_s=made_at_s)
+
+    def _extended(self, topic_id_partition: TopicIdPartition, remote: Lineage, live: tuple[EpochEntry, ...]) -> Lineage:
+        pinned = Lineage.of(self._live.pinned_leader_epochs(topic_id_partition))
+        return (_around(remote, pinned) if pinned else remote).extended_by(live)
+
+    def _finished(self, topic_id_partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        listed = self._metadata.list_remote_log_segments(topic_id_partition)
+        return [segment for segment in listed if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+
+
+def agrees(blob: Lineage, live: Lineage) -> bool:
+    """Whether ``blob`` can be the past of the ``live`` file: no epoch of either is missing in the other, or starts
+    elsewhere, as far as both reach."""
+    if not live or not _entries_fit(blob.entries, live):
+        return not live
+    known = {entry.epoch for entry in blob.entries}
+    between = (entry.epoch for entry in live.entries[1:] if entry.epoch < blob.latest_epoch)
+    return all(epoch in known for epoch in between)
+
+
+def newest_first(finished: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+    """Segments by their last leader epoch, then by their end: a deposed leader's last segment may end higher than its
+    successor's, but its epoch is lower."""
+    return sorted(finished, key=lambda one: (one.segment_leader_epochs[-1].epoch, one.end_offset), reverse=True)
+
+
+def _entries_fit(entries: Sequence[EpochEntry], live: Lineage) -> bool:
+    """The live file's first entry may start later than it did, because a moved log start raises it; those before it have
+    been dropped."""
+    head = live.entries[0]
+    starts = {entry.epoch: entry.start_offset for entry in live.entries}
+    for entry in entries:
+        if entry.epoch < head.epoch:
+            fits = entry.start_offset < head.start_offset
+        elif entry.epoch == head.epoch:
+            fits = entry.start_offset <= head.start_offset
+        else:
+            fits = starts.get(entry.epoch) == entry.start_offset
+        if not fits:
+            return False
+    return True
+
+
+async def _remote_lineage(finished: Sequence[RemoteLogSegmentMetadata], live: Lineage, epochs: ReadEpochs) -> Lineage:
+    for segment in newest_first(finished):
+        # A segment's own epochs are in its metadata (all but the start of the first): most that do not fit need no blob.
+        if live and not _entries_fit(segment.segment_leader_epochs[1:], live):
+            continue
+        blob = Lineage.of(await epochs.read_leader_epochs(segment))
+        if agrees(blob, live):
+            return blob
+    return Lineage()
+
+
+def _around(remote: Lineage, pinned: Lineage) -> Lineage:
+    """``remote``, and beyond its ends what pins know: of holes before the first remote segment, and of what the broker has
+    deleted since the last.  Where both know an epoch, ``remote`` counts: a pin's first may begin later than it did."""
+    later = [entry for entry in pinned.entries if entry.epoch >= remote.latest_epoch]
+    return pinned.extended_by(remote.entries).extended_by(later)
+
+
+def _end_offset(finished: Sequence[RemoteLogSegmentMetadata]) -> Offset:
+    newest = max(finished, key=lambda one: (one.segment_leader_epochs[-1].epoch, one.end_offset), default=None)
+    return newest.next_offset if newest else Offset(0)

@@ -1,0 +1,91 @@
+"""Chunks of one segment in order, fetched ahead of a reader that goes on reading (U3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from types import TracebackType
+
+from tiersidecar.reading.chunk_manager import ChunkManager
+from tiersidecar.reading.manifests import RemoteSegment
+
+
+class ReadAheadBudget:
+    """Bytes that may be fetched ahead: ``reader_bytes`` for each reader, ``total_bytes`` for all of them together."""
+
+    def __init__(self, *, reader_bytes: int, total_bytes: int) -> None:
+        self.reader_bytes = reader_bytes
+        self._free_bytes = total_bytes
+
+    def take(self, size_bytes: int) -> bool:
+        """Reserve, if there is as much left."""
+        if size_bytes > self._free_bytes:
+            return False
+        self._free_bytes -= size_bytes
+        return True
+
+    def give_back(self, size_bytes: int) -> None:
+        """Undo :meth:`take`."""
+        self._free_bytes += size_bytes
+
+
+class ReadAhead:
+    """Fetches ahead as far as one reader has proved to read on, and as the budget lets it.
+
+    Nothing is fetched ahead of the first chunk: most reads end in it.  With each further chunk that is asked for, the
+    window doubles.  One object serves one reader, from segment to segment, so that the window outlives the border.  A
+    reader that stops asking holds its window's chunks and no more; once closed it waits for none of them.
+    """
+
+    def __init__(self, chunks: ChunkManager, budget: ReadAheadBudget) -> None:
+        self._chunks = chunks
+        self._budget = budget
+        self._window_bytes = 0
+
+    @property
+    def window_bytes(self) -> int:
+        """How far it reads ahead now; 0 while the reader has not proved to read on."""
+        return self._window_bytes
+
+    def __enter__(self) -> ReadAhead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._budget.give_back(self._window_bytes)
+        self._window_bytes = 0
+
+    async def read(self, segment: RemoteSegment, first: int) -> AsyncGenerator[bytes, None]:
+        """The chunks of ``segment`` from number ``first`` to its last one."""
+        chunk_size, chunk_count = segment.chunk_index.original_chunk_size, segment.chunk_index.chunk_count
+        ahead: deque[asyncio.Task[bytes]] = deque()
+        following = first
+        try:
+            for index in range(first, chunk_count):
+                stop = min(index + 1 + self._window_bytes // chunk_size, chunk_count)
+                while following < stop:
+                    ahead.append(self._start(segment, following))
+                    following += 1
+                chunk = await ahead[0]
+                ahead.popleft()
+                yield chunk
+                self._grow(chunk_size)
+        finally:
+            await _abandon(ahead)
+
+    def _grow(self, chunk_size: int) -> None:
+        wanted = min(self._window_bytes or chunk_size, self._budget.reader_bytes - self._window_bytes)
+        if wanted > 0 and self._budget.take(wanted):
+            self._window_bytes += wanted
+
+    def _start(self, segment: RemoteSegment, index: int) -> asyncio.Task[bytes]:
+        return asyncio.create_task(self._chunks.get_chunk(segment, index), name=f"chunk {index} of {segment.id}")
+
+
+async def _abandon(ahead: deque[asyncio.Task[bytes]]) -> None:
+    """End the waiting; what a cache below has begun to fetch it fetches to the end."""
+    for task in ahead:
+        task.cancel()
+    await asyncio.gather(*ahead, return_exceptions=True)

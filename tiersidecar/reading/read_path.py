@@ -1,0 +1,144 @@
+"""The read path, put together: from a store and a metadata view to a reader of the remote tier."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.store import FetchRange
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.aborted_transactions import AbortedTransactions
+from tiersidecar.reading.admission import FetchQuota, ReaderPool
+from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryChunkCache, StoreChunkManager
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.index_cache import IndexFilesSource, RemoteIndexCache
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.read_ahead import ReadAheadBudget
+from tiersidecar.reading.remote_log_reader import RemoteLogReader
+from tiersidecar.reading.segment_files import SegmentFiles
+from tiersidecar.reading.segment_lookup import LogStarts, SegmentLookup
+from tiersidecar.reading.segment_reader import SegmentReader
+from tiersidecar.reading.segment_walk import SegmentWalk
+from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S
+from tiersidecar.reading.timestamp_lookup import TimestampLookup
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """Sizes and bounds of the read path; the two of the pool are ``remote.log.reader.threads`` and
+    ``remote.log.reader.max.pending.tasks``.  Read-ahead is bounded per reader and for all of them together."""
+
+    reader_threads: int = 10
+    reader_max_pending_tasks: int = 100
+    chunk_cache_bytes: int = 128 * _MIB
+    index_memory_bytes: int = 64 * _MIB
+    read_ahead_bytes: int = 16 * _MIB
+    read_ahead_total_bytes: int = 64 * _MIB
+    parallel_fetches: int = 16
+    fetch_timeout_s: float = FETCH_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPath:
+    """What the services above read by."""
+
+    metadata: MetadataView
+    reader: RemoteLogReader
+    timestamps: TimestampLookup
+    lookup: SegmentLookup
+    files: SegmentFiles
+    manifests: ManifestCache
+    indexes: RemoteIndexCache
+    chunks: ChunkManager
+
+
+@asynccontextmanager
+async def open_read_path(
+    *,
+    store: FetchRange,
+    metadata: MetadataView,
+    manifests: ManifestCache,
+    lineages: LineageSource,
+    log_starts: LogStarts,
+    blocking: Blocking,
+    clock: Clock,
+    quota: FetchQuota | None = None,
+    telemetry: Telemetry | None = None,
+    settings: ReadSettings | None = None,
+    chunk_layers: Sequence[ChunkLayer] = (),
+    index_files: IndexFilesSource | None = None,
+) -> AsyncIterator[ReadPath]:
+    """Build the read path; what is in flight in it ends when the context does.
+
+    ``chunk_layers`` stand between the memory cache and the store, the last one nearest to the caller: a disk cache, say.
+    ``index_files`` is what the index cache asks instead of the store: a disk cache again.
+    """
+    settings, telemetry = settings or ReadSettings(), telemetry or NoTelemetry()
+    async with AsyncExitStack() as stack:
+        blobs = IndexBlobReader(
+            store=store, blocking=blocking, manifests=manifests, timeout_s=settings.fetch_timeout_s, telemetry=telemetry
+        )
+        indexes = RemoteIndexCache(index_files or blobs, blocking=blocking, max_bytes=settings.index_memory_bytes)
+        stack.push_async_callback(indexes.aclose)
+        chunks = _chunk_manager(store, blocking, settings, telemetry, chunk_layers)
+        stack.push_async_callback(chunks.aclose)
+        lookup = SegmentLookup(metadata=metadata, lineages=lineages, log_starts=log_starts)
+        budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
+        segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
+        pool = ReaderPool(
+            running=settings.reader_threads,
+            waiting=settings.reader_max_pending_tasks,
+            quota=quota,
+            telemetry=telemetry,
+        )
+        yield ReadPath(
+            metadata=metadata,
+            reader=RemoteLogReader(
+                lookup=lookup,
+                walk=SegmentWalk(metadata=metadata, lookup=lookup, segments=segments),
+                aborted=AbortedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs),
+                pool=pool,
+                clock=clock,
+                telemetry=telemetry,
+            ),
+            timestamps=TimestampLookup(lookup=lookup, segments=segments, indexes=indexes, pool=pool, blocking=blocking),
+            lookup=lookup,
+            files=SegmentFiles(
+                manifests=manifests,
+                indexes=indexes,
+                blobs=blobs,
+                segments=segments,
+                pool=pool,
+                blocking=blocking,
+                clock=clock,
+                telemetry=telemetry,
+            ),
+            manifests=manifests,
+            indexes=indexes,
+            chunks=chunks,
+        )
+
+
+def _chunk_manager(
+    store: FetchRange,
+    blocking: Blocking,
+    settings: ReadSettings,
+    telemetry: Telemetry,
+    layers: Sequence[ChunkLayer],
+) -> ChunkManager:
+    chunks: ChunkManager = StoreChunkManager(
+        store=store,
+        blocking=blocking,
+        max_parallel=settings.parallel_fetches,
+        timeout_s=settings.fetch_timeout_s,
+        telemetry=telemetry,
+    )
+    for layer in layers:
+        chunks = layer(chunks)
+    return MemoryChunkCache(chunks, max_bytes=settings.chunk_cache_bytes, telemetry=telemetry)

@@ -1,0 +1,195 @@
+"""Reads of the remote tier (Kafka's RemoteLogManager.read and RemoteLogReader; S-138 to S-150, T-52 to T-54)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from tiersidecar.domain.errors import OffsetOutOfRangeError, TiersidecarError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.telemetry import (
+    FETCH_BYTES,
+    FETCH_ERRORS,
+    FETCH_REQUESTS,
+    READ_REQUESTED_BYTES,
+    NoTelemetry,
+    Telemetry,
+)
+from tiersidecar.reading.aborted_transactions import AbortedTransactions
+from tiersidecar.reading.admission import ReaderPool
+from tiersidecar.reading.batch_cutter import BatchSlice
+from tiersidecar.reading.segment_lookup import OffsetBounds, SegmentLookup
+from tiersidecar.reading.segment_reader import Allowance
+from tiersidecar.reading.segment_walk import SegmentWalk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteBatches:
+    """Batches of one segment, with the aborted transactions that touch them; None where nobody asked (read_uncommitted)."""
+
+    batches: BatchSlice
+    aborted_transactions: tuple[AbortedTransaction, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedBatches:
+    """The answer to one bounded read.
+
+    ``next_offset`` is where to read on; with no batch in ``slices`` it is the offset asked for, or lies past a range in
+    which compaction left nothing.
+    """
+
+    slices: tuple[BatchSlice, ...]
+    next_offset: Offset
+    aborted_transactions: tuple[AbortedTransaction, ...] | None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.slices))
+
+
+class RemoteLogReader:
+    """Reads record batches of finished remote segments, along the lineage, without opening them."""
+
+    def __init__(
+        self,
+        *,
+        lookup: SegmentLookup,
+        walk: SegmentWalk,
+        aborted: AbortedTransactions,
+        pool: ReaderPool,
+        clock: Clock,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._lookup = lookup
+        self._walk = walk
+        self._aborted = aborted
+        self._pool = pool
+        self._clock = clock
+        self._telemetry = telemetry or NoTelemetry()
+
+    async def bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
+        """The offsets that can be read."""
+        return await self._lookup.bounds(topic_id_partition)
+
+    async def last_stable_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        """Up to where (exclusive) a read_committed reader gets."""
+        return await self._aborted.last_stable_offset(topic_id_partition)
+
+    async def read_batches(
+        self,
+        topic_id_partition: TopicIdPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        stop_offset: int | None = None,
+        min_one_message: bool = True,
+        read_committed: bool = False,
+    ) -> FetchedBatches:
+        """Whole batches from the first whose last offset is ``offset`` or above, up to ``max_bytes``, and of those that
+        begin below ``stop_offset``.
+
+        The first batch is returned even if it is larger, if ``min_one_message``; else nothing is (T-53).  At the end of
+        the remote tier, and for read_committed at its last stable offset, the answer is empty.
+
+        Raises:
+            OffsetOutOfRangeError: the remote tier does not hold ``offset``.
+            QuotaExceededError: the read was shed, at once.
+            MetadataNotReadyError: the partition has not been replayed.
+            StoreError: the store is away.
+            CorruptDataError: bytes that fail their checks, also after they were fetched anew.
+        """
+        self._telemetry.count(READ_REQUESTED_BYTES, max_bytes)
+        allowance = Allowance(max_bytes, min_one_message)
+        async with (
+            self._pool.admit(),
+            aclosing(
+                self._read(topic_id_partition, offset, stop_offset, allowance, read_committed=read_committed)
+            ) as parts,
+        ):
+            found = [part async for part in parts]
+        return FetchedBatches(
+            slices=tuple(one.batches for one in found),
+            next_offset=found[-1].batches.next_offset if found else Offset(offset),
+            aborted_transactions=_distinct(found) if read_committed else None,
+        )
+
+    async def stream_batches(
+        self,
+        topic_id_partition: TopicIdPartition,
+        offset: int,
+        *,
+        stop_offset: int | None = None,
+        read_committed: bool = False,
+        aborted_beyond: Sequence[AbortedTransaction] | None = None,
+    ) -> AsyncGenerator[RemoteBatches, None]:
+        """As :meth:`read_batches` without a bound, to ``stop_offset`` (exclusive) or the end of the remote tier.
+
+        A read_committed reader gets past the remote tier's last stable offset with ``aborted_beyond``: the aborted
+        transactions whose markers lie above ``stop_offset``, all that are undecided below it having been decided.
+
+        Each part is fetched when it is asked for, but for the read-ahead.  The place in the pool is given back between
+        parts, and a quota that is used up on the way delays: the read has begun and is not shed any more.
+        Close it (``contextlib.aclosing``) when you leave before its end.
+        """
+        parts = self._read(
+            topic_id_partition,
+            offset,
+            stop_offset,
+            Allowance(),
+            read_committed=read_committed,
+            aborted_beyond=aborted_beyond,
+        )
+        async with aclosing(parts), aclosing(self._pool.in_steps(parts, self._clock)) as steps:
+            async for part in steps:
+                yield part
+
+    async def _read(
+        self,
+        topic_id_partition: TopicIdPartition,
+        offset: int,
+        stop_offset: int | None,
+        allowance: Allowance,
+        *,
+        read_committed: bool,
+        aborted_beyond: Sequence[AbortedTransaction] | None = None,
+    ) -> AsyncGenerator[RemoteBatches, None]:
+        topic = topic_id_partition.topic
+        self._telemetry.count(FETCH_REQUESTS, topic=topic)
+        try:
+            await self._lookup.check_start(topic_id_partition, offset)
+            is_bound_by_stable = read_committed and aborted_beyond is None
+            stop = await self._stop_offset(topic_id_partition, stop_offset, read_committed=is_bound_by_stable)
+            async with aclosing(self._walk.batches(topic_id_partition, offset, stop, allowance)) as parts:
+                async for located, batches in parts:
+                    aborted = None
+                    if read_committed:
+                        aborted = await self._aborted.collect(located, batches.base_offset, batches.next_offset)
+                        beyond = aborted_beyond or ()
+                        aborted += tuple(one for one in beyond if one.first_offset < batches.next_offset)
+                    self._telemetry.count(FETCH_BYTES, len(batches), topic=topic)
+                    self._pool.quota.record(len(batches))
+                    yield RemoteBatches(batches=batches, aborted_transactions=aborted)
+        except OffsetOutOfRangeError:
+            raise  # the reader's mistake, if it is one
+        except TiersidecarError:
+            self._telemetry.count(FETCH_ERRORS, topic=topic)
+            raise
+
+    async def _stop_offset(
+        self, topic_id_partition: TopicIdPartition, stop_offset: int | None, *, read_committed: bool
+    ) -> int:
+        end_offset = (
+            await self._aborted.last_stable_offset(topic_id_partition)
+            if read_committed
+            else await self._lookup.end_offset(topic_id_partition)
+        )
+        return end_offset if stop_offset is None else min(stop_offset, end_offset)
+
+
+def _distinct(parts: Sequence[RemoteBatches]) -> tuple[AbortedTransaction, ...]:
+    return tuple(dict.fromkeys(entry for part in parts for entry in part.aborted_transactions or ()))

@@ -1,0 +1,191 @@
+"""Which remote segment holds an offset of a partition's history, and which offsets there are at all (S-142, S-145)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import OffsetOutOfRangeError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.reading.lineage import LineageSource
+
+_SEGMENTS_PER_TURN = 256
+"""How many segments of a long list are looked at before others get their turn on the loop."""
+
+
+class LogStarts(Protocol):
+    """The remote log start: ours to keep (DESIGN.md section 5, where state lives)."""
+
+    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        """The first offset that a reader may have at all; -1 while nothing moved it."""
+
+
+class StateLogStarts:
+    """Remote log starts from ``__tiersidecar_state``."""
+
+    def __init__(self, state_log: StateLog) -> None:
+        self._state_log = state_log
+
+    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        """See :class:`LogStarts`."""
+        return self._state_log.partition_state(topic_id_partition).remote_log_start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A segment, and the offset (exclusive) up to which it is of the lineage: past it another one must be looked up."""
+
+    metadata: RemoteLogSegmentMetadata
+    stop_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetBounds:
+    """Offsets that the remote tier holds: ``start`` inclusive, ``end`` exclusive; equal when there are none."""
+
+    start: Offset
+    end: Offset
+
+
+class SegmentLookup:
+    """Resolves offsets by the lineage and the replayed metadata, all in memory."""
+
+    def __init__(self, *, metadata: MetadataView, lineages: LineageSource, log_starts: LogStarts) -> None:
+        self._metadata = metadata
+        self._lineages = lineages
+        self._log_starts = log_starts
+
+    async def locate(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
+        """The finished segment of the lineage that holds ``offset``, else None.
+
+        A lineage that is a moment old may lack a new epoch: it is asked for again before the answer is None (U25).
+        """
+        lineage = await self._lineages.lineage(topic_id_partition)
+        located = self._find(topic_id_partition, offset, lineage)
+        if located is None:
+            lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+            located = self._find(topic_id_partition, offset, lineage)
+        return located
+
+    async def end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        """The end (exclusive) of what has ever been finished in this lineage."""
+        return self._end_offset(topic_id_partition, await self._lineages.lineage(topic_id_partition, max_age_s=1.0))
+
+    async def bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
+        """What there is to read."""
+        lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+        end = self._end_offset(topic_id_partition, lineage)
+        start = self._start_offset(topic_id_partition, lineage)
+        return OffsetBounds(start=min(start, end), end=end)
+
+    async def check_start(self, topic_id_partition: TopicIdPartition, offset: int) -> None:
+        """Nothing below the remote log start may be read, even while its segment is still there.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` lies below it.
+        """
+        if offset < max(self._log_starts.remote_log_start_offset(topic_id_partition), 0):
+            raise await self.out_of_range(topic_id_partition, offset)
+
+    async def out_of_range(self, topic_id_partition: TopicIdPartition, offset: int) -> OffsetOutOfRangeError:
+        """The error that says so, with what there is."""
+        bounds = await self.bounds(topic_id_partition)
+        return OffsetOutOfRangeError(
+            subject=str(topic_id_partition), offset=offset, start=bounds.start, stop=bounds.end
+        )
+
+    async def segment(self, topic_id_partition: TopicIdPartition, uuid: Uuid) -> RemoteLogSegmentMetadata | None:
+        """A finished segment of the lineage by its id, else None.
+
+        One that begins below the remote log start is not given out whole.
+        """
+        segment_id = RemoteLogSegmentId(topic_id_partition=topic_id_partition, uuid=uuid)
+        lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+        found = self._metadata.segment(segment_id)
+        if found is None or found.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            return None
+        log_end_offset = self._lineages.log_end_offset(topic_id_partition)
+        is_ours = lineage.contains_segment(found.segment_leader_epochs, found.end_offset, log_end_offset)
+        is_above = found.start_offset >= self._log_starts.remote_log_start_offset(topic_id_partition)
+        return found if is_ours and is_above else None
+
+    async def segments(
+        self, topic_id_partition: TopicIdPartition, wanted: Callable[[RemoteLogSegmentMetadata], bool]
+    ) -> AsyncIterator[RemoteLogSegmentMetadata]:
+        """The ``wanted`` ones of the lineage's finished segments, ascending by start offset; overlaps included."""
+        lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+        log_end_offset = self._lineages.log_end_offset(topic_id_partition)
+        listed = self._metadata.list_remote_log_segments(topic_id_partition)
+        for count, segment in enumerate(_finished(listed), start=1):
+            if count % _SEGMENTS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if wanted(segment) and lineage.contains_segment(
+                segment.segment_leader_epochs, segment.end_offset, log_end_offset
+            ):
+                yield segment
+
+    async def next_with_aborted_transactions(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
+        """The first segment at or after ``offset`` whose transaction index may have entries (S-157).  Those that end at or
+        above its ``stop_offset`` are of another history."""
+        lineage = await self._lineages.lineage(topic_id_partition)
+        least_epoch = lineage.epoch_for_offset(offset)
+        for epoch, _ in lineage.entries:
+            if least_epoch is not None and epoch < least_epoch:
+                continue
+            found = self._metadata.next_segment_with_txn_index(topic_id_partition, epoch, offset)
+            if found is not None:
+                return Located(found, agreed_stop(found, lineage, max(offset, found.start_offset)))
+        return None
+
+    def _find(self, topic_id_partition: TopicIdPartition, offset: int, lineage: Lineage) -> Located | None:
+        epoch = lineage.epoch_for_offset(offset)
+        if epoch is None:
+            return None
+        found = self._metadata.remote_log_segment_metadata(topic_id_partition, epoch, offset)
+        return None if found is None else Located(found, agreed_stop(found, lineage, offset))
+
+    def _end_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        if not lineage:
+            return Offset(0)
+        following = lineage.entries[1:]
+        stops = [*(entry.start_offset for entry in following), None]
+        for (epoch, _), stop in zip(reversed(lineage.entries), reversed(stops), strict=True):
+            highest = self._metadata.highest_offset_for_epoch(topic_id_partition, epoch)
+            if highest is not None:
+                return Offset(highest + 1 if stop is None else min(highest + 1, stop))
+        return Offset(0)
+
+    def _start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        kept = self._log_starts.remote_log_start_offset(topic_id_partition)
+        if kept >= 0 and self._find(topic_id_partition, kept, lineage):
+            return kept
+        for epoch, first_offset in lineage.entries:
+            for segment in _finished(self._metadata.list_remote_log_segments(topic_id_partition, epoch)):
+                # The log may have started inside its first segment: no epoch is known of what lies below.
+                return Offset(max(segment.start_offset, first_offset, kept))
+        return Offset(max(kept, 0))
+
+
+def agreed_stop(metadata: RemoteLogSegmentMetadata, lineage: Lineage, offset: int) -> Offset:
+    """Up to which offset (exclusive) the segment's epochs are the lineage's, from ``offset`` on, where they agree.
+
+    A segment that a deposed leader copied can go on in its own epoch past the offset at which the next one began.
+    """
+    theirs = Lineage.of(metadata.segment_leader_epochs)
+    starts = {entry.start_offset for entry in (*theirs.entries, *lineage.entries)}
+    for start in sorted(start for start in starts if offset < start <= metadata.end_offset):
+        if theirs.epoch_for_offset(start) != lineage.epoch_for_offset(start):
+            return start
+    return metadata.next_offset
+
+
+def _finished(segments: Iterator[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
+    return (segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)

@@ -1,0 +1,104 @@
+"""Offset for a timestamp in the remote tier (``RemoteLogManager.findOffsetByTimestamp``; S-149, T-48 to T-50, U17)."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.kafka.record_batches import iter_batch_headers
+from tiersidecar.formats.kafka.records import read_records
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.reading.admission import ReaderPool
+from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.segment_lookup import Located, SegmentLookup
+from tiersidecar.reading.segment_reader import Allowance, SegmentReader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimestampAndOffset:
+    """A record found by its timestamp."""
+
+    timestamp_ms: int
+    offset: Offset
+    leader_epoch: LeaderEpoch
+
+
+class TimestampLookup:
+    """Answers from the segments' metadata where these say enough, then from the indexes, and from record batches last."""
+
+    def __init__(
+        self,
+        *,
+        lookup: SegmentLookup,
+        segments: SegmentReader,
+        indexes: RemoteIndexCache,
+        pool: ReaderPool,
+        blocking: Blocking,
+    ) -> None:
+        self._lookup = lookup
+        self._segments = segments
+        self._indexes = indexes
+        self._pool = pool
+        self._blocking = blocking
+
+    async def find(self, topic_id_partition: TopicIdPartition, timestamp_ms: int) -> TimestampAndOffset | None:
+        """The first record, by offset, whose timestamp is ``timestamp_ms`` or later; None when the remote tier has none.
+
+        Raises:
+            QuotaExceededError: shed, at once.
+        """
+        async with self._pool.admit():
+            start = (await self._lookup.bounds(topic_id_partition)).start
+            candidates = self._lookup.segments(
+                topic_id_partition,
+                lambda segment: segment.max_timestamp_ms >= timestamp_ms and segment.end_offset >= start,
+            )
+            async for segment in candidates:
+                found = await self._find_in(segment, timestamp_ms, start)
+                if found is not None:
+                    return found
+        return None
+
+    async def find_latest(self, topic_id_partition: TopicIdPartition) -> TimestampAndOffset | None:
+        """The first of the records with the largest timestamp (ListOffsets -3); None when there are no records."""
+        start = (await self._lookup.bounds(topic_id_partition)).start
+        latest_ms = -1
+        async for segment in self._lookup.segments(topic_id_partition, lambda one: one.end_offset >= start):
+            latest_ms = max(latest_ms, segment.max_timestamp_ms)
+        return await self.find(topic_id_partition, latest_ms) if latest_ms >= 0 else None
+
+    async def _find_in(
+        self, segment: RemoteLogSegmentMetadata, timestamp_ms: int, start_offset: Offset
+    ) -> TimestampAndOffset | None:
+        time_index = (await self._indexes.indexes(segment)).time_index
+        # Records up to that entry's offset are none later than its timestamp: those of the timestamp itself lie there too.
+        entry = time_index.lookup(timestamp_ms - 1)
+        first = max(entry.offset, segment.start_offset, start_offset)
+        located = await self._lookup.locate(segment.topic_id_partition, first)
+        if located is None or located.metadata.remote_log_segment_id != segment.remote_log_segment_id:
+            located = Located(segment, segment.next_offset)
+        with self._segments.read_ahead() as read_ahead:
+            slices = self._segments.slices(located, first, located.stop_offset, Allowance(), read_ahead)
+            async with aclosing(slices):
+                async for batches in slices:
+                    found = await self._blocking.run(_first_at, batches.buffer, timestamp_ms, start_offset)
+                    if found is not None:
+                        return found
+        return None
+
+
+def _first_at(buffer: memoryview, timestamp_ms: int, start_offset: Offset) -> TimestampAndOffset | None:
+    for position, header in iter_batch_headers(buffer):
+        if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
+            continue
+        for record in read_records(buffer[position : position + header.size_bytes]):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                return TimestampAndOffset(
+                    timestamp_ms=record.timestamp_ms,
+                    offset=record.offset,
+                    leader_epoch=header.partition_leader_epoch,
+                )
+    return None

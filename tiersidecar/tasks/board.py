@@ -1,0 +1,84 @@
+"""What the tier role knows at this moment: written by the watch and the lanes, read by the lanes and the status page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pins import epochs_with_pins, with_pins
+from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.tasks.follow_note import FollowNote
+from tiersidecar.tasks.pin_board import PinBoard
+
+NO_LOG_DIRS = LogDirsView(partitions={}, faults={})
+
+
+@dataclass(slots=True)
+class Board:
+    """One per process; single-threaded, so plain attributes do.
+
+    ``copied_offsets`` and ``log_start_offsets`` are what the lanes saw last: hints that spare a lane its start, never
+    grounds for a deletion.
+    """
+
+    local: LogDirsView = NO_LOG_DIRS
+    assignment: Mapping[TopicIdPartition, TieredPartition] = field(default_factory=dict)
+    topic_ids: Mapping[str, Uuid] = field(default_factory=dict)
+    departing: set[TopicIdPartition] = field(default_factory=set)
+    """Partitions of topics that are gone, whose metadata is kept until their remote data is gone as well."""
+
+    refused_topics: dict[str, str] = field(default_factory=dict)
+    untrimmable_topics: dict[str, str] = field(default_factory=dict)
+    copied_offsets: dict[TopicIdPartition, int] = field(default_factory=dict)
+    log_start_offsets: dict[TopicIdPartition, int] = field(default_factory=dict)
+    held_back: dict[TopicIdPartition, str] = field(default_factory=dict)
+    expiry_stops: dict[TopicIdPartition, str] = field(default_factory=dict)
+    pins: PinBoard = field(default_factory=PinBoard)
+    follow_notes: dict[TopicIdPartition, FollowNote] = field(default_factory=dict)
+    watch_trouble: str = "the log dirs and the broker have not been looked at yet"
+
+    def local_partition(self, partition: TopicIdPartition) -> LocalPartition | None:
+        """The partition's directory as last scanned, and before it what only pins hold any more; None when it is not (or no
+        longer) on a healthy log dir."""
+        local = self.local.partitions.get(partition)
+        return None if local is None else with_pins(local, self.pins.of(partition))
+
+    def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        """The broker's live leader-epoch-checkpoint; empty when the partition is not on a healthy log dir."""
+        local = self.local.partitions.get(topic_id_partition)
+        return () if local is None else local.leader_epochs
+
+    def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        """What the pins of the partition know of it."""
+        return epochs_with_pins((), self.pins.of(topic_id_partition))
+
+    def leader_epochs_with_pins(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        """The live file, reaching back as far as the pins do; empty when the partition is not on a healthy log dir.  Where the
+        live file has dropped epochs that no pin knows, the start of its first is later than it was."""
+        local = self.local.partitions.get(topic_id_partition)
+        return () if local is None else epochs_with_pins(local.leader_epochs, self.pins.of(topic_id_partition))
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
+        """Not known: directory listings do not tell it."""
+        return None
+
+    def leads(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
+        """Whether this broker still leads the partition in this very epoch, as far as we know."""
+        tiered = self.assignment.get(partition)
+        return tiered is not None and tiered.role is PartitionRole.LEADER and tiered.view.leader_epoch == leader_epoch
+
+    def forget(self, partition: TopicIdPartition) -> None:
+        """Drop the hints of a partition that is no longer ours, or that changed hands."""
+        for hints in (
+            self.copied_offsets,
+            self.log_start_offsets,
+            self.held_back,
+            self.expiry_stops,
+            self.follow_notes,
+        ):
+            hints.pop(partition, None)

@@ -1,0 +1,148 @@
+"""The copy lane of a led partition: observe, decide, upload one segment, and again (S-012 to S-015)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.decide.copy import CopyPlan, CopyView, decide_copy, find_copied_offset
+from tiersidecar.decide.pin import without_remote_pins
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.ports.broker import ListOffsets, OffsetSpec
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.segment_check import next_base_offset_of
+
+log = structlog.get_logger(__name__)
+
+
+class UploadSegment(Protocol):
+    async def upload(
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
+    ) -> RemoteLogSegmentMetadata:
+        """Copy one segment; it is COPY_SEGMENT_FINISHED, durable and read back when this returns."""
+
+
+class CopyTask:
+    """Copies what may be copied of one partition; ``admission`` says when it is whose turn."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        broker: ListOffsets,
+        metadata: MetadataView,
+        state: StateLog,
+        lineages: LineageSource,
+        uploader: UploadSegment,
+        admission: CopyAdmission,
+        clock: Clock,
+        lag: CopyLagReport,
+        observe_only: bool,
+    ) -> None:
+        self._board, self._broker, self._metadata = board, broker, metadata
+        self._state, self._lineages = state, lineages
+        self._uploader, self._admission = uploader, admission
+        self._clock, self._lag, self._observe_only = clock, lag, observe_only
+        self._expired_told: dict[TopicIdPartition, Offset] = {}
+
+    async def run(self, partition: TieredPartition) -> None:
+        """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
+        tip = partition.view.topic_id_partition
+        while self._board.leads(tip, partition.view.leader_epoch):
+            local = self._board.local_partition(tip)
+            if local is None or tip.topic in self._board.refused_topics:
+                return
+            lineage = await self._lineages.lineage(tip)
+            plan = await self._plan(partition, local, lineage)
+            if not plan.segments:
+                return
+            if self._observe_only:
+                self._log_observed(tip, plan)
+                return
+            await self._copy(partition, plan.segments[0], lineage)
+
+    async def _copy(self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage) -> None:
+        async with self._admission.admitted(partition.view.topic_id_partition, segment.size_bytes):
+            await self._uploader.upload(partition, segment, lineage)
+
+    async def _plan(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyPlan:
+        tip = partition.view.topic_id_partition
+        copied_offset = copied_offset_of(self._metadata, tip, lineage)
+        plan = decide_copy(
+            CopyView(
+                policy=partition.policy,
+                segments=self._without_settled_pins(tip, local.segments, lineage),
+                copied_offset=copied_offset,
+                last_stable_offset=await self._last_stable_offset(tip, partition.view.leader_epoch),
+                now_ms=self._clock.now_ms(),
+            )
+        )
+        self._board.copied_offsets[tip] = copied_offset
+        self._board.held_back[tip] = plan.held_back
+        self._lag.report(partition)
+        labels = {"topic": tip.topic, "partition": tip.partition}
+        if plan.gap is not None:
+            log.warning("segment.gap", **labels, start_offset=plan.gap.start, stop_offset=plan.gap.stop)
+        if plan.expired and self._expired_told.get(tip) != plan.expired[-1].base_offset:
+            self._expired_told[tip] = plan.expired[-1].base_offset
+            log.info(
+                "segment.copy.expired",
+                **labels,
+                start_offsets=[segment.base_offset for segment in plan.expired],
+                bytes=sum(segment.size_bytes for segment in plan.expired),
+            )
+        return plan
+
+    def _without_settled_pins(
+        self, tip: TopicIdPartition, segments: tuple[LocalSegment, ...], lineage: Lineage
+    ) -> tuple[LocalSegment, ...]:
+        """Without pins that are remote, or were and have expired: the keeper drops them a little later."""
+        if not any(segment.pinned for segment in segments):
+            return segments
+        state = self._state.partition_state(tip)
+        start_offset = lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch)
+        wanted = [one for one in segments if not one.pinned or next_base_offset_of(one) > start_offset]
+        return without_remote_pins(wanted, lineage, partial(self._metadata.remote_log_segment_metadata, tip))
+
+    async def _last_stable_offset(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch) -> Offset:
+        answers = await self._broker.list_offsets({tip: leader_epoch}, OffsetSpec.LATEST, read_committed=True)
+        answer = answers[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+        return answer.offset
+
+    def _log_observed(self, tip: TopicIdPartition, plan: CopyPlan) -> None:
+        log.info(
+            "segment.copy.observed",
+            topic=tip.topic,
+            partition=tip.partition,
+            segments=[segment.base_offset for segment in plan.segments],
+            bytes=sum(segment.size_bytes for segment in plan.segments),
+        )
+
+
+def copied_offset_of(metadata: MetadataView, tip: TopicIdPartition, lineage: Lineage) -> Offset:
+    """The highest remote offset of this lineage, inclusive; -1 when there is none.
+
+    Raises:
+        MetadataNotReadyError: the metadata has not been replayed yet.
+    """
+    return find_copied_offset(
+        lineage,
+        lambda epoch: metadata.highest_offset_for_epoch(tip, epoch),
+        lambda epoch, offset: metadata.remote_log_segment_metadata(tip, epoch, offset),
+        lambda: list(metadata.list_remote_log_segments(tip)),
+    )

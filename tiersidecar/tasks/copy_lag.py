@@ -1,0 +1,59 @@
+"""What copying lags behind, told at every look and every plan, never left standing (U18)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiersidecar.decide.copy import CopyLag, copy_lag
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import NO_OFFSET
+from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.telemetry import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS, Telemetry
+from tiersidecar.tasks.board import Board
+
+
+class CopyLagReport:
+    """Sets the three gauges of a led partition, from the board as it is."""
+
+    def __init__(self, *, board: Board, metadata: MetadataView, clock: Clock, telemetry: Telemetry) -> None:
+        self._board, self._metadata, self._clock, self._telemetry = board, metadata, clock, telemetry
+        self._known: dict[TopicIdPartition, CopyLag] = {}
+
+    @property
+    def known(self) -> Mapping[TopicIdPartition, CopyLag]:
+        """What was last told, of the partitions that are led now."""
+        for tip in [tip for tip in self._known if not self._is_led(tip)]:
+            del self._known[tip]
+        return self._known
+
+    def report(self, partition: TieredPartition) -> None:
+        """A partition whose directory cannot be read keeps what was last said of it."""
+        tip = partition.view.topic_id_partition
+        local = self._board.local_partition(tip)
+        if local is None:
+            return
+        now_ms = self._clock.now_ms()
+        lag = copy_lag(local.segments, self._copied_offset(local), partition.policy, now_ms)
+        self._known[tip] = lag
+        labels = {"topic": tip.topic, "partition": str(tip.partition)}
+        age_ms = 0 if lag.oldest_ms is None else max(now_ms - lag.oldest_ms, 0)
+        self._telemetry.gauge(COPY_LAG_BYTES, lag.size_bytes, **labels)
+        self._telemetry.gauge(COPY_LAG_SEGMENTS, lag.segments, **labels)
+        self._telemetry.gauge(COPY_LAG_SECONDS, age_ms / 1000, **labels)
+
+    def _copied_offset(self, local: LocalPartition) -> int:
+        """As the copy lane found it; before it could (the store is away since the start) what the metadata says of the live
+        file's epochs."""
+        tip = local.topic_id_partition
+        known = self._board.copied_offsets.get(tip)
+        if known is not None:
+            return known
+        highest = (self._metadata.highest_offset_for_epoch(tip, entry.epoch) for entry in local.leader_epochs)
+        return max((offset for offset in highest if offset is not None), default=NO_OFFSET)
+
+    def _is_led(self, tip: TopicIdPartition) -> bool:
+        tiered = self._board.assignment.get(tip)
+        return tiered is not None and tiered.role is PartitionRole.LEADER

@@ -1,0 +1,25 @@
+"""Back-pressure by remote.log.manager.copy.max.bytes.per.second: whole segments wait for admission (S-164, S-165)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tiersidecar.decide.quota import RateQuota
+from tiersidecar.ports.clock import Clock
+
+_RECHECK_S = 1.0
+
+
+class CopyQuota:
+    """One quota for all partitions, first come first served."""
+
+    def __init__(self, *, quota: RateQuota, clock: Clock) -> None:
+        self._quota, self._clock = quota, clock
+        self._turn = asyncio.Lock()
+
+    async def admit(self, size_bytes: int) -> None:
+        """Wait until the rate allows another segment, looking again each second, then charge it whole."""
+        async with self._turn:
+            while (wait_s := self._quota.throttle_s(self._clock.monotonic_s())) > 0:
+                await self._clock.sleep(min(wait_s, _RECHECK_S))
+            self._quota.record(size_bytes, self._clock.monotonic_s())

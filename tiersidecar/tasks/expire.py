@@ -1,0 +1,247 @@
+"""Expire a led partition: the remote log start first, durable and read back, then the segments below it (S-066, S-067).
+
+The order is the protocol: decided by what is known, the broker asked with our leader epoch, decided anew, the start published,
+then one segment after the other.  A process that ends anywhere leaves a start below which the next one finds what to delete.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.expire import ExpiryPlan, decide_expiry
+from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
+from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.ports.broker import ListOffsets, OffsetSpec
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.telemetry import (
+    DELETE_LAG_BYTES,
+    DELETE_LAG_SEGMENTS,
+    EXPIRY_STOPPED,
+    FUTURE_SEGMENTS,
+    REMOTE_LOG_SIZE,
+    REMOTE_SEGMENTS,
+    Telemetry,
+)
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.local_start import LocalStart
+from tiersidecar.tasks.removal import SegmentRemover
+
+log = structlog.get_logger(__name__)
+
+_SEGMENTS_ON_THE_LOOP = 1000
+"""About 10 ms."""
+
+
+class ExpireTask:
+    """Expires one partition at a time, each at most every ``interval_s`` unless something was left over."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        broker: ListOffsets,
+        metadata: MetadataView,
+        state: StateLog,
+        lineages: LineageSource,
+        in_flight: InFlight,
+        remover: SegmentRemover,
+        local_start: LocalStart,
+        limits: ExpiryLimits,
+        blocking: Blocking,
+        clock: Clock,
+        telemetry: Telemetry,
+        failpoints: Failpoints,
+        broker_id: BrokerId,
+        interval_s: float,
+        observe_only: bool,
+    ) -> None:
+        self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
+        self._lineages, self._in_flight, self._remover = lineages, in_flight, remover
+        self._local_start, self._limits, self._blocking = local_start, limits, blocking
+        self._clock, self._telemetry = clock, telemetry
+        self._failpoints, self._broker_id = failpoints, broker_id
+        self._interval_s, self._observe_only = interval_s, observe_only
+        self._first_reading = self._reading()
+        self._next_round_s: dict[TopicIdPartition, float] = {}
+
+    def may_have_work(self, partition: TieredPartition) -> bool:
+        """Whether a round is due: cheap, and asked at every look."""
+        tip = partition.view.topic_id_partition
+        if self._clock.monotonic_s() >= self._next_round_s.get(tip, 0.0):
+            return True
+        unfinished = self._metadata.list_unfinished_segments(tip)
+        return any(segment.remote_log_segment_id not in self._in_flight.ids for segment in unfinished)
+
+    async def run(self, partition: TieredPartition) -> None:
+        """One round.
+
+        Raises:
+            BrokerRefusedError: also where another leads by now.
+            StoreError: objects could not be deleted, or an epoch blob not be read; nothing is lost, and the next round retries.
+        """
+        tip = partition.view.topic_id_partition
+        if tip.topic in self._board.refused_topics or self._state.halted_reason is not None:
+            return
+        view = self._view(partition, await self._lineages.lineage(tip))
+        plan = await self._decide(view)
+        self._report(tip, plan)
+        if self._is_due(partition, view, plan):
+            await self._act(partition)
+        self._next_round_s[tip] = self._clock.monotonic_s() + self._interval_s
+
+    async def _act(self, partition: TieredPartition) -> None:
+        tip = partition.view.topic_id_partition
+        log_start_offset = await self._ask(partition, OffsetSpec.EARLIEST)
+        high_watermark = await self._ask(partition, OffsetSpec.LATEST)
+        lineage = await self._lineages.refresh(tip)
+        plan = await self._decide(self._view(partition, lineage, log_start_offset, high_watermark))
+        self._report(tip, plan)
+        if self._observe_only:
+            self._say_observed(tip, plan)
+            return
+        if not await self._publish_start(partition, plan, lineage):
+            return
+        await self._local_start.raise_to(partition, plan.remote_log_start_offset, log_start_offset, high_watermark)
+        await self._remove_all(partition, plan)
+
+    def _view(
+        self,
+        partition: TieredPartition,
+        lineage: Lineage,
+        log_start_offset: Offset | None = None,
+        high_watermark: Offset | None = None,
+    ) -> ExpiryView:
+        tip = partition.view.topic_id_partition
+        state, local = self._state.partition_state(tip), self._board.local_partition(tip)
+        return ExpiryView(
+            policy=partition.policy,
+            lineage=lineage,
+            remote_segments=tuple(self._metadata.list_remote_log_segments(tip)),
+            local_segments=() if local is None else local.segments,
+            broker_id=self._broker_id,
+            now_ms=self._clock.now_ms(),
+            remote_log_start_offset=lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch),
+            trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
+            accepted_loss_epoch=state.accepted_loss_epoch,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            in_flight=self._in_flight.ids,
+            clock_doubt=reason_to_doubt_clock(self._first_reading, self._reading()),
+            limits=self._limits,
+        )
+
+    async def _decide(self, view: ExpiryView) -> ExpiryPlan:
+        """In a thread where there are so many segments that the loop would stand still."""
+        if len(view.remote_segments) <= _SEGMENTS_ON_THE_LOOP:
+            return decide_expiry(view)
+        return await self._blocking.run(decide_expiry, view)
+
+    def _is_due(self, partition: TieredPartition, view: ExpiryView, plan: ExpiryPlan) -> bool:
+        """Whether anything is to be done or said: most rounds find nothing, and ask nobody."""
+        return bool(
+            plan.expired
+            or plan.leftovers
+            or (view.policy.delete_remote and view.remote_segments)
+            or self._start_to_publish(partition, plan) is not None
+            or self._local_start.is_below(partition, plan.remote_log_start_offset)
+        )
+
+    def _start_to_publish(self, partition: TieredPartition, plan: ExpiryPlan) -> PartitionState | None:
+        """Where it moved, and once in each leader epoch: what an earlier leader says after that changes nothing."""
+        start, leader_epoch = plan.remote_log_start_offset, partition.view.leader_epoch
+        known = self._state.partition_state(partition.view.topic_id_partition)
+        if start < 0 or (known.remote_log_start_offset, known.remote_log_start_epoch) == (start, leader_epoch):
+            return None
+        return PartitionState(remote_log_start_offset=start, remote_log_start_epoch=leader_epoch)
+
+    async def _publish_start(self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage) -> bool:
+        """Whether the start is durable, and still ours to say."""
+        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        before = self._state.partition_state(tip).remote_log_start_offset
+        state = self._start_to_publish(partition, plan)
+        if state is not None:
+            await self._state.publish_partition_state(tip, state)
+            await self._failpoints.reach("expire.start.published")
+        now = self._state.partition_state(tip)
+        if plan.remote_log_start_offset < 0:
+            return self._board.leads(tip, leader_epoch)
+        if now.remote_log_start_epoch != leader_epoch or now.remote_log_start_offset < plan.remote_log_start_offset:
+            log.warning("expire.deposed", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
+            return False
+        if now.remote_log_start_offset != before:
+            log.info(
+                "remote_log_start.moved",
+                topic=tip.topic,
+                partition=tip.partition,
+                leader_epoch=leader_epoch,
+                remote_log_start_offset=now.remote_log_start_offset,
+            )
+        return self._board.leads(tip, leader_epoch)
+
+    async def _remove_all(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
+        tip = partition.view.topic_id_partition
+        remaining = list(plan.expired)
+        for removal in (*plan.leftovers, *plan.expired):
+            if not self._board.leads(tip, partition.view.leader_epoch):
+                return
+            with self._in_flight.holding(removal.metadata.remote_log_segment_id):
+                await self._remover.remove(removal)
+            if removal in remaining:
+                remaining.remove(removal)
+            self._report_lag(tip, remaining)
+
+    async def _ask(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
+        """Fenced by our leader epoch: a deposed leader is refused here."""
+        tip = partition.view.topic_id_partition
+        answer = (await self._broker.list_offsets({tip: partition.view.leader_epoch}, spec))[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+        if spec is OffsetSpec.EARLIEST:
+            self._board.log_start_offsets[tip] = answer.offset
+        return answer.offset
+
+    def _report(self, tip: TopicIdPartition, plan: ExpiryPlan) -> None:
+        labels = {"topic": tip.topic, "partition": str(tip.partition)}
+        self._telemetry.gauge(REMOTE_SEGMENTS, plan.tally.metadata_count, **labels)
+        self._telemetry.gauge(REMOTE_LOG_SIZE, plan.tally.finished_bytes, **labels)
+        self._telemetry.gauge(FUTURE_SEGMENTS, len(plan.tally.from_the_future), **labels)
+        self._telemetry.gauge(EXPIRY_STOPPED, 1 if plan.stop else 0, **labels)
+        self._report_lag(tip, plan.expired)
+        if plan.stop == self._board.expiry_stops.get(tip, ""):
+            return
+        if plan.stop:
+            self._board.expiry_stops[tip] = plan.stop
+            log.error("expire.stopped", **labels, reason=plan.stop)
+        else:
+            del self._board.expiry_stops[tip]
+            log.info("expire.stopped.cleared", **labels)
+
+    def _report_lag(self, tip: TopicIdPartition, removals: tuple[Removal, ...] | list[Removal]) -> None:
+        size_bytes = sum(removal.metadata.segment_size_in_bytes for removal in removals)
+        labels = {"topic": tip.topic, "partition": str(tip.partition)}
+        self._telemetry.gauge(DELETE_LAG_BYTES, size_bytes, **labels)
+        self._telemetry.gauge(DELETE_LAG_SEGMENTS, len(removals), **labels)
+
+    def _say_observed(self, tip: TopicIdPartition, plan: ExpiryPlan) -> None:
+        for removal in (*plan.leftovers, *plan.expired):
+            log.info(
+                "segment.delete.observed",
+                topic=tip.topic,
+                partition=tip.partition,
+                segment_id=str(removal.metadata.remote_log_segment_id),
+                reason=removal.reason,
+            )
+
+    def _reading(self) -> ClockReading:
+        return ClockReading(wall_ms=self._clock.now_ms(), monotonic_s=self._clock.monotonic_s())

@@ -1,0 +1,147 @@
+"""The follow lane of a partition, led or followed: pin what is sealed and not remote, unpin what is (S-044, S-053).
+
+It needs no store: an outage is what pins are for.  So what is remote is looked up by the epochs of the live file and of the
+pins themselves, not by a lineage whose older part lies in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import structlog
+
+from tiersidecar.decide.pin import PinPlan, PinView, SegmentAt, decide_pin
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.errors import BrokerRefusedError, SegmentChangedError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.ports.broker import ListOffsets, OffsetSpec
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.log_dirs import LogDirs
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.pins import MakePins
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.follow_note import FollowNote
+from tiersidecar.tasks.pin_keeper import PinKeeper
+
+log = structlog.get_logger(__name__)
+
+
+class FollowTask:
+    """Works for one partition at a time; ``slots`` bounds how many do so at once."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        pins: MakePins,
+        keeper: PinKeeper,
+        log_dirs: LogDirs,
+        broker: ListOffsets,
+        metadata: MetadataView,
+        slots: asyncio.Semaphore,
+        failpoints: Failpoints,
+    ) -> None:
+        self._board, self._pins, self._keeper, self._log_dirs = board, pins, keeper, log_dirs
+        self._broker, self._metadata, self._slots = broker, metadata, slots
+        self._failpoints = failpoints
+
+    def has_work(self, partition: TieredPartition) -> bool:
+        """Whether anything changed since nothing was left to do: cheap.  To be asked at every look, of which it takes note."""
+        tip = partition.view.topic_id_partition
+        local = self._board.local.partitions.get(tip)
+        if local is None:
+            return False
+        note = self._note(tip)
+        note.look(local)
+        if tip.topic in self._board.refused_topics or not self._board.pins.are_known(local.log_dir):
+            return False
+        has_subject = len(local.segments) > 1 or bool(note.deleted) or bool(self._board.pins.of(tip))
+        return has_subject and note.settled != self._state(partition, local)
+
+    async def run(self, partition: TieredPartition) -> None:
+        """One round.
+
+        Raises:
+            BrokerRefusedError, BrokerUnreachableError: the leader's high watermark could not be had.
+            PinError: a link could not be made or removed.
+        """
+        tip = partition.view.topic_id_partition
+        local = self._board.local.partitions.get(tip)
+        if local is None:
+            return
+        async with self._slots:
+            state = self._state(partition, local)
+            plan = await self._plan(partition, local)
+            for unpin in plan.drop:
+                await self._keeper.drop(unpin)
+            known = replace(local, leader_epochs=self._note(tip).epochs.entries)
+            for segment in plan.pin:
+                await self._pin(tip, known, segment)
+            if plan.is_settled:
+                self._note(tip).settled = state
+
+    async def _plan(self, partition: TieredPartition, local: LocalPartition) -> PinPlan:
+        tip = partition.view.topic_id_partition
+        view = PinView(
+            policy=partition.policy,
+            local=local,
+            pins=self._board.pins.of(tip),
+            can_pin=self._keeper.can_pin(local.log_dir),
+            segment_at=self._segment_at(tip),
+            deleted=self._deleted(partition),
+            refused=self._board.pins.refused_of(tip),
+            epochs=self._note(tip).epochs,
+        )
+        plan = decide_pin(view)
+        if not plan.pin:
+            return plan
+        return plan.below(await self._high_watermark(partition))
+
+    async def _pin(self, tip: TopicIdPartition, local: LocalPartition, segment: LocalSegment) -> None:
+        where = {"topic": tip.topic, "partition": tip.partition, "base_offset": segment.base_offset}
+        try:
+            pin = await self._pins.pin(local, segment)
+        except SegmentChangedError as error:
+            log.info("pin.too_late", **where, reason=error.reason)
+            return
+        self._board.pins.add(pin)
+        await self._failpoints.reach("pin.made")
+        log.debug("pin.made", **where, bytes=pin.size_bytes, whole=pin.is_whole)
+
+    async def _high_watermark(self, partition: TieredPartition) -> int:
+        """Exclusive; -1 while it is not known."""
+        tip = partition.view.topic_id_partition
+        if partition.role is PartitionRole.FOLLOWER:
+            return (await self._log_dirs.high_watermarks()).get(tip, -1)
+        answer = (await self._broker.list_offsets({tip: partition.view.leader_epoch}, OffsetSpec.LATEST))[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+        return answer.offset
+
+    def _segment_at(self, tip: TopicIdPartition) -> SegmentAt | None:
+        if not self._metadata.is_ready(tip):
+            return None
+        return lambda epoch, offset: self._metadata.remote_log_segment_metadata(tip, epoch, offset)
+
+    def _state(self, partition: TieredPartition, local: LocalPartition) -> object:
+        """Whatever a plan depends on that can change, but the bytes of the active segment."""
+        tip = partition.view.topic_id_partition
+        known = None
+        if self._metadata.is_ready(tip):
+            unfinished = sum(1 for _ in self._metadata.list_unfinished_segments(tip))
+            known = (self._metadata.segment_count(tip), unfinished)
+        ends = (local.segments[0].base_offset, local.segments[-1].base_offset)
+        hands = (partition.role, partition.view.leader_epoch, partition.policy)
+        deleted = tuple(segment.base_offset for segment in self._deleted(partition))
+        return (ends, deleted, local.leader_epochs, hands, known, self._keeper.can_pin(local.log_dir))
+
+    def _deleted(self, partition: TieredPartition) -> tuple[LocalSegment, ...]:
+        """A follower's may be what a truncation cut off."""
+        if partition.role is not PartitionRole.LEADER:
+            return ()
+        return self._note(partition.view.topic_id_partition).deleted
+
+    def _note(self, tip: TopicIdPartition) -> FollowNote:
+        return self._board.follow_notes.setdefault(tip, FollowNote())

@@ -1,0 +1,62 @@
+"""Keep the broker's own log start from lying below the remote log start: what nobody may read is not kept locally either.
+
+Unlike a trim this needs no remote copy: a user deleted these records, or total retention is over.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.ports.broker import DeleteRecords
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.tasks.board import Board
+
+log = structlog.get_logger(__name__)
+
+
+class LocalStart:
+    """Sends DeleteRecords up to the remote log start."""
+
+    def __init__(self, *, board: Board, broker: DeleteRecords, state: StateLog, failpoints: Failpoints) -> None:
+        self._board, self._broker, self._state, self._failpoints = board, broker, state, failpoints
+
+    def is_below(self, partition: TieredPartition, remote_log_start_offset: int) -> bool:
+        """Whether the local log, as last seen, begins below ``remote_log_start_offset``."""
+        tip = partition.view.topic_id_partition
+        local = self._board.local_partition(tip)
+        if local is None or not local.segments:
+            return False
+        known = self._board.log_start_offsets.get(tip, local.segments[0].base_offset)
+        return known < remote_log_start_offset
+
+    async def raise_to(
+        self, partition: TieredPartition, remote_log_start_offset: int, log_start_offset: int, high_watermark: int
+    ) -> None:
+        """Move the broker's log start, which is ``log_start_offset`` now, as far as the high watermark lets it.
+
+        Raises:
+            BrokerRefusedError: the broker does not; it is tried again.
+        """
+        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        target = Offset(min(remote_log_start_offset, high_watermark))
+        if target <= log_start_offset or not self._board.leads(tip, leader_epoch):
+            return
+        await self._state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
+        await self._failpoints.reach("expire.trim.published")
+        answer = (await self._broker.delete_records({tip: target}))[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
+        self._board.log_start_offsets[tip] = answer.low_watermark
+        await self._failpoints.reach("expire.records.deleted")
+        log.info(
+            "log.trimmed",
+            topic=tip.topic,
+            partition=tip.partition,
+            leader_epoch=leader_epoch,
+            log_start_offset=answer.low_watermark,
+            reason="it lay below the remote log start",
+        )

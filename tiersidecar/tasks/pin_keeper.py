@@ -1,0 +1,254 @@
+"""All pins of the broker: read at start, kept within their bounds, and let go with what they are of (U8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
+
+from tiersidecar.decide.pin import is_remote
+from tiersidecar.decide.pin_room import Disk, PinLimits, decide_room, is_alone, reason_expired, room_bytes
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import MetadataNotReadyError, RetriableError
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.pins import DropReason, Pin, PinnedPartition, Unpin
+from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.pins import Pins
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.telemetry import (
+    PINS_BYTES,
+    PINS_DROPPED,
+    PINS_ROOM_BYTES,
+    PINS_SEGMENTS,
+    PINS_UNAVAILABLE,
+    Telemetry,
+)
+from tiersidecar.tasks.board import Board
+
+log = structlog.get_logger(__name__)
+
+KEEP_INTERVAL_S = 5.0
+GONE_GRACE_S = 60.0
+"""A directory moves between log dirs, and becomes stray, in steps: one that is missing for so long is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinSettings:
+    """``makes_pins``: new ones are made (pins.enabled).  ``drops_pins``: old ones go (not in observe mode)."""
+
+    limits: PinLimits
+    makes_pins: bool
+    drops_pins: bool
+
+
+@dataclass(slots=True)
+class _Places:
+    """What was last said of each log dir, so that it is said once."""
+
+    without: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+
+class PinKeeper:
+    """One per process.  Of the state topic it reads the remote log starts."""
+
+    def __init__(
+        self,
+        *,
+        settings: PinSettings,
+        board: Board,
+        pins: Pins,
+        metadata: MetadataView,
+        state: StateLog,
+        clock: Clock,
+        failpoints: Failpoints,
+        telemetry: Telemetry,
+    ) -> None:
+        self._settings, self._board, self._pins = settings, board, pins
+        self._metadata, self._state = metadata, state
+        self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
+        self._places = _Places()
+        self._missing_since_s: dict[PinnedPartition, float] = {}
+        for reason in DropReason:  # a series that begins with its first event shows no increase
+            telemetry.count(PINS_DROPPED, 0, reason=reason.value)
+
+    def can_pin(self, log_dir: str) -> bool:
+        """Whether new pins are made in ``log_dir``."""
+        return self._settings.makes_pins and log_dir not in self._places.without
+
+    async def run(self) -> None:
+        """Keep, every interval; never ends by itself."""
+        while True:
+            await self.keep()
+            await self._clock.sleep(KEEP_INTERVAL_S)
+
+    async def keep(self) -> None:
+        """One round: find places, read what has not been read, drop what has no right or no room, tell how much there is."""
+        await self._find_places()
+        if self._board.pins.unread is None or self._board.pins.unread:
+            await self._load()
+        if self._settings.drops_pins:
+            for unpin in [*self._gone(), *self._expired()]:
+                await self._drop_if_possible(unpin)
+        self._forget_refused()
+        disks = await self._disks()
+        for unpin in self._without_room(disks) if self._settings.drops_pins else ():
+            await self._drop_if_possible(unpin)
+        self._report(disks)
+
+    async def drop(self, unpin: Unpin) -> None:
+        """Remove a pin, and say so.
+
+        Raises:
+            PinError: its links cannot be removed.
+        """
+        pin, loss = unpin.pin, unpin.reason.is_loss
+        if not self._settings.drops_pins:
+            return
+        await self._pins.unpin(pin)
+        self._board.pins.remove(pin)
+        if unpin.reason in (DropReason.EXPIRED, DropReason.BELOW_LOG_START):
+            self._board.pins.refuse(pin)
+        self._telemetry.count(PINS_DROPPED, reason=unpin.reason.value)
+        say = log.error if loss else log.info
+        if unpin.reason is DropReason.REMOTE:  # every segment's usual end
+            say = log.debug
+        say(
+            "pin.dropped",
+            topic=self._topic_of(pin.owner),
+            topic_id=format_uuid(pin.owner.topic_id),
+            partition=pin.owner.partition,
+            base_offset=pin.base_offset,
+            next_base_offset=pin.next_base_offset,
+            bytes=pin.size_bytes,
+            reason=unpin.reason.value,
+            data_lost=loss,
+        )
+        await self._failpoints.reach("pin.dropped")
+
+    async def _drop_if_possible(self, unpin: Unpin) -> None:
+        try:
+            await self.drop(unpin)
+        except RetriableError as error:
+            log.warning("pin.drop_failed", error=str(error), base_offset=unpin.pin.base_offset)
+
+    async def _find_places(self) -> None:
+        if not self._settings.makes_pins:
+            return
+        without = await self._pins.prepare()
+        for log_dir, reason in without.items():
+            if self._places.without.get(log_dir) != reason:
+                log.warning("pins.unavailable", log_dir=log_dir, reason=reason)
+        for log_dir in without.keys() | self._places.without.keys():
+            self._telemetry.gauge(PINS_UNAVAILABLE, 1 if log_dir in without else 0, log_dir=log_dir)
+        self._places.without = without
+
+    async def _load(self) -> None:
+        view = await self._pins.scan(sweep=self._settings.drops_pins)
+        for log_dir, reason in view.faults.items():
+            if self._places.faults.get(log_dir) != reason:
+                log.error("pins.unreadable", log_dir=log_dir, reason=reason)
+        before, self._places.faults = self._board.pins.unread, view.faults
+        found = [pin for pin in view.pins if before is None or pin.log_dir in before]
+        self._board.pins.add_all(found)
+        self._board.pins.unread = frozenset(view.faults)
+        if found:
+            log.info("pins.found", segments=len(found), bytes=sum(pin.size_bytes for pin in found))
+
+    def _gone(self) -> list[Unpin]:
+        """Pins of partitions whose directory has been missing from healthy log dirs for the whole grace."""
+        now_s, present = self._clock.monotonic_s(), self._present()
+        missing = set(self._board.pins.partitions) - present.keys()
+        if self._board.watch_trouble or self._board.local.faults:
+            missing = set()
+        self._missing_since_s = {owner: self._missing_since_s.get(owner, now_s) for owner in missing}
+        return [
+            Unpin(pin=pin, reason=DropReason.PARTITION_GONE)
+            for owner, since_s in self._missing_since_s.items()
+            if now_s - since_s >= GONE_GRACE_S
+            for pin in self._board.pins.of_owner(owner)
+        ]
+
+    def _forget_refused(self) -> None:
+        present = self._present()
+        for owner in self._board.pins.refused_partitions:
+            local = present.get(owner)
+            first = NO_LOG_END if local is None else (*local.deleted, *local.segments)[0].base_offset
+            self._board.pins.forget_refused(owner, first)
+
+    def _expired(self) -> list[Unpin]:
+        now_ms, unpins = self._clock.now_ms(), []
+        for tip, tiered in self._board.assignment.items():
+            pins = self._board.pins.of(tip)
+            if not pins:
+                continue
+            try:
+                state = self._state.partition_state(tip)
+            except MetadataNotReadyError:
+                continue
+            lineage = Lineage(tuple(self._board.leader_epochs_with_pins(tip)))
+            start_offset = lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch)
+            for pin in pins:
+                reason = reason_expired(pin, tiered.policy, start_offset, now_ms)
+                if reason is not None:
+                    unpins.append(Unpin(pin=pin, reason=reason))
+        return unpins
+
+    async def _disks(self) -> tuple[Disk, ...]:
+        """Each file system once; with the last answer where log dirs on it were asked one after the other."""
+        spaces = await self._pins.disk_spaces()
+        by_device = {space.device: space for space in spaces.values()}
+        return tuple(
+            Disk(
+                log_dirs=frozenset(log_dir for log_dir, space in spaces.items() if space.device == device),
+                size_bytes=space.size_bytes,
+                free_bytes=space.free_bytes,
+            )
+            for device, space in by_device.items()
+        )
+
+    def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
+        tips = {PinnedPartition.of(tip): tip for tip in self._board.assignment}
+        return decide_room(
+            self._alone(), disks, self._settings.limits, lambda pin: self._is_remote(tips.get(pin.owner), pin)
+        )
+
+    def _alone(self) -> list[Pin]:
+        present = self._present()
+        return [pin for pin in self._board.pins if is_alone(pin, present.get(pin.owner))]
+
+    def _is_remote(self, tip: TopicIdPartition | None, pin: Pin) -> bool:
+        if tip is None or not pin.leader_epochs or not self._metadata.is_ready(tip):
+            return False
+        highest = self._metadata.highest_offset_for_epoch(tip, pin.leader_epochs[-1].epoch)
+        if highest is None or highest < pin.next_base_offset - 1:
+            return False
+        lineage = Lineage(tuple(self._board.leader_epochs_with_pins(tip)))
+        segment_at = partial(self._metadata.remote_log_segment_metadata, tip)
+        return is_remote(lineage, segment_at, pin.segment)
+
+    def _report(self, disks: tuple[Disk, ...]) -> None:
+        log_dirs = {log_dir for disk in disks for log_dir in disk.log_dirs}
+        alone = dict.fromkeys(log_dirs, 0)
+        segments = dict.fromkeys(log_dirs, 0)
+        for pin in self._alone():
+            alone[pin.log_dir] = alone.get(pin.log_dir, 0) + pin.size_bytes
+        for pin in self._board.pins:
+            segments[pin.log_dir] = segments.get(pin.log_dir, 0) + 1
+        for log_dir in log_dirs:
+            self._telemetry.gauge(PINS_BYTES, alone[log_dir], log_dir=log_dir)
+            self._telemetry.gauge(PINS_SEGMENTS, segments[log_dir], log_dir=log_dir)
+            room = room_bytes(alone, log_dir, disks, self._settings.limits)
+            self._telemetry.gauge(PINS_ROOM_BYTES, room, log_dir=log_dir)
+
+    def _present(self) -> dict[PinnedPartition, LocalPartition]:
+        return {PinnedPartition.of(tip): local for tip, local in self._board.local.partitions.items()}
+
+    def _topic_of(self, owner: PinnedPartition) -> str | None:
+        """The topic's name, where it is still here."""
+        return next((tip.topic for tip in self._board.local.partitions if PinnedPartition.of(tip) == owner), None)

@@ -1,0 +1,49 @@
+"""How each topic is tiered: what the state topic says of its id (``tiersidecar enable``), else the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tiersidecar.domain.policy import RetentionMode, TieringMode, TopicPolicy
+from tiersidecar.ports.state_log import StateLog, TopicState
+from tiersidecar.tasks.board import Board
+
+
+class TopicPolicies:
+    """``defaults`` is what the configuration says of a topic's name."""
+
+    def __init__(self, *, board: Board, state: StateLog, defaults: Callable[[str], TopicPolicy | None]) -> None:
+        self._board, self._state, self._defaults = board, state, defaults
+
+    def policy_for(self, topic: str) -> TopicPolicy | None:
+        """None: the topic is left alone.
+
+        Raises:
+            MetadataNotReadyError: the state topic has not been replayed: nothing is begun by the configuration alone.
+        """
+        topic_id = self._board.topic_ids.get(topic)
+        state = None if topic_id is None else self._state.topic_state(topic_id)
+        return resolved_policy(self._defaults(topic), state)
+
+
+def resolved_policy(default: TopicPolicy | None, state: TopicState | None) -> TopicPolicy | None:
+    """The state topic's word over the configuration's; what only the configuration has (copy lag) stays."""
+    if state is None:
+        return default
+    base = default or TopicPolicy()
+    if state.mode not in set(TieringMode):
+        # Said by a later version: keep the data and touch nothing, until somebody who understands it comes.
+        return TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True)
+    mode = TieringMode(state.mode)
+    is_off = mode in (TieringMode.DETACHED, TieringMode.DELETING)
+    return replace(
+        base,
+        mode=RetentionMode.STRICT if mode is TieringMode.STRICT else RetentionMode.RACE,
+        retention_ms=state.retention_ms,
+        retention_bytes=state.retention_bytes,
+        local_retention_ms=state.local_retention_ms,
+        local_retention_bytes=state.local_retention_bytes,
+        copy_disabled=is_off or base.copy_disabled,
+        delete_remote=mode is TieringMode.DELETING,
+    )

@@ -1,0 +1,45 @@
+"""The retain lane of a led partition: expire the remote log, then trim the broker's local log (strict mode)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.errors import PartitionHaltedError, RetriableError
+from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.trim import TrimTask
+
+
+class MayDelete(Protocol):
+    @property
+    def reason_not_to_delete(self) -> str:
+        """Why nothing at all may be deleted now, locally or remotely (a switch, lost metadata); empty when it may."""
+
+
+class RetainTask:
+    """Both steps in order, for one partition at a time; ``slots`` bounds how many partitions at once."""
+
+    def __init__(self, *, expire: ExpireTask, trim: TrimTask, guard: MayDelete, slots: asyncio.Semaphore) -> None:
+        self._expire, self._trim, self._guard, self._slots = expire, trim, guard, slots
+
+    def has_work(self, partition: TieredPartition) -> bool:
+        """Whether it is worth starting the lane: cheap, and asked at every look."""
+        if self._guard.reason_not_to_delete:
+            return False
+        return self._expire.may_have_work(partition) or self._trim.may_have_work(partition)
+
+    async def run(self, partition: TieredPartition) -> None:
+        """One round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not
+        let the broker's disk fill up."""
+        if self._guard.reason_not_to_delete:
+            return
+        async with self._slots:
+            failure: Exception | None = None
+            try:
+                await self._expire.run(partition)
+            except (RetriableError, PartitionHaltedError) as error:
+                failure = error
+            await self._trim.run(partition)
+            if failure is not None:
+                raise failure

@@ -1,0 +1,123 @@
+"""Who cares for what: one look at log dirs and broker keeps the board and the metadata assignment true."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from tiersidecar.decide.topics import TieredPartition, decide_assignment
+from tiersidecar.domain.errors import RetriableError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.ports.broker import DescribePartitions
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
+from tiersidecar.ports.metadata_log import MetadataAssignment
+from tiersidecar.ports.telemetry import LOG_DIR_FAULTS, Telemetry
+from tiersidecar.tasks.board import Board
+
+log = structlog.get_logger(__name__)
+
+
+class Roster:
+    """One per process, whatever its roles.  ``forget`` is told each partition whose metadata is no longer kept."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        log_dirs: LogDirs,
+        broker: DescribePartitions,
+        assignment: MetadataAssignment,
+        policy_for: Callable[[str], TopicPolicy | None],
+        broker_id: BrokerId,
+        clock: Clock,
+        telemetry: Telemetry,
+        forget: Callable[[TopicIdPartition], None],
+    ) -> None:
+        self._board, self._log_dirs, self._broker, self._assignment = board, log_dirs, broker, assignment
+        self._policy_for, self._broker_id = policy_for, broker_id
+        self._clock, self._telemetry = clock, telemetry
+        self._forget = forget
+        self._assigned: frozenset[TopicIdPartition] = frozenset()
+        self._faulty: frozenset[str] = frozenset()
+        self._wake = asyncio.Event()
+
+    async def look(self) -> tuple[TieredPartition, ...]:
+        """Scan, ask, assign; gives what is not ours any more as it was: gone, led in another epoch or by another (S-182), or
+        tiered otherwise.
+
+        Raises:
+            RetriableError: the broker did not answer; what was known of it stays.
+        """
+        self._board.local = await self._log_dirs.scan()
+        self._report_faults(self._board.local)
+        views = await self._broker.describe_partitions()
+        self._board.topic_ids = {view.topic_id_partition.topic: view.topic_id_partition.topic_id for view in views}
+        assignment = decide_assignment(views, self._board.local.partitions, self._broker_id, self._policy_for)
+        changed = tuple(
+            before for tip, before in self._board.assignment.items() if _is_other(assignment.get(tip), before)
+        )
+        self._board.assignment = assignment
+        await self._assign(frozenset([*assignment, *self._board.departing]))
+        return changed
+
+    async def follow_changes(self) -> None:
+        """Wake :meth:`wait` at each file event; never ends."""
+        async for _ in self._log_dirs.changes():
+            self._wake.set()
+
+    async def wait(self, interval_s: float) -> None:
+        """Return at the next file event, or after ``interval_s``."""
+        sleeping = asyncio.ensure_future(self._clock.sleep(interval_s))
+        waking = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            waking.cancel()
+        self._wake.clear()
+
+    def note(self, error: RetriableError | None) -> None:
+        """Keep on the board what the last look met; a new trouble is logged once."""
+        trouble = "" if error is None else str(error)
+        if trouble and trouble != self._board.watch_trouble:
+            log.warning("watch.trouble", error=trouble)
+        self._board.watch_trouble = trouble
+
+    async def _assign(self, partitions: frozenset[TopicIdPartition]) -> None:
+        await self._assignment.assign(partitions)
+        gone, self._assigned = self._assigned - partitions, partitions
+        for partition in gone:
+            self._forget(partition)
+
+    def _report_faults(self, view: LogDirsView) -> None:
+        for directory in self._faulty - view.faults.keys():
+            self._telemetry.gauge(LOG_DIR_FAULTS, 0, directory=directory)
+            log.info("log_dir.fault.cleared", directory=directory)
+        for directory, reason in view.faults.items():
+            self._telemetry.gauge(LOG_DIR_FAULTS, 1, directory=directory)
+            if directory not in self._faulty:
+                log.error("log_dir.fault", directory=directory, reason=reason)
+        self._faulty = frozenset(view.faults)
+
+
+async def keep_roster(roster: Roster, interval_s: float) -> None:
+    """Look at every interval until cancelled: all that a process without the role ``tier`` needs."""
+    while True:
+        try:
+            await roster.look()
+        except RetriableError as error:
+            roster.note(error)
+        else:
+            roster.note(None)
+        await roster.wait(interval_s)
+
+
+def _is_other(now: TieredPartition | None, before: TieredPartition) -> bool:
+    if now is None:
+        return True
+    is_same = (now.role, now.view.leader_epoch, now.policy) == (before.role, before.view.leader_epoch, before.policy)
+    return not is_same

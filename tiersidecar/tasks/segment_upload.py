@@ -1,0 +1,224 @@
+"""Copy one sealed segment: STARTED, its objects, the last checks, FINISHED (S-029 to S-037).
+
+Abandoned at any await, it leaves a COPY_SEGMENT_STARTED that the retain lane finds and deletes; a retry is a new segment id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    CustomMetadataTooLargeError,
+    IllegalTransitionError,
+    SegmentChangedError,
+    SegmentNotReadyError,
+    UnknownSegmentError,
+)
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.log_dirs import Artefact, LogDirs, SegmentFile
+from tiersidecar.ports.metadata_log import PublishMetadata
+from tiersidecar.ports.telemetry import COPY_BYTES, COPY_ERRORS, COPY_REQUESTS, REBUILT_ARTEFACTS, Telemetry
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
+from tiersidecar.tasks.segment_objects import SegmentObjects
+from tiersidecar.tasks.segment_reading import SegmentReading
+from tiersidecar.tasks.store_gate import StoreGate
+
+log = structlog.get_logger(__name__)
+
+
+class SegmentUploader:
+    """Copies segments on behalf of ``broker_id``; one instance serves all partitions.
+
+    ``custom_metadata_max_bytes`` is ``remote.log.metadata.custom.metadata.max.bytes``.
+    """
+
+    def __init__(
+        self,
+        *,
+        objects: SegmentObjects,
+        checker: SegmentChecker,
+        custom_metadata_max_bytes: int,
+        board: Board,
+        log_dirs: LogDirs,
+        lineages: LineageSource,
+        metadata_log: PublishMetadata,
+        gate: StoreGate,
+        remover: SegmentRemover,
+        in_flight: InFlight,
+        clock: Clock,
+        ids: Ids,
+        failpoints: Failpoints,
+        telemetry: Telemetry,
+        broker_id: BrokerId,
+    ) -> None:
+        self._objects, self._checker = objects, checker
+        self._custom_metadata_max_bytes = custom_metadata_max_bytes
+        self._board, self._log_dirs, self._lineages, self._metadata_log = board, log_dirs, lineages, metadata_log
+        self._gate, self._remover, self._in_flight = gate, remover, in_flight
+        self._clock, self._ids, self._failpoints = clock, ids, failpoints
+        self._telemetry, self._broker_id = telemetry, broker_id
+
+    async def upload(
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
+    ) -> RemoteLogSegmentMetadata:
+        """Copy ``segment``; it is finished, durable and read back when this returns.
+
+        Raises:
+            SegmentNotReadyError: the broker has not written all of its files yet.
+            SegmentChangedError: it changed, or the partition changed hands, while it was copied: nothing was finished.
+            CorruptDataError: a batch fails its checks: nothing was finished.
+            CustomMetadataTooLargeError: its objects were deleted again.
+            StoreError, SourceStalledError, PublishTimeoutError: a later attempt may succeed.
+        """
+        topic = partition.view.topic_id_partition.topic
+        self._telemetry.count(COPY_REQUESTS, topic=topic)
+        await self._gate.wait_open()
+        try:
+            async with self._gate.watching():
+                return await self._upload(partition, segment, lineage)
+        except Exception:
+            self._telemetry.count(COPY_ERRORS, topic=topic)
+            raise
+
+    async def _upload(
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
+    ) -> RemoteLogSegmentMetadata:
+        tip = partition.view.topic_id_partition
+        began_s = self._clock.monotonic_s()
+        async with self._log_dirs.open_segment(segment) as file:
+            before = await file.fingerprint()
+            checked = await self._checker.check(segment, file, lineage)
+            started = self._started(tip, segment, file, checked)
+            await self._failpoints.reach("copy.checked")
+            with self._in_flight.copying(started.remote_log_segment_id):
+                await self._metadata_log.publish(started)
+                await self._failpoints.reach("copy.started.published")
+                custom_metadata = await self._put(started, segment, file, checked, lineage)
+                if await file.fingerprint() != before:
+                    raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
+                await self._check_still_ours(partition, segment, checked.epochs)
+                await self._failpoints.reach("copy.proven")
+                finished = await self._finish(started, custom_metadata)
+        self._tell(partition, segment, checked, finished, began_s)
+        return finished
+
+    def _started(
+        self, tip: TopicIdPartition, segment: LocalSegment, file: SegmentFile, checked: CheckedSegment
+    ) -> RemoteLogSegmentMetadata:
+        has_transaction_index = checked.artefacts.transaction_index or Artefact.TRANSACTION_INDEX in checked.rebuild
+        return RemoteLogSegmentMetadata(
+            remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=tip, uuid=self._ids.random_uuid()),
+            start_offset=segment.base_offset,
+            end_offset=Offset(next_base_offset_of(segment) - 1),
+            max_timestamp_ms=checked.max_timestamp_ms,
+            broker_id=self._broker_id,
+            event_timestamp_ms=self._clock.now_ms(),
+            segment_size_in_bytes=file.size_bytes,
+            segment_leader_epochs=checked.epochs,
+            txn_index_empty=not has_transaction_index,
+        )
+
+    async def _put(
+        self,
+        started: RemoteLogSegmentMetadata,
+        segment: LocalSegment,
+        file: SegmentFile,
+        checked: CheckedSegment,
+        lineage: Lineage,
+    ) -> bytes | None:
+        reading = SegmentReading(segment, checked, lineage)
+        try:
+            return await self._objects.put(started, file, reading, is_compressed=checked.is_compressed)
+        except (CorruptDataError, SegmentNotReadyError):
+            # Next time it is read first: damage must not cost the metadata topic three events per attempt.
+            self._checker.suspect(segment)
+            raise
+
+    async def _check_still_ours(
+        self, partition: TieredPartition, segment: LocalSegment, epochs: tuple[EpochEntry, ...]
+    ) -> None:
+        """A file that kept its size may have been cut off from the log all the same: look at hands and epochs again."""
+        tip = partition.view.topic_id_partition
+        if not self._board.leads(tip, partition.view.leader_epoch):
+            raise SegmentChangedError(path=segment.log_path, reason="the partition changed hands")
+        self._board.local = await self._log_dirs.scan()
+        if self._board.local_partition(tip) is None:
+            raise SegmentChangedError(path=segment.log_path, reason="its partition is not on this broker any more")
+        lineage = await self._lineages.lineage(tip)
+        if lineage.entries_in_range(segment.base_offset, next_base_offset_of(segment)) != epochs:
+            raise SegmentChangedError(path=segment.log_path, reason="the partition's leader epochs changed")
+
+    async def _finish(
+        self, started: RemoteLogSegmentMetadata, custom_metadata: bytes | None
+    ) -> RemoteLogSegmentMetadata:
+        size_bytes, limit_bytes = len(custom_metadata or b""), self._custom_metadata_max_bytes
+        if size_bytes > limit_bytes:
+            doomed = replace(started, custom_metadata=custom_metadata)
+            await self._remover.remove(Removal(metadata=doomed, reason="its custom metadata is too large"))
+            raise CustomMetadataTooLargeError(
+                segment=str(started.remote_log_segment_id), size_bytes=size_bytes, limit_bytes=limit_bytes
+            )
+        update = RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=started.remote_log_segment_id,
+            broker_id=self._broker_id,
+            event_timestamp_ms=self._clock.now_ms(),
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            custom_metadata=custom_metadata,
+        )
+        await self._failpoints.reach("copy.finish.begun")
+        try:
+            await self._metadata_log.publish(update)
+        except (IllegalTransitionError, UnknownSegmentError) as error:
+            # Another leader took this copy for dead and deleted it: that is no reason to park the partition.
+            raise SegmentChangedError(path=started.topic_id_partition.qualified, reason=str(error)) from error
+        await self._failpoints.reach("copy.finished.published")
+        return started.with_update(update)
+
+    def _tell(
+        self,
+        partition: TieredPartition,
+        segment: LocalSegment,
+        checked: CheckedSegment,
+        finished: RemoteLogSegmentMetadata,
+        began_s: float,
+    ) -> None:
+        tip = partition.view.topic_id_partition
+        self._checker.forget(segment)
+        self._telemetry.count(COPY_BYTES, finished.segment_size_in_bytes, topic=tip.topic)
+        told = log.bind(
+            topic=tip.topic,
+            partition=tip.partition,
+            leader_epoch=partition.view.leader_epoch,
+            segment_id=str(finished.remote_log_segment_id),
+        )
+        told.info(
+            "segment.copy.finished",
+            start_offset=finished.start_offset,
+            end_offset=finished.end_offset,
+            bytes=finished.segment_size_in_bytes,
+            elapsed_ms=int((self._clock.monotonic_s() - began_s) * 1000),
+        )
+        if checked.rebuild:
+            for artefact in checked.rebuild:
+                self._telemetry.count(REBUILT_ARTEFACTS, topic=tip.topic, artefact=artefact.value)
+            told.warning(
+                "segment.artefacts.rebuilt",
+                artefacts=sorted(checked.rebuild),
+                reasons=[fault.reason for fault in checked.artefacts.faults],
+                from_earlier_snapshot=checked.artefacts.earlier_snapshot is not None,
+            )

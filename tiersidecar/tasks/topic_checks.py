@@ -1,0 +1,84 @@
+"""Looks whether each tiered topic's broker settings fit: every 30 s, and again before every trim (DESIGN.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from tiersidecar.decide.topics import reason_not_to_tier, reason_not_to_trim
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.ports.broker import DescribeConfigs
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.telemetry import UNSAFE_TOPICS, Telemetry
+from tiersidecar.tasks.board import Board
+
+log = structlog.get_logger(__name__)
+
+CHECK_INTERVAL_S = 30.0
+
+
+class TopicChecks:
+    """Keeps ``board.refused_topics`` and ``board.untrimmable_topics`` true, and says so loudly when they change."""
+
+    def __init__(
+        self,
+        *,
+        broker: DescribeConfigs,
+        board: Board,
+        policy_for: Callable[[str], TopicPolicy | None],
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._broker, self._board, self._policy_for = broker, board, policy_for
+        self._clock, self._telemetry = clock, telemetry
+        self._checked_s: dict[str, float] = {}
+
+    async def refresh(self, topics: Iterable[str]) -> None:
+        """Check those topics whose last check is older than the interval; forget topics that are not among them.
+
+        Raises:
+            BrokerUnreachableError: nothing is known then, and what was known stays.
+        """
+        wanted = frozenset(topics)
+        now_s = self._clock.monotonic_s()
+        due = [t for t in sorted(wanted) if now_s - self._checked_s.get(t, -CHECK_INTERVAL_S) >= CHECK_INTERVAL_S]
+        if due:
+            await self.check(due)
+        for gone in set(self._checked_s) - wanted:
+            del self._checked_s[gone]
+            self._board.refused_topics.pop(gone, None)
+            self._board.untrimmable_topics.pop(gone, None)
+            self._telemetry.forget(UNSAFE_TOPICS, topic=gone)
+
+    async def check(self, topics: Iterable[str]) -> None:
+        """Check these topics now.
+
+        Raises:
+            BrokerUnreachableError: as :meth:`refresh`.
+        """
+        asked = list(topics)
+        settings = await self._broker.describe_topic_configs(asked)
+        for topic in asked:
+            policy = self._policy_for(topic)
+            if policy is None:
+                continue
+            self._checked_s[topic] = self._clock.monotonic_s()
+            configs = settings.get(topic)
+            if configs is None:  # no rights, or just deleted: what is not known is not taken for good
+                refused, untrimmable = "", "the broker did not tell its settings"
+            else:
+                refused, untrimmable = reason_not_to_tier(configs), reason_not_to_trim(policy, configs)
+            self._note(self._board.refused_topics, topic, refused, "topic.refused")
+            self._note(self._board.untrimmable_topics, topic, refused or untrimmable, "topic.trim_refused")
+            self._telemetry.gauge(UNSAFE_TOPICS, 1 if refused or untrimmable else 0, topic=topic)
+
+    def _note(self, reasons: dict[str, str], topic: str, reason: str, event: str) -> None:
+        if reasons.get(topic, "") == reason:
+            return
+        if reason:
+            reasons[topic] = reason
+            log.error(event, topic=topic, reason=reason)
+        else:
+            del reasons[topic]
+            log.info(f"{event}.cleared", topic=topic)

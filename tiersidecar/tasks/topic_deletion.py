@@ -1,0 +1,158 @@
+"""Remove the remote data of topics that are gone, driven once and by whoever is there (docs/design/0003; S-183, S-190)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.topic_deletion import Absence, is_ours_to_delete, observe_absences
+from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.domain.errors import PartitionHaltedError, RetriableError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, DescribeTopicIds
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.retain import MayDelete
+
+log = structlog.get_logger(__name__)
+
+
+class DeletionBroker(DescribeCluster, DescribePartitions, DescribeTopicIds, Protocol):
+    """What is asked before anything counts as gone."""
+
+
+class DeletionMetadata(MetadataView, MetadataAssignment, Protocol):
+    """The view, and a say in what it holds."""
+
+
+class TopicDeletion:
+    """One per process.  ``witness`` is a topic that every broker of this cluster knows: one that does not list it is not
+    believed."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        broker: DeletionBroker,
+        metadata: DeletionMetadata,
+        state: StateLog,
+        remover: SegmentRemover,
+        guard: MayDelete,
+        clock: Clock,
+        failpoints: Failpoints,
+        broker_id: BrokerId,
+        witness: str,
+        grace_s: float,
+        observe_only: bool,
+    ) -> None:
+        self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
+        self._remover, self._guard, self._clock = remover, guard, clock
+        self._failpoints = failpoints
+        self._broker_id, self._witness, self._grace_s = broker_id, witness, grace_s
+        self._observe_only = observe_only
+        self._absences: dict[Uuid, Absence] = {}
+        self._led: set[TopicIdPartition] = set()
+        self._observed: set[Uuid] = set()
+
+    async def run(self, interval_s: float) -> None:
+        """Sweep every ``interval_s`` until cancelled; what goes wrong is logged and tried again."""
+        while True:
+            try:
+                await self.sweep()
+            except (RetriableError, PartitionHaltedError) as error:
+                log.warning("topic.deletion.retry", error=str(error))
+            await self._clock.sleep(interval_s)
+
+    async def sweep(self) -> None:
+        """Look once, and remove what is due.
+
+        Raises:
+            RetriableError: broker, metadata or store are away; nothing is taken for gone because of that.
+        """
+        self._note_led()
+        by_topic: defaultdict[Uuid, list[TopicIdPartition]] = defaultdict(list)
+        for tip in self._state.partitions():
+            by_topic[tip.topic_id].append(tip)
+        await self._look_for(by_topic.keys())
+        if not self._absences or self._guard.reason_not_to_delete or self._state.halted_reason is not None:
+            return
+        live_brokers = (await self._broker.describe_cluster()).brokers
+        for topic_id, absence in self._absences.items():
+            partitions = sorted(by_topic[topic_id])
+            if is_ours_to_delete(
+                absence,
+                grace_s=self._grace_s,
+                led_last=not self._led.isdisjoint(partitions),
+                topic_id=topic_id,
+                broker_id=self._broker_id,
+                live_brokers=live_brokers.keys(),
+            ):
+                await self._delete_topic(topic_id, partitions)
+
+    def _note_led(self) -> None:
+        """Leaders as last seen; a partition that is in no assignment any more keeps its mark."""
+        for tip, tiered in self._board.assignment.items():
+            if tiered.role is PartitionRole.LEADER:
+                self._led.add(tip)
+            else:
+                self._led.discard(tip)
+
+    async def _look_for(self, topic_ids: Iterable[Uuid]) -> None:
+        """Ask twice: for everything, then for each topic that was not there, by its id."""
+        views = await self._broker.describe_partitions()
+        known = {view.topic_id_partition.topic_id for view in views}
+        if not any(view.topic_id_partition.topic == self._witness for view in views):
+            self._absences = {}
+            return
+        missing = [topic_id for topic_id in topic_ids if topic_id not in known]
+        answers = await self._broker.describe_topic_ids(missing) if missing else {}
+        before = self._absences.keys()
+        self._absences = observe_absences(self._absences, answers, self._clock.monotonic_s())
+        self._board.departing = {tip for tip in self._board.departing if tip.topic_id in self._absences}
+        for topic_id in self._absences.keys() - before:
+            log.info("topic.gone", topic_id=format_uuid(topic_id), grace_s=self._grace_s)
+
+    async def _delete_topic(self, topic_id: Uuid, partitions: Sequence[TopicIdPartition]) -> None:
+        topic = partitions[0].topic
+        if self._observe_only:
+            if topic_id not in self._observed:
+                self._observed.add(topic_id)
+                log.info("topic.delete.observed", topic=topic, topic_id=format_uuid(topic_id))
+            return
+        if not self._board.departing.issuperset(partitions):
+            log.info("topic.delete.started", topic=topic, topic_id=format_uuid(topic_id), partitions=len(partitions))
+            self._board.departing.update(partitions)
+            await self._assign()
+        for tip in partitions:
+            if not await self._delete_partition(tip):
+                return
+        await self._state.forget_topic(topic_id)
+        self._board.departing.difference_update(partitions)
+        self._led.difference_update(partitions)
+        await self._assign()
+        log.info("topic.delete.finished", topic=topic, topic_id=format_uuid(topic_id))
+
+    async def _delete_partition(self, tip: TopicIdPartition) -> bool:
+        """Whether nothing of it is left; what is not ready yet, or may not go now, is for the next sweep."""
+        if not self._metadata.is_ready(tip):
+            return False
+        for segment in list(self._metadata.list_remote_log_segments(tip)):
+            if self._guard.reason_not_to_delete:
+                return False
+            await self._remover.remove(Removal(metadata=segment, reason="its topic is deleted"))
+        await self._failpoints.reach("topic.partition.deleted")
+        if self._metadata.segment_count(tip):
+            return False  # a copy that was still running came in between
+        await self._state.forget_partition(tip)
+        return True
+
+    async def _assign(self) -> None:
+        await self._metadata.assign([*self._board.assignment, *self._board.departing])

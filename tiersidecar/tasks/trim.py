@@ -1,0 +1,162 @@
+"""Trim the broker's local log of a partition with DeleteRecords, each byte of it proven remote first (strict mode).
+
+The order is the protocol: read back, settings and leadership checked, the intended offset durable in the state topic,
+then DeleteRecords.  DeleteRecords carries no leader epoch, so leadership is asked for right before it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.policy import UNLIMITED, RetentionMode
+from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.telemetry import TRIM_REFUSALS, TRIMMED_BYTES, Telemetry
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.topic_checks import TopicChecks
+
+log = structlog.get_logger(__name__)
+
+_STEPS_AT_ONCE = 16
+"""Segments read back before their DeleteRecords goes out: few requests, and yet progress on a long backlog."""
+
+
+class VerifyStep(Protocol):
+    async def verify(self, step: TrimStep, log_start_offset: int) -> None:
+        """Return once the remote segments of ``step`` were read back whole and hold the very batches of the local one.
+
+        Raises:
+            CorruptDataError: they do not.
+            StoreError: they could not be read.
+        """
+
+
+class TrimBroker(ListOffsets, DeleteRecords, Protocol):
+    """What trimming asks of the broker."""
+
+
+class TrimTask:
+    """Trims one partition as far as it may be."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        broker: TrimBroker,
+        metadata: MetadataView,
+        state: StateLog,
+        lineages: LineageSource,
+        checks: TopicChecks,
+        verifier: VerifyStep,
+        clock: Clock,
+        telemetry: Telemetry,
+        failpoints: Failpoints,
+        observe_only: bool,
+    ) -> None:
+        self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
+        self._lineages, self._checks, self._verifier = lineages, checks, verifier
+        self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
+        self._observe_only = observe_only
+
+    def may_have_work(self, partition: TieredPartition) -> bool:
+        """Whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
+        policy, tip = partition.policy, partition.view.topic_id_partition
+        limits = (policy.effective_local_retention_ms, policy.effective_local_retention_bytes)
+        if policy.mode is not RetentionMode.STRICT or all(limit == UNLIMITED for limit in limits):
+            return False
+        local = self._board.local_partition(tip)
+        copied_offset = self._board.copied_offsets.get(tip, -1)
+        log_start_offset = self._board.log_start_offsets.get(tip, -1)
+        return local is not None and any(
+            segment.next_base_offset is not None and log_start_offset < segment.next_base_offset <= copied_offset + 1
+            for segment in local.segments
+        )
+
+    async def run(self, partition: TieredPartition) -> None:
+        """Trim until nothing may go any more."""
+        tip = partition.view.topic_id_partition
+        while self._board.leads(tip, partition.view.leader_epoch) and self.may_have_work(partition):
+            log_start_offset = await self._log_start_offset(partition)
+            steps = await self._due_steps(partition, log_start_offset)
+            if not steps or not await self._is_allowed(tip):
+                return
+            if self._observe_only:
+                log.info("trim.observed", topic=tip.topic, partition=tip.partition, offset=steps[-1].offset)
+                return
+            for step in steps[:_STEPS_AT_ONCE]:
+                await self._verifier.verify(step, log_start_offset)
+            await self._failpoints.reach("trim.verified")
+            await self._trim(partition, steps[:_STEPS_AT_ONCE])
+
+    async def _due_steps(self, partition: TieredPartition, log_start_offset: Offset) -> tuple[TrimStep, ...]:
+        tip = partition.view.topic_id_partition
+        local = self._board.local_partition(tip)
+        if local is None:
+            return ()
+        return decide_trim(
+            TrimView(
+                policy=partition.policy,
+                lineage=await self._lineages.lineage(tip),
+                segments=local.segments,
+                log_start_offset=log_start_offset,
+                remote_segments=tuple(self._metadata.list_remote_log_segments(tip)),
+                now_ms=self._clock.now_ms(),
+            )
+        )
+
+    async def _is_allowed(self, tip: TopicIdPartition) -> bool:
+        reason = self._board.untrimmable_topics.get(tip.topic, "") or self._state.halted_reason or ""
+        if reason:
+            self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason="settings")
+            log.error("trim.refused", topic=tip.topic, partition=tip.partition, reason=reason)
+        return not reason
+
+    async def _trim(self, partition: TieredPartition, steps: tuple[TrimStep, ...]) -> None:
+        tip, offset = partition.view.topic_id_partition, steps[-1].offset
+        await self._state.publish_partition_state(
+            tip, PartitionState(trim_offset=offset, trim_epoch=partition.view.leader_epoch)
+        )
+        await self._failpoints.reach("trim.intended.published")
+        # Everything before this line took time: settings and leadership are looked at once more.
+        await self._checks.check([tip.topic])
+        await self._log_start_offset(partition)
+        if not self._board.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
+            return
+        await self._failpoints.reach("trim.allowed")
+        answer = (await self._broker.delete_records({tip: offset}))[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
+        await self._failpoints.reach("trim.records.deleted")
+        self._board.log_start_offsets[tip] = answer.low_watermark
+        size_bytes = sum(step.local.size_bytes for step in steps)
+        self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=tip.topic)
+        log.info(
+            "log.trimmed",
+            topic=tip.topic,
+            partition=tip.partition,
+            leader_epoch=partition.view.leader_epoch,
+            log_start_offset=answer.low_watermark,
+            segments=len(steps),
+            bytes=size_bytes,
+            reason=steps[-1].reason,
+        )
+
+    async def _log_start_offset(self, partition: TieredPartition) -> Offset:
+        """The broker's log start, asked with our leader epoch: a deposed leader is refused here."""
+        tip = partition.view.topic_id_partition
+        answers = await self._broker.list_offsets({tip: partition.view.leader_epoch}, OffsetSpec.EARLIEST)
+        if answers[tip].error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=str(answers[tip].error))
+        self._board.log_start_offsets[tip] = answers[tip].offset
+        return answers[tip].offset
