@@ -1,0 +1,107 @@
+"""The command line as a shell sees it: what it prints where, and its exit code."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tiersidecar.app.cli import app
+
+GOOD = """\
+log.dirs: [/no/such/dir]
+broker: {bootstrap.servers: "127.0.0.1:9092"}
+store: {type: filesystem, root: /srv/tier}
+topics: [{name: orders}]
+"""
+BAD = GOOD + "mode: sideways\nmodee: observe\n"
+
+
+def invoke(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    assert "Traceback" not in result.output
+    return result
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> str:
+    file = tmp_path / "good.yaml"
+    file.write_text(GOOD)
+    return str(file)
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> str:
+    file = tmp_path / "bad.yaml"
+    file.write_text(BAD)
+    return str(file)
+
+
+def test_a_valid_configuration_is_printed_and_its_warnings_go_to_standard_error(good: str) -> None:
+    result = invoke("check-config", good)
+    assert result.exit_code == 0
+    assert "chunk.size: 4MiB" in result.stdout
+    assert "warning: log.dirs: /no/such/dir is not a directory on this machine" in result.stderr
+    assert "is valid" in result.stderr
+
+
+def test_every_fault_is_printed_and_the_exit_code_is_2(bad: str) -> None:
+    result = invoke("check-config", bad)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        f"error: {bad}: line 5: mode: expected enforce or observe, got 'sideways'",
+        f"error: {bad}: line 6: modee: unknown key; did you mean mode?",
+    ]
+
+
+def test_json_is_one_document_either_way(good: str, bad: str) -> None:
+    result = invoke("check-config", "--json", good)
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["valid"] is True
+    assert document["config"]["store"]["chunk.size"] == 4194304
+    assert len(document["warnings"]) == 1
+    result = invoke("check-config", "--json", bad)
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["faults"][0].startswith("line 5: mode:")
+
+
+@pytest.mark.parametrize("arguments", [("check-config", "/no/such.yaml"), ("run", "--config", "/no/such.yaml")])
+def test_a_file_that_is_not_there_is_named(arguments: tuple[str, ...]) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr == "error: /no/such.yaml: cannot be read: no such file or directory\n"
+
+
+def test_run_refuses_a_wrong_configuration_with_every_fault(bad: str) -> None:
+    result = invoke("run", "--config", bad)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("roles", ["tier,reed", "", ","])
+def test_run_refuses_roles_that_there_are_not(good: str, roles: str) -> None:
+    result = invoke("run", "--config", good, "--roles", roles)
+    assert result.exit_code == 2
+    assert "tier, read" in result.stderr
+
+
+def test_run_needs_a_configuration() -> None:
+    result = invoke("run")
+    assert result.exit_code == 2
+    assert "--config" in result.stderr
+
+
+def test_version_is_the_installed_one() -> None:
+    assert invoke("version").stdout == f"tiersidecar {version('tiersidecar')}\n"
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("check-config",), ("version",)])
+def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
+    result = invoke(*command, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: ")

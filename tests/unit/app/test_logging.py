@@ -1,0 +1,136 @@
+"""Logs as a collector reads them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from pydantic import SecretStr
+
+from tiersidecar.app.config_services import LoggingSection
+from tiersidecar.app.logging import configure_logging
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def lines(out: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def configured(out: io.StringIO, **section: Any) -> structlog.stdlib.BoundLogger:
+    configure_logging(LoggingSection(**section), out)
+    logger: structlog.stdlib.BoundLogger = structlog.get_logger("tiersidecar.test")
+    return logger
+
+
+def test_one_event_is_one_line_of_json_with_its_facts() -> None:
+    out = io.StringIO()
+    configured(out).info("segment.copy.finished", topic="orders", partition=3, bytes=1024)
+    (line,) = lines(out)
+    assert list(line)[:3] == ["timestamp", "level", "event"]
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "level": "info",
+        "event": "segment.copy.finished",
+        "logger": "tiersidecar.test",
+        "topic": "orders",
+        "partition": 3,
+        "bytes": 1024,
+    }
+
+
+def test_off_a_terminal_auto_is_json_and_on_one_it_is_for_people() -> None:
+    file, terminal = io.StringIO(), Terminal()
+    configured(file).info("a.b")
+    configured(terminal).info("a.b", topic="orders")
+    assert lines(file)[0]["event"] == "a.b"
+    assert terminal.getvalue().startswith("\x1b")
+    assert "orders" in terminal.getvalue()
+
+
+def test_console_without_a_terminal_has_no_colours() -> None:
+    out = io.StringIO()
+    configured(out, format="console").info("a.b")
+    assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("level", "seen"),
+    [("debug", ["d", "i", "w", "e"]), ("info", ["i", "w", "e"]), ("warning", ["w", "e"]), ("error", ["e"])],
+)
+def test_only_the_level_and_above_is_written(level: str, seen: list[str]) -> None:
+    out = io.StringIO()
+    logger = configured(out, level=level)
+    for method in ("debug", "info", "warning", "error"):
+        getattr(logger, method)(method[0])
+    assert [line["event"] for line in lines(out)] == seen
+
+
+def test_logs_of_libraries_come_in_the_same_form() -> None:
+    out = io.StringIO()
+    configured(out)
+    logging.getLogger("some.library").warning("retrying %s", "soon")
+    (line,) = lines(out)
+    assert (line["event"], line["level"], line["logger"]) == ("retrying soon", "warning", "some.library")
+
+
+def test_chatty_libraries_are_quiet_unless_debugging() -> None:
+    out = io.StringIO()
+    configured(out)
+    logging.getLogger("aiokafka.conn").info("connected")
+    assert out.getvalue() == ""
+    configured(out, level="debug")
+    logging.getLogger("aiokafka.conn").debug("connected")
+    assert [line["event"] for line in lines(out)] == ["connected"]
+
+
+@pytest.mark.parametrize("out_format", ["json", "console"])
+def test_no_secret_is_written(out_format: str) -> None:
+    out = io.StringIO()
+    logger = configured(out, format=out_format)
+    logger.info("a", sasl_password="hunter2", oauth_token="hunter2", key=SecretStr("hunter2"))
+    logging.getLogger("library").warning("b", extra={"client_secret": "hunter2"})
+    assert "hunter2" not in out.getvalue()
+
+
+@pytest.mark.parametrize("out_format", ["json", "console"])
+def test_a_traceback_shows_no_local_variables(out_format: str) -> None:
+    out = io.StringIO()
+    logger = configured(out, format=out_format)
+    try:
+        _fail_with_a_secret_at_hand()
+    except RuntimeError:
+        logger.exception("partition.halted")
+    assert "RuntimeError: 7 characters" in out.getvalue()
+    assert "hunter2" not in out.getvalue()
+
+
+def _fail_with_a_secret_at_hand() -> None:
+    revealed = "".join(("hunter", "2"))
+    raise RuntimeError(f"{len(revealed)} characters")
+
+
+def test_configuring_twice_writes_each_event_once() -> None:
+    out = io.StringIO()
+    configured(out)
+    configured(out).info("a")
+    assert len(lines(out)) == 1

@@ -1,0 +1,106 @@
+"""A reload puts rates into force, tells what must wait, and a file with a fault changes nothing (U14)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock
+from tests.unit.app.config_files import LEAST, load
+from tiersidecar.app.config import Config
+from tiersidecar.app.config_keys import keys_in
+from tiersidecar.app.config_store import FilesystemStore
+from tiersidecar.app.reload import Reloader, changed_keys, reloading_on_hangup
+from tiersidecar.app.tuning import RELOADABLE, Tuning, initial_tuning
+from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S
+
+RATES = """\
+  upload.rate.limit.bytes.per.second: 20MiB
+remote.log.manager.copy.max.bytes.per.second: 40MiB
+remote.log.manager.copier.thread.pool.size: 4
+copy.backfill.max.bytes.per.second: 30MiB
+remote.log.manager.fetch.max.bytes.per.second: 60MiB
+"""
+
+
+@pytest.fixture
+def least(tmp_path: Path) -> Config:
+    return load(tmp_path, LEAST)
+
+
+@pytest.fixture
+def tuning(least: Config) -> Tuning:
+    return initial_tuning(least, ManualClock())
+
+
+def reload(config: Config, tuning: Tuning, directory: Path, text: str) -> list[structlog.typing.EventDict]:
+    with capture_logs() as logs:
+        Reloader(config, tuning, lambda: load(directory, text)).reload()
+    return list(logs)
+
+
+def rates(tuning: Tuning) -> tuple[float | None, ...]:
+    return tuning.upload_pace.bytes_per_s, tuning.copy_quota.bytes_per_s, tuning.fetch_quota.bytes_per_s
+
+
+def test_rates_come_into_force(least: Config, tuning: Tuning, tmp_path: Path) -> None:
+    assert rates(tuning) == (None, UNLIMITED_BYTES_PER_S, UNLIMITED_BYTES_PER_S)
+    [told] = reload(least, tuning, tmp_path, LEAST + RATES)
+    assert rates(tuning) == (20 * 2**20, 40 * 2**20, 60 * 2**20)
+    assert set(told["applied"]) == RELOADABLE
+
+
+def test_taking_a_rate_out_of_the_file_lifts_it(tuning: Tuning, tmp_path: Path) -> None:
+    limited = load(tmp_path, LEAST + RATES)
+    tuning.apply(limited)
+    reload(limited, tuning, tmp_path, LEAST)
+    assert rates(tuning) == (None, UNLIMITED_BYTES_PER_S, UNLIMITED_BYTES_PER_S)
+
+
+def test_a_key_that_needs_a_restart_is_named(least: Config, tuning: Tuning, tmp_path: Path) -> None:
+    told = reload(least, tuning, tmp_path, LEAST + "  chunk.size: 1MiB\nmode: observe\n")
+    assert told[-1]["event"] == "config.reload.needs_restart"
+    assert told[-1]["keys"] == ["mode", "store.chunk.size"]
+
+
+def test_it_is_named_again_until_the_restart(least: Config, tuning: Tuning, tmp_path: Path) -> None:
+    reloader = Reloader(least, tuning, lambda: load(tmp_path, LEAST + "mode: observe\n"))
+    for _ in range(2):
+        with capture_logs() as logs:
+            reloader.reload()
+        assert [log["event"] for log in logs] == ["config.reloaded", "config.reload.needs_restart"]
+
+
+def test_a_faulty_file_changes_nothing(least: Config, tuning: Tuning, tmp_path: Path) -> None:
+    [told] = reload(least, tuning, tmp_path, LEAST + RATES + "remote.log.reader.threads: many\n")
+    assert told["event"] == "config.reload.refused"
+    assert "remote.log.reader.threads" in told["faults"][0]
+    assert rates(tuning) == (None, UNLIMITED_BYTES_PER_S, UNLIMITED_BYTES_PER_S)
+
+
+def test_the_reloadable_keys_exist_and_say_so() -> None:
+    documented = {key: field.description or "" for key, field in keys_in(Config)}
+    documented |= {f"store.{key}": field.description or "" for key, field in keys_in(FilesystemStore)}
+    assert {key for key, text in documented.items() if "Changed by a reload" in text} == RELOADABLE
+
+
+def test_lists_and_maps_are_compared_too(least: Config, tmp_path: Path) -> None:
+    assert changed_keys(least, least) == frozenset()
+    assert changed_keys(least, load(tmp_path, LEAST + "topics: [{name: orders}]\n")) == {"topics"}
+
+
+async def test_sighup_reloads(least: Config, tuning: Tuning, tmp_path: Path) -> None:
+    reloader = Reloader(least, tuning, lambda: load(tmp_path, LEAST + RATES))
+    async with reloading_on_hangup(reloader):
+        os.kill(os.getpid(), signal.SIGHUP)
+        for _ in range(100):
+            if tuning.upload_pace.bytes_per_s is not None:
+                break
+            await asyncio.sleep(0)
+    assert tuning.upload_pace.bytes_per_s == 20 * 2**20

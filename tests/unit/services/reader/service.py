@@ -1,0 +1,92 @@
+"""The read service over a golden run, and a client for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.remote_runs import RemoteRun, load_run, open_run
+from tests.support.scripted_authorizer import ScriptedAuthorizer
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.ports.broker import ReadLocal
+from tiersidecar.ports.store import Store
+from tiersidecar.reading.admission import FetchQuota
+from tiersidecar.reading.read_path import ReadPath, ReadSettings
+from tiersidecar.services.reader.server import ReaderServer, ReaderServiceSettings, serve_reader
+
+ALL_TOPICS = frozenset(
+    {
+        "plain",
+        "plain1m",
+        "compressed",
+        "idempotent",
+        "transactions",
+        "epochs",
+        "deleted-prefix",
+        "logappend",
+        "fine-index",
+    }
+)
+
+
+class RunCatalogue:
+    """``services.reader.catalogue.PartitionCatalogue`` of a run."""
+
+    def __init__(self, run: RemoteRun) -> None:
+        self._run = run
+
+    def partitions(self) -> Collection[TopicIdPartition]:
+        return self._run.partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    run: RemoteRun
+    path: ReadPath
+    server: ReaderServer
+    client: aiohttp.ClientSession
+    authorizer: ScriptedAuthorizer
+
+    async def get(self, path: str | URL, **kwargs: Any) -> tuple[int, bytes, Mapping[str, str]]:
+        async with self.client.get(path, **kwargs) as response:
+            return response.status, await response.read(), response.headers
+
+    async def json(self, path: str, **kwargs: Any) -> Any:
+        async with self.client.get(path, **kwargs) as response:
+            assert response.status == 200, await response.text()
+            return await response.json()
+
+
+@asynccontextmanager
+async def open_service(
+    run_name: str = "plain",
+    *,
+    authorizer: ScriptedAuthorizer | None = None,
+    store: Callable[[Store], Store] | None = None,
+    quota: FetchQuota | None = None,
+    local: ReadLocal | None = None,
+    read_settings: ReadSettings | None = None,
+    settings: ReaderServiceSettings | None = None,
+) -> AsyncIterator[Service]:
+    run = await load_run(run_name)
+    authorizer = authorizer or ScriptedAuthorizer(anonymous=ALL_TOPICS)
+    wrapped = store(run.store) if store else None
+    async with (
+        open_run(run, store=wrapped, quota=quota, settings=read_settings) as path,
+        serve_reader(
+            path=path,
+            catalogue=RunCatalogue(run),
+            authorize=authorizer,
+            blocking=InlineBlocking(),
+            local=local,
+            settings=settings or ReaderServiceSettings(port=0),
+        ) as server,
+        aiohttp.ClientSession(server.url) as client,
+    ):
+        yield Service(run=run, path=path, server=server, client=client, authorizer=authorizer)

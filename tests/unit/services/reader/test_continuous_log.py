@@ -1,0 +1,229 @@
+"""Remote and local records as one log: nothing twice, nothing left out, no aborted record shown (S-136, S-155, S-156)."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.faulty_store import flip_bit
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.local_batches import as_consumed, batches_between, consumed_records, local_batches
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.remote_runs import RemoteRun, load_run, open_run
+from tests.support.scripted_local import ScriptedLocal
+from tests.unit.reading.test_remote_log_reader import committed, first_open_offset, only_until
+from tests.unit.services.reader.service import open_service
+from tiersidecar.domain.errors import CorruptDataError, OffsetOutOfRangeError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.formats.kafka.records import read_records
+from tiersidecar.ports.broker import Credentials
+from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
+
+ALICE = Credentials(username="alice", password="secret")
+HIGH_WATERMARK, LAST_STABLE = 294, 211
+
+
+def log_over(path: ReadPath, local: ScriptedLocal) -> ContinuousLog:
+    return ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking())
+
+
+def read_of(partition: TopicIdPartition, offset: int, **others: int | bool | None) -> LogRead:
+    return LogRead(caller=ALICE, partition=partition, offset=offset, **others)  # type: ignore[arg-type]
+
+
+async def streamed(log: ContinuousLog, read: LogRead) -> bytes:
+    async with aclosing(log.stream_batches(read)) as parts:
+        return b"".join([bytes(part.batches.buffer) async for part in parts])
+
+
+async def committed_records(log: ContinuousLog, read: LogRead) -> dict[int, object]:
+    found: dict[int, object] = {}
+    async with aclosing(log.stream_batches(read)) as parts:
+        async for part in parts:
+            found |= {one.offset: as_consumed(one) for one in committed(part) if one.offset >= read.offset}
+    return found
+
+
+async def transactions(end: int) -> tuple[RemoteRun, TopicIdPartition]:
+    run = await load_run("plain")
+    partition = run.partition("transactions-0")
+    return await only_until(run, partition, end), partition
+
+
+@pytest.mark.parametrize("end", [43, 86, 133, 180])
+async def test_every_offset_is_read_once_whichever_tier_has_it(end: int) -> None:
+    run, partition = await transactions(end)
+    local = ScriptedLocal(log_start=end, high_watermark=HIGH_WATERMARK)
+    async with open_run(run) as path:
+        log = log_over(path, local)
+        for offset in range(HIGH_WATERMARK + 1):
+            expected = batches_between("transactions-0", offset, HIGH_WATERMARK)
+            assert await streamed(log, read_of(partition, offset)) == expected, offset
+        assert local.callers == {"alice"}, "as the caller, never as the daemon"
+
+
+@pytest.mark.parametrize("end", [43, 86, 133, 180])
+async def test_read_committed_from_every_offset_shows_what_the_consumer_saw_of_the_whole_log(end: int) -> None:
+    """At 43 and 86 a transaction is open at the border, and its marker is local."""
+    run, partition = await transactions(end)
+    expected = consumed_records("transactions-0", "read_committed")
+    local = ScriptedLocal(log_start=end, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
+    async with open_run(run) as path:
+        log = log_over(path, local)
+        for offset in range(LAST_STABLE):
+            found = await committed_records(log, read_of(partition, offset, read_committed=True))
+            assert found == {at: one for at, one in expected.items() if at >= offset}, offset
+
+
+@pytest.mark.parametrize("end", [43, 86])
+async def test_a_transaction_that_is_still_open_ends_a_committed_read_before_its_first_record(end: int) -> None:
+    run, partition = await transactions(end)
+    first_open = first_open_offset(end)
+    expected = consumed_records("transactions-0", "read_committed")
+    local = ScriptedLocal(log_start=end, high_watermark=HIGH_WATERMARK, last_stable_offset=first_open)
+    async with open_run(run) as path:
+        found = await committed_records(log_over(path, local), read_of(partition, 0, read_committed=True))
+        assert found == {at: one for at, one in expected.items() if at < first_open}
+
+
+async def test_a_stop_offset_on_either_side_of_the_border() -> None:
+    run, partition = await transactions(86)
+    local = ScriptedLocal(log_start=86, high_watermark=HIGH_WATERMARK)
+    async with open_run(run) as path:
+        log = log_over(path, local)
+        for stop in (40, 86, 87, 200):
+            found = await streamed(log, read_of(partition, 3, stop_offset=stop))
+            assert found == batches_between("transactions-0", 3, stop)
+
+
+async def test_bounded_reads_pass_the_border_at_the_next_offset() -> None:
+    run, partition = await transactions(86)
+    local = ScriptedLocal(log_start=86, high_watermark=HIGH_WATERMARK)
+    async with open_run(run) as path:
+        log, offset, found = log_over(path, local), 0, b""
+        while offset < HIGH_WATERMARK:
+            fetched = await log.read_batches(read_of(partition, offset), max_bytes=3000)
+            assert fetched.next_offset > offset
+            found += b"".join(bytes(one.buffer) for one in fetched.slices)
+            offset = fetched.next_offset
+        assert found == batches_between("transactions-0", 0, HIGH_WATERMARK)
+        at_the_end = await log.read_batches(read_of(partition, offset), max_bytes=3000)
+        assert (at_the_end.slices, at_the_end.next_offset) == ((), HIGH_WATERMARK)
+
+
+async def test_past_the_high_watermark_is_out_of_range_with_both_tiers_bounds() -> None:
+    run, partition = await transactions(86)
+    local = ScriptedLocal(log_start=86, high_watermark=HIGH_WATERMARK)
+    async with open_run(run) as path:
+        log = log_over(path, local)
+        for reading in (
+            streamed(log, read_of(partition, HIGH_WATERMARK + 1)),
+            log.read_batches(read_of(partition, HIGH_WATERMARK + 1), max_bytes=100),
+        ):
+            with pytest.raises(OffsetOutOfRangeError) as error:
+                await reading
+            assert (error.value.start, error.value.stop) == (0, HIGH_WATERMARK)
+
+
+class TrimmingLocal(ScriptedLocal):
+    """Has its segment copied, and trimmed, just before it is asked for the first time."""
+
+    def __init__(self, run: RemoteRun, whole: RemoteRun) -> None:
+        super().__init__(log_start=86, high_watermark=HIGH_WATERMARK)
+        self._run, self._whole = run, whole
+
+    async def fetch(self, credentials, topic_id_partition, offset, *, max_bytes, read_committed=False):  # type: ignore[no-untyped-def]
+        if not self.fetched:
+            self.log_start = 133
+            assert isinstance(self._run.metadata, MemoryMetadataLog)
+            for event in self._whole.metadata.events:
+                if event not in self._run.metadata.events:
+                    await self._run.metadata.publish(event)
+        return await super().fetch(
+            credentials, topic_id_partition, offset, max_bytes=max_bytes, read_committed=read_committed
+        )
+
+
+@pytest.mark.parametrize("offset", [3, 86, 100])
+async def test_what_is_trimmed_between_two_looks_is_read_from_the_remote_tier(offset: int) -> None:
+    """S-137: the border moved while the reader was on its way to it."""
+    run, partition = await transactions(86)
+    whole, _ = await transactions(133)
+    async with open_run(run) as path:
+        log = log_over(path, TrimmingLocal(run, whole))
+        found = await streamed(log, read_of(partition, offset))
+        assert found == batches_between("transactions-0", offset, HIGH_WATERMARK)
+    run, partition = await transactions(86)
+    async with open_run(run) as path:
+        log = log_over(path, TrimmingLocal(run, whole))
+        fetched = await log.read_batches(read_of(partition, max(offset, 86)), max_bytes=1)
+        assert fetched.slices[0].base_offset <= max(offset, 86) < fetched.next_offset
+
+
+async def test_a_hole_between_the_tiers_is_an_error_and_not_skipped() -> None:
+    run, partition = await transactions(86)
+    async with open_run(run) as path:
+        log = log_over(path, ScriptedLocal(log_start=100, high_watermark=HIGH_WATERMARK))
+        with pytest.raises(OffsetOutOfRangeError):
+            await streamed(log, read_of(partition, 0))
+
+
+async def test_a_partition_without_remote_segments_is_read_from_the_broker() -> None:
+    run, partition = await transactions(0)
+    await run.metadata.assign([partition])
+    async with open_run(run) as path:
+        log = log_over(path, ScriptedLocal(log_start=0, high_watermark=HIGH_WATERMARK))
+        assert await streamed(log, read_of(partition, 5)) == batches_between("transactions-0", 5, HIGH_WATERMARK)
+
+
+class DamagedLocal(ScriptedLocal):
+    async def fetch(self, credentials, topic_id_partition, offset, *, max_bytes, read_committed=False):  # type: ignore[no-untyped-def]
+        fetched = await super().fetch(
+            credentials, topic_id_partition, offset, max_bytes=max_bytes, read_committed=read_committed
+        )
+        return replace(fetched, records=flip_bit(fetched.records, 8 * 100))
+
+
+async def test_a_damaged_batch_of_the_brokers_answer_is_never_passed_on() -> None:
+    run, partition = await transactions(86)
+    async with open_run(run) as path:
+        log = log_over(path, DamagedLocal(log_start=86, high_watermark=HIGH_WATERMARK))
+        with pytest.raises(CorruptDataError):
+            await streamed(log, read_of(partition, 86))
+
+
+async def test_over_http_records_offsets_and_batches_are_of_one_log() -> None:
+    local = ScriptedLocal(log_start=180, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
+    base = "/topics/transactions/partitions/0"
+    async with open_service(local=local) as service:
+        for isolation, end in (("read_uncommitted", HIGH_WATERMARK), ("read_committed", LAST_STABLE)):
+            status, body, _ = await service.get(f"{base}/records?offset=100&limit=10000&isolation={isolation}")
+            expected = consumed_records("transactions-0", isolation)
+            assert status == 200
+            assert [json.loads(line)["offset"] for line in body.splitlines()] == [
+                at for at in expected if 100 <= at < end
+            ]
+        _, body, _ = await service.get(f"{base}/batches?offset=100")
+        assert body == batches_between("transactions-0", 100, HIGH_WATERMARK)
+        _, body, headers = await service.get(f"{base}/batches?offset=200&max_bytes=100000")
+        assert body == batches_between("transactions-0", 200, int(headers["Kafka-Next-Offset"]))
+        records = [record for batch in local_batches("transactions-0") for record in read_records(batch.data)]
+        for timestamp_ms in (records[10].timestamp_ms, records[-1].timestamp_ms):
+            found: Any = await service.json(f"{base}/offsets", params={"timestamp": timestamp_ms})
+            assert found["offset"] == next(one.offset for one in records if one.timestamp_ms >= timestamp_ms)
+        latest = max(record.timestamp_ms for record in records)
+        for timestamp, offset in (
+            (-1, HIGH_WATERMARK),
+            (-2, 0),
+            (-3, next(one.offset for one in records if one.timestamp_ms == latest)),
+            (latest + 1, None),
+        ):
+            found = await service.json(f"{base}/offsets", params={"timestamp": timestamp})
+            assert found["offset"] == offset
+        status, _, _ = await service.get(f"{base}/batches?offset={HIGH_WATERMARK + 1}")
+        assert status == 416

@@ -1,0 +1,202 @@
+"""The status service as Prometheus, Kubernetes and people call it, over real HTTP on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import aiohttp
+import pytest
+
+from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
+from tiersidecar.domain.errors import ListenError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.telemetry import COPY_LAG_BYTES
+from tiersidecar.services.status.server import StatusServer, serve_status
+from tiersidecar.services.status.source import PartitionStatus, StatusSummary
+
+T = TypeVar("T")
+
+
+class InlineBlocking:
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        return function(*args)
+
+
+def partition(topic: str, number: int, **values: Any) -> PartitionStatus:
+    tip = TopicIdPartition(topic_id=Uuid(bytes(15) + b"\x07"), topic=topic, partition=number)
+    return PartitionStatus(topic_id_partition=tip, role="leader", mode="strict", **values)
+
+
+@dataclass
+class Source:
+    reasons: list[str] = field(default_factory=list)
+    rows: list[PartitionStatus] = field(default_factory=list)
+
+    def ready_reasons(self) -> Sequence[str]:
+        return self.reasons
+
+    def partitions(self) -> Sequence[PartitionStatus]:
+        return self.rows
+
+    def summary(self) -> StatusSummary:
+        return StatusSummary(
+            version="1.2.3",
+            roles=("tier", "read"),
+            mode="enforce",
+            deletes_enabled=True,
+            store="filesystem /srv/tier",
+            started_ms=0,
+            cluster_id="abc",
+            node_id=3,
+            refused_topics={"native": "remote storage is enabled"},
+        )
+
+
+@dataclass
+class Asked:
+    server: StatusServer
+    session: aiohttp.ClientSession
+    telemetry: PrometheusTelemetry
+
+    async def get(self, path: str) -> tuple[int, str, aiohttp.ClientResponse]:
+        async with self.session.get(self.server.url + path) as response:
+            return response.status, await response.text(), response
+
+    async def document(self, path: str) -> Any:
+        async with self.session.get(self.server.url + path) as response:
+            return await response.json()
+
+
+@asynccontextmanager
+async def serving(source: Source, *, always_per_partition: bool = False) -> AsyncIterator[Asked]:
+    telemetry = PrometheusTelemetry(version="1.2.3")
+    async with (
+        serve_status(
+            host="127.0.0.1",
+            port=0,
+            source=source,
+            metrics=telemetry,
+            blocking=InlineBlocking(),
+            always_per_partition=always_per_partition,
+        ) as server,
+        aiohttp.ClientSession() as session,
+    ):
+        yield Asked(server, session, telemetry)
+
+
+async def test_alive_is_200_even_when_not_ready() -> None:
+    async with serving(Source(reasons=["broker not reachable"])) as asked:
+        assert (await asked.get("/healthz"))[:2] == (200, '{"alive": true}')
+
+
+async def test_ready_is_200_without_reasons_and_503_with_each_of_them() -> None:
+    source = Source()
+    async with serving(source) as asked:
+        assert (await asked.get("/readyz"))[:2] == (200, '{"ready": true, "reasons": []}')
+        source.reasons = ["broker at h:1 could not be reached: refused", "metadata is not ready"]
+        status, _, _ = await asked.get("/readyz")
+        assert status == 503
+        assert (await asked.document("/readyz"))["reasons"] == source.reasons
+
+
+async def test_metrics_have_partitions_only_on_request() -> None:
+    async with serving(Source()) as asked:
+        asked.telemetry.gauge(COPY_LAG_BYTES, 7, topic="orders", partition="0")
+        status, text, response = await asked.get("/metrics")
+        assert status == 200
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert 'kafka_remote_copy_lag_bytes{topic="orders"} 7.0' in text
+        assert 'partition="0"' not in text
+        assert 'partition="0",topic="orders"' in (await asked.get("/metrics?partitions=1"))[1]
+        assert 'partition="0"' not in (await asked.get("/metrics?partitions=0"))[1]
+
+
+async def test_metrics_may_always_have_partitions() -> None:
+    async with serving(Source(), always_per_partition=True) as asked:
+        asked.telemetry.gauge(COPY_LAG_BYTES, 7, topic="orders", partition="0")
+        assert 'partition="0"' in (await asked.get("/metrics"))[1]
+
+
+async def test_status_tells_partitions_in_order_and_unknown_offsets_as_null() -> None:
+    source = Source(
+        rows=[
+            partition("orders", 10, halted_reason="segment is corrupt"),
+            partition("orders", 2, leader_epoch=LeaderEpoch(4), copied_offset=Offset(99), copy_lag_bytes=12),
+            partition("clicks", 0),
+        ]
+    )
+    async with serving(source) as asked:
+        document = await asked.document("/status")
+        assert [(row["topic"], row["partition"]) for row in document["partitions"]] == [
+            ("clicks", 0),
+            ("orders", 2),
+            ("orders", 10),
+        ]
+        assert document["partitions"][1]["leader_epoch"] == 4
+        assert document["partitions"][1]["copied_offset"] == 99
+        assert document["partitions"][1]["copy_lag_bytes"] == 12
+        assert document["partitions"][1]["local_log_start_offset"] is None
+        assert document["partitions"][1]["topic_id"] == "AAAAAAAAAAAAAAAAAAAABw"
+        assert (document["node_id"], document["cluster_id"], document["ready"]) == (3, "abc", True)
+        assert document["refused_topics"] == {"native": "remote storage is enabled"}
+
+
+@pytest.mark.parametrize(
+    ("query", "partitions"),
+    [
+        pytest.param("?topic=orders", [2, 10], id="one topic"),
+        pytest.param("?halted=1", [10], id="halted ones"),
+        pytest.param("?topic=clicks&halted=1", [], id="both"),
+        pytest.param("?topic=nowhere", [], id="a topic that is not here"),
+    ],
+)
+async def test_status_is_narrowed_by_its_query(query: str, partitions: list[int]) -> None:
+    source = Source(rows=[partition("orders", 10, halted_reason="x"), partition("orders", 2), partition("clicks", 0)])
+    async with serving(source) as asked:
+        document = await asked.document("/status" + query)
+        assert [row["partition"] for row in document["partitions"]] == partitions
+
+
+async def test_the_page_is_html_that_runs_nothing() -> None:
+    async with serving(Source(reasons=["<script>alert(1)</script>"])) as asked:
+        status, text, response = await asked.get("/")
+        assert status == 200
+        assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert response.headers["Content-Security-Policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+        assert "<script>" not in text
+        assert "&lt;script&gt;alert(1)" in text
+
+
+async def test_nothing_else_is_served_and_nothing_is_cached() -> None:
+    async with serving(Source()) as asked:
+        assert (await asked.get("/etc/passwd"))[0] == 404
+        async with asked.session.post(asked.server.url + "/status") as response:
+            assert response.status == 405
+        assert (await asked.get("/status"))[2].headers["Cache-Control"] == "no-store"
+
+
+async def test_an_address_in_use_is_told() -> None:
+    async with serving(Source()) as asked:
+        with pytest.raises(
+            ListenError, match=rf"^status service cannot listen on 127.0.0.1:{asked.server.port}: .*in use"
+        ):
+            async with serve_status(
+                host="127.0.0.1",
+                port=asked.server.port,
+                source=Source(),
+                metrics=asked.telemetry,
+                blocking=InlineBlocking(),
+            ):
+                pass
+
+
+async def test_left_means_closed() -> None:
+    async with serving(Source()) as asked:
+        url = asked.server.url
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectorError):
+            await session.get(url + "/healthz")

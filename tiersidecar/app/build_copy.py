@@ -1,0 +1,73 @@
+"""The copy lane of the role ``tier``."""
+
+from __future__ import annotations
+
+from tiersidecar.app.build_store import layout_settings
+from tiersidecar.app.config import Mode
+from tiersidecar.app.parts import Parts
+from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.copy import CopyTask
+from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.segment_check import SegmentChecker
+from tiersidecar.tasks.segment_objects import SegmentObjects
+from tiersidecar.tasks.segment_upload import SegmentUploader
+from tiersidecar.tasks.store_gate import StoreGate
+
+
+def build_copy(
+    parts: Parts,
+    *,
+    gate: StoreGate,
+    in_flight: InFlight,
+    remover: SegmentRemover,
+    quota: CopyQuota,
+    lag: CopyLagReport,
+    backfill: Backfill,
+) -> CopyTask:
+    """By plain constructor calls."""
+    config = parts.config
+    layout = layout_settings(config, parts.key_ring, parts.kafka_version)
+    uploader = SegmentUploader(
+        objects=SegmentObjects(
+            settings=layout,
+            store=parts.store,
+            blocking=parts.blocking,
+            ids=parts.ids,
+            failpoints=parts.failpoints,
+        ),
+        checker=SegmentChecker(log_dirs=parts.log_dirs, clock=parts.clock),
+        custom_metadata_max_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
+        board=parts.board,
+        log_dirs=parts.log_dirs,
+        lineages=parts.lineages,
+        metadata_log=parts.metadata,
+        gate=gate,
+        remover=remover,
+        in_flight=in_flight,
+        clock=parts.clock,
+        ids=parts.ids,
+        failpoints=parts.failpoints,
+        telemetry=parts.telemetry,
+        broker_id=parts.identity.broker_id,
+    )
+    return CopyTask(
+        board=parts.board,
+        broker=parts.broker,
+        metadata=parts.metadata,
+        state=parts.state,
+        lineages=parts.lineages,
+        uploader=uploader,
+        admission=CopyAdmission(
+            slots=parts.tuning.copy_slots,
+            quota=quota,
+            backfill=backfill,
+            backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock),
+        ),
+        clock=parts.clock,
+        lag=lag,
+        observe_only=config.mode is Mode.OBSERVE,
+    )

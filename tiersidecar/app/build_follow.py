@@ -1,0 +1,48 @@
+"""The follow lane of the role ``tier``, and the keeper of all pins."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tiersidecar.adapters.pins_fs.pins import FilesystemPins
+from tiersidecar.app.config import Config, Mode
+from tiersidecar.app.parts import Parts
+from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.tasks.follow import FollowTask
+from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
+
+
+def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
+    """By plain constructor calls.  The keeper has to run, or nothing is copied: it reads what earlier processes pinned."""
+    config = parts.config
+    pins = FilesystemPins(config.log_dirs, blocking=parts.blocking, failpoints=parts.failpoints)
+    keeper = PinKeeper(
+        settings=_settings(config),
+        board=parts.board,
+        pins=pins,
+        metadata=parts.metadata,
+        state=parts.state,
+        clock=parts.clock,
+        failpoints=parts.failpoints,
+        telemetry=parts.telemetry,
+    )
+    follow = FollowTask(
+        board=parts.board,
+        pins=pins,
+        keeper=keeper,
+        log_dirs=parts.log_dirs,
+        broker=parts.broker,
+        metadata=parts.metadata,
+        slots=asyncio.Semaphore(config.remote_log_manager_follower_thread_pool_size),
+        failpoints=parts.failpoints,
+    )
+    return keeper, follow
+
+
+def _settings(config: Config) -> PinSettings:
+    enforces = config.mode is Mode.ENFORCE
+    return PinSettings(
+        limits=PinLimits(max_bytes=config.pins_max_bytes, disk_reserve_percent=config.disk_reserve),
+        makes_pins=enforces and config.pins_enabled,
+        drops_pins=enforces,
+    )

@@ -1,0 +1,155 @@
+"""The command line.  Exit codes: 0 done, 1 failed, 2 wrong configuration or wrong usage."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from tiersidecar.app.commands.register import register_commands
+from tiersidecar.app.config import Config, Role, load_config
+from tiersidecar.app.config_report import effective_settings, render_yaml, warnings_of
+from tiersidecar.app.logging import configure_logging
+from tiersidecar.domain.errors import ConfigError, TiersidecarError
+
+FAILED, WRONG_CONFIGURATION = 1, 2
+
+app = typer.Typer(
+    name="tiersidecar",
+    help="Tiered storage (KIP-405) for an unmodified Kafka broker, from a daemon beside it.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong configuration or usage.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Entry point of the ``tiersidecar`` command."""
+    app()
+
+
+@app.command()
+def run(
+    config_file: Annotated[
+        Path,
+        typer.Option("--config", "-c", metavar="FILE", envvar="TIERSIDECAR_CONFIG", help="The configuration (YAML)."),
+    ],
+    roles: Annotated[
+        str,
+        typer.Option(
+            metavar="ROLE,...",
+            help="What this process does: tier copies, trims and follows; read serves HTTP.",
+        ),
+    ] = ",".join(Role),
+) -> None:
+    """Run the daemon until SIGTERM or SIGINT.
+
+    A broker, metadata topic or store that is away does not end it: it stays up, says why on /readyz, and tries again.
+    SIGHUP reads the configuration again and changes the rates that it sets; the reference says which keys these are.
+    """
+    wanted = _roles(roles)
+    with _expected_errors():
+        config = load_config(config_file, os.environ)
+    configure_logging(config.logging)
+    log = structlog.get_logger(__name__)
+    names = sorted(wanted)
+    log.info("daemon.starting", version=_version(), roles=names, mode=config.mode.value, config=str(config_file))
+    for warning in warnings_of(config):
+        log.warning("config.warning", warning=warning)
+    raise typer.Exit(_run_daemon(config, wanted, lambda: load_config(config_file, os.environ)))
+
+
+@app.command("check-config")
+def check_config(
+    config_file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration (YAML).")],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document; sizes and times as numbers.")
+    ] = False,
+) -> None:
+    """Check a configuration without touching a broker or a store.
+
+    Prints the effective configuration, secrets masked, and warnings; or every fault with its line, and exits with 2.
+    """
+    try:
+        config = load_config(config_file, os.environ)
+    except ConfigError as error:
+        if as_json:
+            typer.echo(json.dumps({"valid": False, "faults": list(error.faults)}, indent=2))
+        else:
+            _complain(str(error))
+        raise typer.Exit(WRONG_CONFIGURATION) from None
+    warnings = warnings_of(config)
+    if as_json:
+        settings = effective_settings(config, units=False)
+        typer.echo(json.dumps({"valid": True, "warnings": warnings, "config": settings}, indent=2, ensure_ascii=False))
+        return
+    typer.echo(render_yaml(effective_settings(config, units=True)), nl=False)
+    for warning in warnings:
+        _console().print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)
+    _console().print(f"[green]{escape(str(config_file))} is valid[/green]", soft_wrap=True)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"tiersidecar {_version()}")
+
+
+register_commands(app)
+
+
+def _version() -> str:
+    return installed_version("tiersidecar")
+
+
+def _roles(text: str) -> frozenset[Role]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = ", ".join(Role)
+    unknown = [name for name in names if name not in set(Role)]
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]!r} is not a role; there are {known}", param_hint="--roles")
+    if not names:
+        raise typer.BadParameter(f"at least one of {known} is needed", param_hint="--roles")
+    return frozenset(Role(name) for name in names)
+
+
+def _run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+    # Imported late: check-config and version need neither clients nor event loops, and start at once.
+    from tiersidecar.app.supervise import run_daemon
+
+    try:
+        return run_daemon(config, roles, load)
+    except TiersidecarError as error:
+        structlog.get_logger(__name__).error("daemon.failed", error=type(error).__name__, reason=str(error))
+        return WRONG_CONFIGURATION if isinstance(error, ConfigError) else FAILED
+
+
+@contextmanager
+def _expected_errors() -> Iterator[None]:
+    """Errors that have a sentence of their own end the command without a traceback."""
+    try:
+        yield
+    except TiersidecarError as error:
+        _complain(str(error))
+        raise typer.Exit(WRONG_CONFIGURATION if isinstance(error, ConfigError) else FAILED) from None
+
+
+def _complain(sentences: str) -> None:
+    for sentence in sentences.splitlines():
+        _console().print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True)
+
+
+def _console() -> Console:
+    return Console(stderr=True, highlight=False)

@@ -1,0 +1,128 @@
+"""How every command that changes something goes: look, show, ask, do.
+
+The first lines show what is there and what will be done; a refusal says why and changes nothing (exit code 1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from tiersidecar.app.config import Config, Mode, load_config
+from tiersidecar.app.logging import configure_logging
+from tiersidecar.domain.errors import ConfigError, TiersidecarError
+
+if TYPE_CHECKING:  # adapters are slow to import, and --help needs none
+    from tiersidecar.app.commands.session import Session
+
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """``facts`` are what is there, ``steps`` what will be done, in order; ``refusal`` why it is not done at all.
+
+    No steps and no refusal: it is so already.  ``apply`` does the steps, and may be called again after a failure.
+    """
+
+    facts: Mapping[str, Any]
+    steps: tuple[str, ...] = ()
+    refusal: str = ""
+    notes: tuple[str, ...] = ()
+    apply: Callable[[], Awaitable[None]] | None = None
+
+
+Look = Callable[["Session"], Awaitable[Intent]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How the operator wants it done."""
+
+    config_file: Path
+    yes: bool
+    dry_run: bool
+    as_json: bool
+    console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+
+
+def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None:
+    """Open what ``look`` needs, show its intent, and carry it out.
+
+    Raises:
+        typer.Exit: always, with the exit code.
+    """
+    if manner.as_json and not (manner.yes or manner.dry_run):
+        raise typer.BadParameter("--json asks nothing: give --yes or --dry-run as well")
+    try:
+        config = load_config(manner.config_file, os.environ)
+        configure_logging(config.logging.model_copy(update={"level": "error"}))
+        code = asyncio.run(_carry_out(config, look, manner, with_metadata))
+    except TiersidecarError as error:
+        for sentence in str(error).splitlines():
+            manner.console.print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True)
+        code = WRONG_USAGE if isinstance(error, ConfigError) else FAILED
+    raise typer.Exit(code)
+
+
+async def _carry_out(config: Config, look: Look, manner: Manner, with_metadata: bool) -> int:
+    from tiersidecar.app.commands.session import open_session
+
+    async with open_session(config, with_metadata=with_metadata) as session:
+        intent = await look(session)
+        if not manner.as_json:
+            _show(intent, manner.console)
+        done = False
+        if intent.steps and not intent.refusal and not manner.dry_run and await _is_confirmed(config, manner):
+            assert intent.apply is not None  # steps come with their doing
+            await intent.apply()
+            done = True
+        if manner.as_json:
+            typer.echo(json.dumps(_document(intent, done=done), indent=2, ensure_ascii=False))
+        elif done:
+            manner.console.print("[green]done[/green]")
+    if intent.refusal:
+        return FAILED
+    return DONE if done or manner.dry_run or not intent.steps else FAILED
+
+
+async def _is_confirmed(config: Config, manner: Manner) -> bool:
+    if config.mode is Mode.OBSERVE:
+        manner.console.print("[red]error:[/red] mode is observe: nothing is written", soft_wrap=True)
+        return False
+    if manner.yes:
+        return True
+    return await asyncio.to_thread(typer.confirm, "Do it?", err=True)
+
+
+def _show(intent: Intent, console: Console) -> None:
+    for name, value in intent.facts.items():
+        console.print(f"{escape(name.replace('_', ' '))}: {escape(str(value))}", soft_wrap=True)
+    for note in intent.notes:
+        console.print(f"[yellow]note:[/yellow] {escape(note)}", soft_wrap=True)
+    if intent.refusal:
+        console.print(f"[red]refused:[/red] {escape(intent.refusal)}", soft_wrap=True)
+        return
+    for number, step in enumerate(intent.steps, 1):
+        console.print(f"{number}. {escape(step)}", soft_wrap=True)
+    if not intent.steps:
+        console.print("nothing to do", soft_wrap=True)
+
+
+def _document(intent: Intent, *, done: bool) -> dict[str, Any]:
+    return {
+        **intent.facts,
+        "steps": list(intent.steps),
+        "notes": list(intent.notes),
+        "refusal": intent.refusal or None,
+        "done": done,
+    }

@@ -1,0 +1,92 @@
+"""``tiersidecar delete-records``: move the start of a partition, remotely and locally."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
+from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Partition, Topic, Yes
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import LeaderView
+
+if TYPE_CHECKING:
+    from tiersidecar.app.commands.session import Session
+
+HIGH_WATERMARK = -1
+
+
+def delete_records(
+    topic: Topic,
+    partition: Partition,
+    offset: Annotated[
+        int,
+        typer.Option("--offset", metavar="X", min=-1, help="The first offset that stays; -1 is the high watermark."),
+    ],
+    config_file: ConfigFile,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete all records of a partition below an offset, remote and local ones.
+
+    The offset may lie in the middle of a segment. Nobody reads below it from then on; remote segments that lie wholly below
+    it are deleted by the leader's sidecar in its next round. It cannot be undone.
+    """
+    manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
+    carry_out(lambda session: look_at_deletion(session, topic, partition, offset), manner)
+
+
+async def look_at_deletion(session: Session, topic: str, partition: int, offset: int) -> Intent:
+    """What is there, and what deleting up to ``offset`` means."""
+    from tiersidecar.ports.broker import OffsetSpec
+
+    view = await session.partition(topic, partition)
+    tip = view.topic_id_partition
+    log_start, high_watermark = (
+        await session.offset(view, OffsetSpec.EARLIEST),
+        await session.offset(view, OffsetSpec.LATEST),
+    )
+    start = session.state.partition_state(tip).remote_log_start_offset
+    target = Offset(high_watermark if offset == HIGH_WATERMARK else offset)
+    facts = {
+        "topic": topic,
+        "partition": partition,
+        "remote_log_start_offset": start,
+        "local_log_start_offset": log_start,
+        "high_watermark": high_watermark,
+        "offset": target,
+    }
+    if session.policy(topic, tip.topic_id) is None:
+        return Intent(facts=facts, refusal="the topic is not tiered; kafka-delete-records deletes its records")
+    if target > high_watermark:
+        return Intent(facts=facts, refusal=f"offset {target} is above the high watermark {high_watermark}")
+    steps = []
+    if target > start:
+        below = [one for one in (await session.remote_segments([tip]))[tip] if one.end_offset < target]
+        size_bytes = sum(one.segment_size_in_bytes for one in below)
+        steps.append(f"the remote log starts at {target}; {len(below)} remote segments ({size_bytes} bytes) go")
+    if target > log_start:
+        steps.append(f"the broker deletes its records in [{log_start}, {target})")
+    return Intent(
+        facts=facts, steps=tuple(steps), apply=lambda: _delete(session, view, target, local=target > log_start)
+    )
+
+
+async def _delete(session: Session, view: LeaderView, target: Offset, *, local: bool) -> None:
+    """The start first: whatever comes after it may be done by the leader's next round."""
+    from tiersidecar.ports.state_log import PartitionState
+
+    tip, leader_epoch = view.topic_id_partition, view.leader_epoch
+    said = PartitionState(remote_log_start_offset=target, remote_log_start_epoch=leader_epoch)
+    await session.state.publish_partition_state(tip, said)
+    if session.state.partition_state(tip).remote_log_start_offset < target:
+        raise BrokerRefusedError(api="delete-records", subject=str(tip), error="FENCED_LEADER_EPOCH")
+    if not local:
+        return
+    await session.state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
+    answer = (await session.broker.delete_records({tip: target}))[tip]
+    if answer.error is not None:
+        raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)

@@ -1,0 +1,152 @@
+"""What a command has open: broker, state topic, and the metadata of the partitions that it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.kafka.broker import open_broker
+from tiersidecar.adapters.kafka.connection import ConnectionLimits
+from tiersidecar.app.build_logs import open_metadata_log, open_state_log
+from tiersidecar.app.build_security import bootstrap_servers, broker_security
+from tiersidecar.app.config import Config
+from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
+from tiersidecar.ports.broker import Broker, OffsetSpec
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metadata_log import MetadataLog
+from tiersidecar.ports.state_log import StateLog, TopicState
+from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.tasks.policies import resolved_policy
+
+_READY_TIMEOUT_S = 60.0
+_LOOK_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Open for the length of one command."""
+
+    config: Config
+    broker: Broker
+    state: StateLog
+    metadata: MetadataLog | None
+    clock: Clock
+
+    async def partitions(self, topic: str) -> tuple[LeaderView, ...]:
+        """All partitions, ascending.
+
+        Raises:
+            BrokerRefusedError: there is no such topic.
+        """
+        views = await self.broker.describe_partitions([topic])
+        if not views:
+            raise BrokerRefusedError(api="Metadata", subject=f"topic {topic}", error="UNKNOWN_TOPIC_OR_PARTITION")
+        return views
+
+    async def partition(self, topic: str, partition: int) -> LeaderView:
+        """One partition.
+
+        Raises:
+            BrokerRefusedError: there is none of this number.
+        """
+        for view in await self.partitions(topic):
+            if view.topic_id_partition.partition == partition:
+                return view
+        raise BrokerRefusedError(api="Metadata", subject=f"{topic}-{partition}", error="UNKNOWN_TOPIC_OR_PARTITION")
+
+    def topic_state(self, topic_id: Uuid) -> TopicState | None:
+        """What the state topic says of it."""
+        return self.state.topic_state(topic_id)
+
+    def policy(self, topic: str, topic_id: Uuid) -> TopicPolicy | None:
+        """How the topic is tiered; None: not at all."""
+        return resolved_policy(self.config.policy_for(topic), self.topic_state(topic_id))
+
+    async def offset(self, view: LeaderView, spec: OffsetSpec | int) -> Offset:
+        """An offset of the partition, fenced by its leader epoch; -1 where no record has that time.
+
+        Raises:
+            BrokerRefusedError: with the partition's error.
+        """
+        tip = view.topic_id_partition
+        answer = (await self.broker.list_offsets({tip: view.leader_epoch}, spec))[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+        return answer.offset
+
+    async def remote_segments(
+        self, partitions: Iterable[TopicIdPartition]
+    ) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
+        """Remote segments of each partition, ascending by start offset.
+
+        Raises:
+            MetadataNotReadyError: the metadata topic could not be replayed in time.
+        """
+        assert self.metadata is not None, "the command was opened without metadata"
+        wanted = list(partitions)
+        await self.metadata.assign(wanted)
+        for tip in wanted:
+            try:
+                async with asyncio.timeout(_READY_TIMEOUT_S):
+                    await self.metadata.wait_until_ready(tip)
+            except TimeoutError:
+                reason = self.metadata.readiness_reason or "it was not replayed in time"
+                raise MetadataNotReadyError(subject=f"{tip} ({reason})") from None
+        return {tip: list(self.metadata.list_remote_log_segments(tip)) for tip in wanted}
+
+
+@asynccontextmanager
+async def open_session(config: Config, *, with_metadata: bool) -> AsyncIterator[Session]:
+    """Connect, and wait until the state topic has been replayed.
+
+    Raises:
+        MetadataNotReadyError: it was not, in time.
+    """
+    clock, ids, telemetry = SystemClock(), SystemIds(), NoTelemetry()
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(
+            open_broker(
+                bootstrap_servers(config.broker),
+                broker_security(config.broker),
+                client_id=f"{config.broker.client_id}-command",
+                limits=ConnectionLimits(request_timeout_s=config.broker.request_timeout_ms / 1000),
+            )
+        )
+        await broker.describe_cluster()  # says at once what stands in the way
+        state = await stack.enter_async_context(
+            open_state_log(config, broker=broker, clock=clock, ids=ids, telemetry=telemetry)
+        )
+        metadata = None
+        if with_metadata:
+            blocking = await stack.enter_async_context(ThreadBlocking(max_threads=2))
+            metadata = await stack.enter_async_context(
+                open_metadata_log(
+                    config,
+                    frozenset(),
+                    broker=broker,
+                    kafka_version=await broker.kafka_version(),
+                    blocking=blocking,
+                    clock=clock,
+                    ids=ids,
+                    telemetry=telemetry,
+                )
+            )
+        await _until_ready(lambda: state.readiness_reason, clock)
+        yield Session(config=config, broker=broker, state=state, metadata=metadata, clock=clock)
+
+
+async def _until_ready(reason: Callable[[], str | None], clock: Clock) -> None:
+    try:
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            while reason() is not None:
+                await clock.sleep(_LOOK_AGAIN_S)
+    except TimeoutError:
+        raise MetadataNotReadyError(subject=f"the state topic ({reason()})") from None

@@ -1,0 +1,246 @@
+"""``tiersidecar enable`` and ``disable``: the broker's own retention taken over, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
+from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Topic, Yes, quantity
+from tiersidecar.decide.switching import (
+    KnownTiering,
+    PartitionFacts,
+    SwitchPlan,
+    WantedTiering,
+    cluster_retention,
+    copied_stop,
+    decide_disable,
+    decide_enable,
+    restored_retention,
+)
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.policy import RetentionMode, TieringMode
+from tiersidecar.domain.segments import LeaderView
+
+if TYPE_CHECKING:
+    from tiersidecar.app.commands.session import Session
+
+
+def _limit(name: str, unit: str, least: int, text: str) -> Any:
+    return typer.Option(name, metavar="TIME" if unit == "ms" else "SIZE", parser=quantity(unit, least), help=text)
+
+
+def enable(
+    topic: Topic,
+    config_file: ConfigFile,
+    mode: Annotated[RetentionMode, typer.Option(help="strict: only the sidecar deletes; race: the broker goes on.")] = (
+        RetentionMode.STRICT
+    ),
+    retention_ms: Annotated[
+        int | None, _limit("--retention-ms", "ms", -1, "Total retention by time; default: what the broker keeps today.")
+    ] = None,
+    retention_bytes: Annotated[
+        int | None, _limit("--retention-bytes", "bytes", -1, "Total retention by size, per partition; likewise.")
+    ] = None,
+    local_retention_ms: Annotated[
+        int | None, _limit("--local-retention-ms", "ms", -2, "Retention on the broker's disk by time.")
+    ] = None,
+    local_retention_bytes: Annotated[
+        int | None, _limit("--local-retention-bytes", "bytes", -2, "Retention on the broker's disk by size.")
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tier a topic: its retention becomes the total one, and in strict mode only the sidecar deletes from then on.
+
+    The broker's own settings are taken down first, and put back by disable.
+    """
+    wanted = WantedTiering(
+        mode=mode,
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        local_retention_ms=local_retention_ms,
+        local_retention_bytes=local_retention_bytes,
+    )
+    manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
+    carry_out(lambda session: look_at_enabling(session, topic, wanted), manner, with_metadata=False)
+
+
+def disable(
+    topic: Topic,
+    config_file: ConfigFile,
+    delete_remote: Annotated[
+        bool, typer.Option("--delete-remote", help="Delete all remote data of the topic; it cannot be undone.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Stop tiering a topic, and put the broker's own retention back.
+
+    Remote data stay readable and expire as before. Refused where the restored retention would delete what is not remote.
+    """
+    manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
+    carry_out(lambda session: look_at_disabling(session, topic, delete_remote=delete_remote), manner)
+
+
+async def look_at_enabling(session: Session, topic: str, wanted: WantedTiering) -> Intent:
+    """What the broker's settings are, and what enabling changes."""
+    topic_id = (await session.partitions(topic))[0].topic_id_partition.topic_id
+    if topic in session.config.internal_topics:
+        return Intent(facts={"topic": topic}, refusal="it is internal and cannot be tiered")
+    effective = (await session.broker.describe_topic_configs([topic])).get(topic, {})
+    overrides = await session.broker.describe_topic_overrides(topic)
+    known = _known(session, topic, topic_id)
+    plan = decide_enable(wanted, known, effective, overrides)
+    steps = _state_steps(session, topic, topic_id, plan, TieringMode(wanted.mode.value)) + _setting_steps(plan)
+    return Intent(
+        facts=_facts(topic, known, plan),
+        steps=() if plan.refusal else steps,
+        refusal=plan.refusal,
+        notes=_notes(wanted),
+        apply=lambda: _apply(session, topic, topic_id, plan, TieringMode(wanted.mode.value)),
+    )
+
+
+async def look_at_disabling(session: Session, topic: str, *, delete_remote: bool) -> Intent:
+    """What is not remote yet, and what disabling changes."""
+    views = await session.partitions(topic)
+    topic_id = views[0].topic_id_partition.topic_id
+    known = _known(session, topic, topic_id)
+    former = known.former_settings if known is not None else {}
+    cluster = cluster_retention(await session.broker.describe_broker_configs(views[0].leader_id))
+    facts = await _partition_facts(session, topic, views, former, cluster)
+    overrides = await session.broker.describe_topic_overrides(topic)
+    plan = decide_disable(known, overrides, facts, cluster=cluster)
+    mode = TieringMode.DELETING if delete_remote else TieringMode.DETACHED
+    steps = _state_steps(session, topic, topic_id, plan, mode) + _setting_steps(plan)
+    notes = (
+        ()
+        if former or known is None
+        else (
+            "the broker's settings before were not taken down (the topic was tiered by the configuration alone): they stay",
+        )
+    )
+    return Intent(
+        facts=_facts(topic, known, plan),
+        steps=() if plan.refusal else steps,
+        refusal=plan.refusal,
+        notes=notes,
+        apply=lambda: _apply(session, topic, topic_id, plan, mode),
+    )
+
+
+async def _apply(session: Session, topic: str, topic_id: Uuid, plan: SwitchPlan, mode: TieringMode) -> None:
+    """State first: switched on, what the broker had must be durable before it is changed; switched off, the sidecars must
+    have let go of the trimming before the broker deletes again."""
+    await session.state.publish_topic_state(topic_id, _state(topic, plan, mode))
+    if plan.changes:
+        await session.broker.alter_topic_configs(topic, plan.changes)
+
+
+def _state(topic: str, plan: SwitchPlan, mode: TieringMode) -> Any:
+    from tiersidecar.ports.state_log import TopicState
+
+    return TopicState(
+        topic=topic,
+        mode=mode.value,
+        retention_ms=plan.retention_ms,
+        retention_bytes=plan.retention_bytes,
+        local_retention_ms=plan.local_retention_ms,
+        local_retention_bytes=plan.local_retention_bytes,
+        former_settings=plan.former_settings,
+    )
+
+
+def _known(session: Session, topic: str, topic_id: Uuid) -> KnownTiering | None:
+    policy, state = session.policy(topic, topic_id), session.topic_state(topic_id)
+    if policy is None:
+        return None
+    return KnownTiering(
+        is_on=state is None or state.mode in (TieringMode.STRICT, TieringMode.RACE),
+        mode=policy.mode,
+        retention_ms=policy.retention_ms,
+        retention_bytes=policy.retention_bytes,
+        local_retention_ms=policy.local_retention_ms,
+        local_retention_bytes=policy.local_retention_bytes,
+        former_settings={} if state is None else state.former_settings,
+    )
+
+
+async def _partition_facts(
+    session: Session,
+    topic: str,
+    views: tuple[LeaderView, ...],
+    former: Mapping[str, str | None],
+    cluster: Mapping[str, str | None],
+) -> list[PartitionFacts]:
+    from tiersidecar.ports.broker import OffsetSpec
+
+    retention_ms = restored_retention(former, cluster, "retention.ms")
+    remote = await session.remote_segments([view.topic_id_partition for view in views])
+    sizes = await session.broker.describe_log_sizes(topic)
+    found = []
+    for view in views:
+        tip = view.topic_id_partition
+        log_start = await session.offset(view, OffsetSpec.EARLIEST)
+        high_watermark = await session.offset(view, OffsetSpec.LATEST)
+        kept_from = log_start if retention_ms < 0 else await session.offset(view, session.clock.now_ms() - retention_ms)
+        stop = copied_stop(remote[tip], log_start)
+        found.append(
+            PartitionFacts(
+                partition=tip.partition,
+                log_start_offset=log_start,
+                high_watermark=high_watermark,
+                copied_stop=stop,
+                kept_from=high_watermark if kept_from < 0 else kept_from,
+                local_bytes=sizes.get(tip.partition),
+                remote_bytes_still_local=sum(
+                    one.segment_size_in_bytes for one in remote[tip] if log_start <= one.start_offset < stop
+                ),
+            )
+        )
+    return found
+
+
+def _state_steps(session: Session, topic: str, topic_id: Uuid, plan: SwitchPlan, mode: TieringMode) -> tuple[str, ...]:
+    if session.topic_state(topic_id) == _state(topic, plan, mode):
+        return ()
+    texts = {
+        TieringMode.STRICT: "the sidecars copy it and trim behind the copies",
+        TieringMode.RACE: "the sidecars copy it, and the broker deletes by its own retention",
+        TieringMode.DETACHED: "the sidecars copy and trim it no more; what is remote stays readable and expires",
+        TieringMode.DELETING: "the sidecars delete all its remote data",
+    }
+    return (f"state topic: {mode.value}; {texts[mode]}",)
+
+
+def _setting_steps(plan: SwitchPlan) -> tuple[str, ...]:
+    return tuple(
+        f"broker: {name} is removed from the topic" if value is None else f"broker: {name} of the topic becomes {value}"
+        for name, value in plan.changes.items()
+    )
+
+
+def _facts(topic: str, known: KnownTiering | None, plan: SwitchPlan) -> dict[str, Any]:
+    tiered = "no" if known is None else known.mode.value if known.is_on else "switched off"
+    return {
+        "topic": topic,
+        "tiered": tiered,
+        "retention_ms": plan.retention_ms,
+        "retention_bytes": plan.retention_bytes,
+        "local_retention_ms": plan.local_retention_ms,
+        "local_retention_bytes": plan.local_retention_bytes,
+        "former_settings": dict(plan.former_settings),
+    }
+
+
+def _notes(wanted: WantedTiering) -> tuple[str, ...]:
+    if wanted.mode is RetentionMode.RACE:
+        return (
+            "in race mode the broker deletes what it likes; what was not copied by then is lost to the remote tier",
+        )
+    return ("consumers that read from the broker itself skip what has left its disk",)

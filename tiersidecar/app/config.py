@@ -1,0 +1,350 @@
+"""The configuration: one YAML file, validated once, all faults at once (issue texts and S-196 to S-220).
+
+Dotted names are Kafka's or the Aiven plugin's and keep name, meaning and default; sections are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from tiersidecar.app.config_broker import BrokerSection
+from tiersidecar.app.config_document import KeyPath, read_document
+from tiersidecar.app.config_faults import document_faults, validation_faults
+from tiersidecar.app.config_prefixes import without_plugin_prefixes
+from tiersidecar.app.config_section import Section, refuse
+from tiersidecar.app.config_services import LoggingSection, ReadSection, StatusSection
+from tiersidecar.app.config_store import StoreSection
+from tiersidecar.app.config_topics import RetentionDefaults, TopicRule
+from tiersidecar.app.config_values import (
+    LONG_MAX,
+    BytesPerSecond,
+    DurationMs,
+    DurationS,
+    FilePath,
+    LocalRetentionBytes,
+    LocalRetentionMs,
+    Percent,
+    PositiveDurationMs,
+    RetentionBytes,
+    RetentionMs,
+    Size,
+    comma_separated,
+)
+from tiersidecar.decide.backfill import BackfillOrder
+from tiersidecar.decide.topics import INTERNAL_TOPICS
+from tiersidecar.domain.errors import ConfigError
+from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, TopicPolicy
+
+PoolSize = Annotated[int, Field(ge=1, le=10_000)]
+PartitionCount = Annotated[int, Field(ge=1, le=100_000)]
+ReplicaCount = Annotated[int, Field(ge=1, le=32_767)]
+TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+
+
+class Role(StrEnum):
+    """What a process does (DESIGN.md section 6): ``tier`` copies, trims, expires and follows; ``read`` serves HTTP."""
+
+    TIER = "tier"
+    READ = "read"
+
+
+class Mode(StrEnum):
+    """``ENFORCE`` acts; ``OBSERVE`` decides and logs, and writes nothing anywhere."""
+
+    ENFORCE = "enforce"
+    OBSERVE = "observe"
+
+
+class IoPriority(StrEnum):
+    """Of the threads that read segments from the broker's disks."""
+
+    NORMAL = "normal"
+    IDLE = "idle"
+
+
+class Config(Section):
+    """All of it.  Milliseconds and bytes, as in Kafka, unless a name says otherwise."""
+
+    mode: Mode = Mode.ENFORCE
+    """`enforce` acts; `observe` decides and logs, and writes nothing anywhere."""
+
+    deletes_enabled: bool = True
+    """false stops every delete, local trims and remote expiry alike; copying and reading go on."""
+
+    deletes_max_share_per_round: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Largest share of a partition's remote bytes that retention may delete in one round: above it expiry stops and says so,
+    until `tiersidecar delete-records` confirms it. One segment may always go. 1 switches this guard off, and lets a retention
+    of 0 delete everything."""
+
+    deletes_max_bytes_per_round: RetentionBytes = UNLIMITED
+    """Most bytes of a partition that retention may delete in one round; -1 is without limit."""
+
+    deletes_topic_grace_ms: PositiveDurationMs = 600_000
+    """How long a topic's id must be unknown to the cluster, asked again and again, before the sidecar that led it last deletes
+    its remote data; the others wait twice as long and more."""
+
+    log_dirs: Annotated[
+        tuple[FilePath, ...], BeforeValidator(comma_separated), Field(min_length=1, examples=["[/var/lib/kafka/data]"])
+    ]
+    """The broker's `log.dirs`, as the broker has them: a list, or separated by commas."""
+
+    state_dir: FilePath = "/var/lib/tiersidecar"
+    """Directory of the sidecar's own files: caches and snapshots. All of it can be lost. Not below a log dir."""
+
+    pins_enabled: bool = True
+    """Link sealed segments until they are remote, so that the broker may delete its own files before. false makes no new
+    links."""
+
+    pins_max_bytes: RetentionBytes = UNLIMITED
+    """Most bytes that links alone may keep on the disks once the broker has deleted its own files; above it the oldest go,
+    with an error in the log. -1 leaves the limit to disk.reserve."""
+
+    disk_reserve: Percent = 10
+    """Part of each log dir's file system that stays free of links: below it they go, the oldest first, with an error in the
+    log."""
+
+    kafka_version: Annotated[str | None, Field(pattern=r"^\d+\.\d+(\.\d+)*$", examples=["'4.3.1'"])] = None
+    """Kafka version whose formats are written into events and manifests; default: the local broker's own."""
+
+    broker: BrokerSection
+    """The local broker, and how to reach it."""
+
+    store: StoreSection
+    """The object store. The keys are those of Aiven's plugin, those of its backends without the prefix `storage.`."""
+
+    topics: Annotated[tuple[TopicRule, ...], Field(examples=["[]"])] = ()
+    """Topics to tier: the first rule that matches a topic counts, and a topic that none matches is left alone."""
+
+    log_retention_ms: RetentionMs = UNLIMITED
+    """Total retention by time of topics that set none. Unlike a broker's 7 days, nothing expires unasked (-1)."""
+
+    log_retention_bytes: RetentionBytes = UNLIMITED
+    """Total retention by size, per partition, of topics that set none; -1 is without limit."""
+
+    log_local_retention_ms: LocalRetentionMs = AS_TOTAL
+    """Retention by time on the broker's disk of topics that set none; -2 is the total retention, -1 without limit."""
+
+    log_local_retention_bytes: LocalRetentionBytes = AS_TOTAL
+    """Retention by size on the broker's disk, per partition, of topics that set none; -2 and -1 as above."""
+
+    log_remote_copy_lag_ms: RetentionMs = 0
+    """Age at which a sealed segment may be copied; -1 is the local retention."""
+
+    log_remote_copy_lag_bytes: RetentionBytes = 0
+    """Bytes behind a sealed segment at which it may be copied; -1 is the local retention."""
+
+    remote_log_manager_task_interval_ms: PositiveDurationMs = 30_000
+    """Pause between two runs of the copy, expiration and follower tasks when no file event comes first."""
+
+    remote_log_manager_task_retry_backoff_ms: PositiveDurationMs = 500
+    """First pause before a failed task is tried again; it doubles each time."""
+
+    remote_log_manager_task_retry_backoff_max_ms: PositiveDurationMs = 30_000
+    """Longest such pause."""
+
+    remote_log_manager_task_retry_jitter: Annotated[float, Field(ge=0, le=0.5)] = 0.2
+    """Part of the pause that is drawn at random."""
+
+    remote_log_manager_copier_thread_pool_size: PoolSize = 10
+    """Segments that are copied at once. Changed by a reload (SIGHUP)."""
+
+    remote_log_manager_expiration_thread_pool_size: PoolSize = 10
+    """Partitions that are trimmed or expired at once."""
+
+    remote_log_manager_follower_thread_pool_size: PoolSize = 2
+    """Partitions that are followed at once."""
+
+    copy_backfill_segments: Annotated[int, Field(ge=1)] = 5
+    """A partition with more sealed segments than this that are not remote is in backfill: others go before it, and the rate
+    below holds for it."""
+
+    copy_backfill_max_bytes_per_second: BytesPerSecond = LONG_MAX
+    """Quota of partitions in backfill, within the copy quota. Changed by a reload (SIGHUP)."""
+
+    copy_backfill_order: BackfillOrder = BackfillOrder.OLDEST
+    """Topics in backfill by the age of what they have to copy: `oldest` or `newest` first."""
+
+    copy_io_priority: IoPriority = IoPriority.NORMAL
+    """`idle` reads segments only while nobody else wants the disk (ioprio_set; needs the I/O scheduler bfq)."""
+
+    remote_log_manager_copy_max_bytes_per_second: BytesPerSecond = LONG_MAX
+    """Copy quota: whole segments wait while the average of the windows is above it. Changed by a reload (SIGHUP)."""
+
+    remote_log_manager_copy_quota_window_num: Annotated[int, Field(ge=1)] = 11
+    """Sample windows kept for the copy quota."""
+
+    remote_log_manager_copy_quota_window_size_seconds: DurationS = 1
+    """Width of such a window; a plain number is seconds."""
+
+    remote_log_manager_fetch_max_bytes_per_second: BytesPerSecond = LONG_MAX
+    """Fetch quota: remote reads are turned away for now while the average is above it. Changed by a reload (SIGHUP)."""
+
+    remote_log_manager_fetch_quota_window_num: Annotated[int, Field(ge=1)] = 11
+    """Sample windows kept for the fetch quota."""
+
+    remote_log_manager_fetch_quota_window_size_seconds: DurationS = 1
+    """Width of such a window; a plain number is seconds."""
+
+    remote_log_reader_threads: PoolSize = 10
+    """Remote reads that run at once."""
+
+    remote_log_reader_max_pending_tasks: PoolSize = 100
+    """Remote reads that may wait for their turn; more are turned away."""
+
+    remote_fetch_max_wait_ms: PositiveDurationMs = 500
+    """Longest wait for remote data in one fetch."""
+
+    remote_list_offsets_request_timeout_ms: PositiveDurationMs = 30_000
+    """Longest search for an offset by time in remote segments."""
+
+    remote_log_index_file_cache_total_size_bytes: Size = 1_073_741_824
+    """Bytes of remote indexes kept on disk in state.dir."""
+
+    remote_log_index_file_cache_ttl_ms: RetentionMs = 900_000
+    """An index unused for so long leaves the cache; -1 is never."""
+
+    remote_log_metadata_custom_metadata_max_bytes: Annotated[int, Field(ge=0, le=2**31 - 1)] = 128
+    """Custom metadata larger than this stops the copying of the partition."""
+
+    remote_log_metadata_topic_name: TopicName = "__remote_log_metadata"
+    """The metadata topic. Another name keeps native tiering from finding the segments until a hand-over."""
+
+    remote_log_metadata_topic_num_partitions: PartitionCount = 50
+    """Its partition count, fixed when it is created: a topic with another count ends the process."""
+
+    remote_log_metadata_topic_replication_factor: ReplicaCount = 3
+    """Its replication factor when the sidecar creates it; too few brokers are waited for."""
+
+    remote_log_metadata_topic_min_isr: ReplicaCount = 2
+    """Its min.insync.replicas when the sidecar creates it; a topic with a weaker setting stops all trims."""
+
+    remote_log_metadata_topic_retention_ms: RetentionMs = UNLIMITED
+    """Its retention; anything but -1 must be longer than the longest total retention."""
+
+    remote_log_metadata_consume_wait_ms: PositiveDurationMs = 120_000
+    """Longest wait until a published event is read back."""
+
+    remote_log_metadata_initialization_retry_interval_ms: PositiveDurationMs = 100
+    """First pause between attempts to reach the metadata topic at start; it doubles up to the task back-off's maximum."""
+
+    remote_log_metadata_initialization_retry_max_timeout_ms: DurationMs | None = None
+    """End the process when the metadata topic is not reached within this time. Kafka's default is 2 min; the sidecar's is
+    to try without end, for it may start before its broker."""
+
+    state_topic_name: TopicName = "__tiersidecar_state"
+    """The compacted topic of what the metadata topic has no record for. It takes replication factor and min.insync.replicas
+    from the metadata topic's keys."""
+
+    shutdown_grace_ms: PositiveDurationMs = 20_000
+    """Longest wait for the step in hand after SIGTERM."""
+
+    read: ReadSection = ReadSection()
+    """The HTTP read service."""
+
+    status: StatusSection = StatusSection()
+    """Metrics, health and the status page."""
+
+    logging: LoggingSection = LoggingSection()
+    """The log."""
+
+    @property
+    def retention_defaults(self) -> RetentionDefaults:
+        return RetentionDefaults(
+            retention_ms=self.log_retention_ms,
+            retention_bytes=self.log_retention_bytes,
+            local_retention_ms=self.log_local_retention_ms,
+            local_retention_bytes=self.log_local_retention_bytes,
+            copy_lag_ms=self.log_remote_copy_lag_ms,
+            copy_lag_bytes=self.log_remote_copy_lag_bytes,
+        )
+
+    @property
+    def internal_topics(self) -> frozenset[str]:
+        """Topics that are never tiered, whatever the rules say."""
+        return INTERNAL_TOPICS | {self.remote_log_metadata_topic_name, self.state_topic_name}
+
+    def policy_for(self, topic: str) -> TopicPolicy | None:
+        """How ``topic`` is tiered by the first rule that matches it; None: it is left alone."""
+        if topic in self.internal_topics:
+            return None
+        for rule in self.topics:
+            if rule.matches(topic):
+                return rule.policy(self.retention_defaults)
+        return None
+
+    @model_validator(mode="after")
+    def _settings_fit_together(self) -> Self:
+        refuse([*self._path_faults(), *self._topic_faults(), *self._limit_faults()])
+        return self
+
+    def _path_faults(self) -> list[tuple[KeyPath, str]]:
+        faults: list[tuple[KeyPath, str]] = []
+        for index, log_dir in enumerate(self.log_dirs):
+            if log_dir in self.log_dirs[:index]:
+                faults.append((("log.dirs", index), f"{log_dir} is listed twice"))
+            if _is_within(self.state_dir, log_dir):
+                faults.append(
+                    (("state.dir",), f"must not lie in a log dir ({log_dir}): the broker would refuse to start")
+                )
+            if self.store.type == "filesystem" and _is_within(self.store.root, log_dir):
+                faults.append(
+                    (("store", "root"), f"must not lie in a log dir ({log_dir}): the broker would refuse to start")
+                )
+        return faults
+
+    def _topic_faults(self) -> list[tuple[KeyPath, str]]:
+        faults: list[tuple[KeyPath, str]] = []
+        if self.remote_log_metadata_topic_name == self.state_topic_name:
+            faults.append((("state.topic.name",), "must differ from remote.log.metadata.topic.name"))
+        for index, rule in enumerate(self.topics):
+            if rule.name in self.internal_topics:
+                faults.append((("topics", index, "name"), f"{rule.name} is internal and cannot be tiered"))
+            faults += [(("topics", index, *path), reason) for path, reason in rule.faults_with(self.retention_defaults)]
+            faults += self._metadata_retention_faults(index, rule.policy(self.retention_defaults))
+        return faults
+
+    def _metadata_retention_faults(self, index: int, policy: TopicPolicy) -> list[tuple[KeyPath, str]]:
+        """Events that expire before their segments leave objects that nothing names (S-237)."""
+        kept_ms, total_ms = self.remote_log_metadata_topic_retention_ms, policy.retention_ms
+        if kept_ms == UNLIMITED or (total_ms != UNLIMITED and kept_ms > total_ms):
+            return []
+        reason = f"must be -1, or longer than the total retention of topics[{index}]: its metadata would expire before its data"
+        return [(("remote.log.metadata.topic.retention.ms",), reason)]
+
+    def _limit_faults(self) -> list[tuple[KeyPath, str]]:
+        faults: list[tuple[KeyPath, str]] = []
+        if self.remote_log_manager_task_retry_backoff_max_ms < self.remote_log_manager_task_retry_backoff_ms:
+            key = "remote.log.manager.task.retry.backoff.max.ms"
+            faults.append(((key,), "must not be less than remote.log.manager.task.retry.backoff.ms"))
+        if self.remote_log_metadata_topic_min_isr > self.remote_log_metadata_topic_replication_factor:
+            key = "remote.log.metadata.topic.min.isr"
+            faults.append(((key,), "must not be more than remote.log.metadata.topic.replication.factor"))
+        return faults
+
+
+def load_config(path: Path, environ: Mapping[str, str]) -> Config:
+    """Read, resolve secrets from ``environ`` and files, and validate.
+
+    Raises:
+        ConfigError: with every fault, each naming its line and key.
+    """
+    document = without_plugin_prefixes(read_document(path))
+    faults = document_faults(document)
+    try:
+        config = Config.model_validate(document.data, context={"environ": environ}, by_alias=True, by_name=False)
+    except ValidationError as error:
+        faults += validation_faults(error, document, Config)
+    else:
+        if not faults:
+            return config
+    sentences = tuple(str(fault) for fault in sorted(dict.fromkeys(faults), key=lambda fault: (fault.line, fault.path)))
+    raise ConfigError(source=str(path), faults=sentences)
+
+
+def _is_within(path: str, directory: str) -> bool:
+    return Path(path).is_relative_to(directory)

@@ -1,0 +1,73 @@
+"""Structured logs on standard error: one event per fact, library logs in the same stream, no secrets."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+from tiersidecar.app.config_services import LoggingSection
+
+_SECRET_WORDS = ("password", "secret", "token", "credentials", "authorization")
+_CHATTY = ("aiokafka", "aiobotocore", "aiohttp", "asyncio", "boto3", "botocore", "urllib3")
+
+
+def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> None:
+    """Set up structlog and the standard library's logging for the whole process; calling it again replaces both.
+
+    Libraries that tell every request speak from WARNING on, unless ``level`` is debug.
+    """
+    out = sys.stderr if stream is None else stream
+    level = logging.getLevelNamesMapping()[section.level.upper()]
+    console = section.format == "console" or (section.format == "auto" and out.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(), _mask_secrets],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(console, out)],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(level if level == logging.DEBUG else max(level, logging.WARNING))
+    logging.captureWarnings(capture=True)
+    structlog.configure(
+        processors=[*shared, _mask_secrets, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _renderers(console: bool, out: TextIO) -> list[Processor]:
+    if console:
+        # Not the default, rich's traceback: it prints local variables, and so may print secrets.
+        plain = structlog.dev.plain_traceback
+        return [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
+    return [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
+
+
+def _in_order(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """When, how grave and what first: a line of JSON is read by people, too."""
+    first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+    return {**first, **event}
+
+
+def _mask_secrets(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A second belt: secrets are SecretStr, which hides itself; this catches a revealed one under a telling name."""
+    for key in event:
+        if key.lower().endswith(_SECRET_WORDS):
+            event[key] = "********"
+    return event

@@ -1,0 +1,60 @@
+"""The parts that several roles share, as the composition root has opened them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiersidecar.app.config import Config, Role
+from tiersidecar.app.identity import Identity
+from tiersidecar.app.process_status import ProcessStatus
+from tiersidecar.app.tuning import Tuning
+from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.ports.broker import Broker
+from tiersidecar.ports.clock import Blocking, Clock, Ids
+from tiersidecar.ports.failpoints import AllFailpoints
+from tiersidecar.ports.log_dirs import LogDirs
+from tiersidecar.ports.metadata_log import MetadataLog
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.lineage import LineageKeeper
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.policies import TopicPolicies
+from tiersidecar.tasks.roster import Roster
+
+_LOOK_INTERVAL_MAX_S = 5.0
+"""Leaders are asked for at least this often, however rarely the tasks are to run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Open, and closed by whoever opened them."""
+
+    config: Config
+    tuning: Tuning
+    roles: frozenset[Role]
+    identity: Identity
+    kafka_version: tuple[int, int]
+    board: Board
+    status: ProcessStatus
+    log_dirs: LogDirs
+    broker: Broker
+    store: Store
+    key_ring: KeyRing | None
+    metadata: MetadataLog
+    state: StateLog
+    manifests: ManifestCache
+    lineages: LineageKeeper
+    policies: TopicPolicies
+    roster: Roster
+    blocking: Blocking
+    clock: Clock
+    ids: Ids
+    failpoints: AllFailpoints
+    telemetry: Telemetry
+
+    @property
+    def look_interval_s(self) -> float:
+        """Seconds between two looks at log dirs and leaders when no file event comes first."""
+        return min(self.config.remote_log_manager_task_interval_ms / 1000, _LOOK_INTERVAL_MAX_S)

@@ -1,0 +1,117 @@
+"""The role ``read``: the HTTP read service over the remote tier, built by plain constructor calls."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+
+import structlog
+
+from tiersidecar.adapters.kafka.authorizer import open_authorizer
+from tiersidecar.adapters.kafka.local_reads import BrokerLocalReads
+from tiersidecar.app.build_read_caches import open_chunk_cache, open_index_cache
+from tiersidecar.app.build_security import caller_listener
+from tiersidecar.app.config import Role
+from tiersidecar.app.config_services import ReadSection
+from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
+from tiersidecar.app.parts import Parts
+from tiersidecar.domain.errors import ConfigError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.read_path import ReadSettings, open_read_path
+from tiersidecar.reading.segment_lookup import StateLogStarts
+from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.roster import keep_roster
+
+log = structlog.get_logger(__name__)
+
+
+async def run_read(parts: Parts) -> None:
+    """Serve until cancelled.
+
+    Raises:
+        ConfigError: the caches' directories, or the certificate, cannot be used.
+        ListenError: the address cannot be listened on.
+    """
+    config = parts.config
+    async with AsyncExitStack() as stack:
+        blobs = IndexBlobReader(
+            store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
+        )
+        index_files = await stack.enter_async_context(
+            open_index_cache(config, blobs, blocking=parts.blocking, clock=parts.clock)
+        )
+        chunk_layers = await stack.enter_async_context(
+            open_chunk_cache(config, blocking=parts.blocking, clock=parts.clock, telemetry=parts.telemetry)
+        )
+        path = await stack.enter_async_context(
+            open_read_path(
+                store=parts.store,
+                metadata=parts.metadata,
+                manifests=parts.manifests,
+                lineages=parts.lineages,
+                log_starts=StateLogStarts(parts.state),
+                blocking=parts.blocking,
+                clock=parts.clock,
+                quota=ConfiguredFetchQuota(parts.tuning.fetch_quota, parts.clock),
+                telemetry=parts.telemetry,
+                settings=ReadSettings(
+                    reader_threads=config.remote_log_reader_threads,
+                    reader_max_pending_tasks=config.remote_log_reader_max_pending_tasks,
+                    chunk_cache_bytes=config.read.chunk_cache_memory_bytes,
+                ),
+                index_files=index_files,
+                chunk_layers=chunk_layers,
+            )
+        )
+        authorizer = await stack.enter_async_context(
+            open_authorizer(caller_listener(config), client_id=f"{config.broker.client_id}-reader")
+        )
+        server = await stack.enter_async_context(
+            serve_reader(
+                path=path,
+                catalogue=_AssignedPartitions(parts.board),
+                authorize=authorizer,
+                local=BrokerLocalReads(authorizer),
+                blocking=parts.blocking,
+                settings=ReaderServiceSettings(
+                    host=config.read.listen.host,
+                    port=config.read.listen.port,
+                    ssl_context=_server_tls(config.read),
+                    requires_credentials=config.read.authentication == "required",
+                    max_requests=config.read.max_requests,
+                    write_timeout_s=config.read.write_timeout_ms / 1000,
+                ),
+            )
+        )
+        log.info("read.listening", url=server.url)
+        if Role.TIER in parts.roles:
+            await asyncio.Event().wait()  # the tier role keeps the roster
+        parts.status.reasons.append(lambda: parts.board.watch_trouble)
+        await keep_roster(parts.roster, parts.look_interval_s)
+
+
+class _AssignedPartitions:
+    """Partitions that the board has assigned to this sidecar, as leader's or follower's."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def partitions(self) -> Collection[TopicIdPartition]:
+        return self._board.assignment.keys()
+
+
+def _server_tls(section: ReadSection) -> ssl.SSLContext | None:
+    if section.ssl_certificate_location is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    password = None if section.ssl_key_password is None else section.ssl_key_password.get_secret_value()
+    try:
+        context.load_cert_chain(section.ssl_certificate_location, section.ssl_key_location, password)
+    except (OSError, ssl.SSLError) as error:
+        fault = f"read.ssl.certificate.location: {section.ssl_certificate_location} cannot be used: {error}"
+        raise ConfigError(source="read", faults=(fault,)) from error
+    return context

@@ -1,0 +1,47 @@
+"""``state.dir``: the sidecar's own files, and the lock that makes the tier role the only one beside its broker."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tiersidecar.app.config import Config, Role
+from tiersidecar.domain.errors import AlreadyRunningError, ConfigError
+
+
+@contextmanager
+def state_dir_of(config: Config, roles: frozenset[Role]) -> Iterator[Path]:
+    """Make the directory, and hold its lock while the process has the role ``tier``.
+
+    A copy of our own broker that this process has not in flight is taken for dead and deleted; that holds only while no
+    second process copies beside the same broker.  The lock ends with the process, however it ends.
+
+    Raises:
+        ConfigError: the directory cannot be made or written.
+        AlreadyRunningError: another process has the role.
+    """
+    directory = Path(config.state_dir)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory / "tier.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise ConfigError(source="state.dir", faults=(f"{directory} cannot be used: {error.strerror}",)) from error
+    try:
+        if Role.TIER in roles:
+            _take(lock, directory)
+        yield directory
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int, directory: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise AlreadyRunningError(directory=str(directory), pid=holder) from error
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode("ascii"), 0)

@@ -1,0 +1,98 @@
+"""Run the daemon: bring the parts up in order, keep the roles running, end on a signal or on the first fatal error."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+import uvloop
+
+from tiersidecar.app.config import Config, Role
+from tiersidecar.app.process_status import ProcessStatus
+from tiersidecar.app.read_role import run_read
+from tiersidecar.app.reload import Reloader, reloading_on_hangup
+from tiersidecar.app.shutdown import stop_on_signals
+from tiersidecar.app.tier_role import run_tier
+from tiersidecar.app.wiring import Ground, open_ground, open_parts
+from tiersidecar.domain.errors import ConfigError, TiersidecarError
+
+log = structlog.get_logger(__name__)
+
+EXIT_OK, EXIT_FATAL, EXIT_CONFIG = 0, 1, 2
+
+RoleMain = Callable[[Any], Coroutine[Any, Any, None]]
+_ROLES: dict[Role, RoleMain] = {Role.TIER: run_tier, Role.READ: run_read}
+
+
+def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+    """Run until SIGTERM, SIGINT or a fatal error; gives the exit code (0 stopped, 1 fatal, 2 configuration).
+
+    ``load`` reads the configuration anew, for SIGHUP.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_supervise(config, roles, load))
+
+
+async def _supervise(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+    loop = asyncio.get_running_loop()
+    with stop_on_signals(loop) as stopping:
+        daemon = asyncio.create_task(_run(config, roles, load), name="daemon")
+        stop = asyncio.create_task(stopping.wait(), name="stop signal")
+        await asyncio.wait((daemon, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not daemon.done():
+            log.info("daemon.stopping")
+            daemon.cancel()
+            _, late = await asyncio.wait((daemon,), timeout=config.shutdown_grace_ms / 1000)
+            if late:
+                log.error("daemon.stop.late", grace_ms=config.shutdown_grace_ms)
+                return EXIT_FATAL
+        return _exit_code(daemon)
+
+
+def _exit_code(daemon: asyncio.Task[None]) -> int:
+    """Say why the daemon ended, without a traceback where we know what it means."""
+    error = None if daemon.cancelled() else daemon.exception()
+    if error is None:
+        log.info("daemon.stopped")
+        return EXIT_OK
+    causes = _leaves(error)
+    for cause in causes:
+        if isinstance(cause, TiersidecarError):
+            print(f"tiersidecar: {cause}", file=sys.stderr)
+            log.error("daemon.failed", error=str(cause))
+        else:
+            log.error("daemon.failed", error=str(cause), exc_info=cause)
+    return EXIT_CONFIG if all(isinstance(cause, ConfigError) for cause in causes) else EXIT_FATAL
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> None:
+    async with AsyncExitStack() as stack:
+        ground = await open_ground(stack, config, roles)
+        await stack.enter_async_context(reloading_on_hangup(Reloader(config, ground.tuning, load)))
+        log.info("daemon.started", roles=sorted(role.value for role in roles), mode=config.mode.value)
+        parts = await open_parts(stack, ground)
+        async with asyncio.TaskGroup() as group:
+            for role in sorted(roles):
+                group.create_task(_until_cancelled(role, _ROLES[role](parts)), name=f"role {role.value}")
+            _started(ground, ground.status)
+
+
+def _started(ground: Ground, status: ProcessStatus) -> None:
+    status.starting = ""
+    log.info("daemon.roles.started", cluster_id=status.identity.cluster_id if status.identity else None)
+
+
+async def _until_cancelled(role: Role, main: Coroutine[Any, Any, None]) -> None:
+    await main
+    raise RuntimeError(f"role {role.value} ended unasked")

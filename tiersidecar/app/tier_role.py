@@ -1,0 +1,118 @@
+"""The role ``tier``: copy, trim, clean up and follow, built by plain constructor calls."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tiersidecar.app.build_copy import build_copy
+from tiersidecar.app.build_follow import build_follow
+from tiersidecar.app.build_retain import build_log_start_watch, build_remover, build_retain, build_topic_deletion
+from tiersidecar.app.config import Mode
+from tiersidecar.app.parts import Parts
+from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.follow import FollowTask
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.lanes import Backoff, Lanes
+from tiersidecar.tasks.read_back import ReadBack
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.store_gate import StoreGate
+from tiersidecar.tasks.topic_checks import TopicChecks
+from tiersidecar.tasks.trim import TrimTask
+from tiersidecar.tasks.watch import Watch
+
+_SWEEP_INTERVAL_MAX_S = 60.0
+"""How often at least topics that are gone are looked for."""
+
+
+async def run_tier(parts: Parts) -> None:
+    """Watch and work until cancelled."""
+    config, status = parts.config, parts.status
+    gate = StoreGate(parts.store, parts.clock)
+    backoff = Backoff(
+        initial_s=config.remote_log_manager_task_retry_backoff_ms / 1000,
+        maximum_s=config.remote_log_manager_task_retry_backoff_max_ms / 1000,
+        jitter=config.remote_log_manager_task_retry_jitter,
+    )
+    async with Lanes(clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry, backoff=backoff) as lanes:
+        status.lanes = lanes
+        status.reasons += [lambda: parts.board.watch_trouble, lambda: gate.closed_reason]
+        keeper, follow = build_follow(parts)
+        remover = build_remover(parts)
+        watch = _watch(parts, lanes, gate, remover, follow)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(keeper.run(), name="keep pins")
+            if config.mode is Mode.ENFORCE:
+                group.create_task(gate.keep_probing(backoff.maximum_s), name="store probe")
+            deletion, interval_s = build_topic_deletion(parts, remover=remover), config.deletes_topic_grace_ms / 10_000
+            group.create_task(deletion.run(min(interval_s, _SWEEP_INTERVAL_MAX_S)), name="topic deletion")
+            group.create_task(
+                build_log_start_watch(parts).run(config.remote_log_manager_task_interval_ms / 1000),
+                name="log start watch",
+            )
+            await watch.run()
+
+
+def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover, follow: FollowTask) -> Watch:
+    config, observe_only = parts.config, parts.config.mode is Mode.OBSERVE
+    in_flight = InFlight(clock=parts.clock, telemetry=parts.telemetry)
+    quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock)
+    checks = TopicChecks(
+        broker=parts.broker,
+        board=parts.board,
+        policy_for=parts.policies.policy_for,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )
+    lag = CopyLagReport(board=parts.board, metadata=parts.metadata, clock=parts.clock, telemetry=parts.telemetry)
+    backfill = Backfill(
+        lags=lag,
+        threshold=config.copy_backfill_segments,
+        order=config.copy_backfill_order,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )
+    copy = build_copy(parts, gate=gate, in_flight=in_flight, remover=remover, quota=quota, lag=lag, backfill=backfill)
+    trim = TrimTask(
+        board=parts.board,
+        broker=parts.broker,
+        metadata=parts.metadata,
+        state=parts.state,
+        lineages=parts.lineages,
+        checks=checks,
+        verifier=ReadBack(
+            log_dirs=parts.log_dirs,
+            remote=SegmentStream(
+                store=parts.store,
+                blocking=parts.blocking,
+                key_prefix=config.store.key_prefix,
+                key_ring=parts.key_ring,
+            ),
+            blocking=parts.blocking,
+            quota=quota,
+        ),
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+        failpoints=parts.failpoints,
+        observe_only=observe_only,
+    )
+    retain = build_retain(parts, in_flight=in_flight, remover=remover, trim=trim)
+    return Watch(
+        board=parts.board,
+        roster=parts.roster,
+        checks=checks,
+        metadata=parts.metadata,
+        in_flight=in_flight,
+        lag=lag,
+        backfill=backfill,
+        lanes=lanes,
+        copy=copy.run,
+        retain=retain.run,
+        retain_has_work=retain.has_work,
+        follow=follow.run,
+        follow_has_work=follow.has_work,
+        interval_s=parts.look_interval_s,
+        telemetry=parts.telemetry,
+    )

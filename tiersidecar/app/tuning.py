@@ -1,0 +1,64 @@
+"""What a reload of the configuration changes while the process runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.config import Config
+from tiersidecar.decide.quota import RateQuota
+from tiersidecar.ports.clock import Clock
+from tiersidecar.tasks.copy_slots import CopySlots
+
+RELOADABLE = frozenset(
+    {
+        "copy.backfill.max.bytes.per.second",
+        "remote.log.manager.copier.thread.pool.size",
+        "remote.log.manager.copy.max.bytes.per.second",
+        "remote.log.manager.fetch.max.bytes.per.second",
+        "store.upload.rate.limit.bytes.per.second",
+    }
+)
+"""Keys that :meth:`Tuning.apply` puts into force; every other one needs a restart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """What is in force: whoever holds one of these objects goes by a new rate or size from its next step on."""
+
+    upload_pace: UploadPace
+    copy_slots: CopySlots
+    copy_quota: RateQuota
+    backfill_quota: RateQuota
+    fetch_quota: RateQuota
+
+    def apply(self, config: Config) -> None:
+        """Put what ``config`` says into force."""
+        self.upload_pace.bytes_per_s = config.store.upload_rate_limit_bytes_per_second
+        self.copy_slots.size = config.remote_log_manager_copier_thread_pool_size
+        self.copy_quota.bytes_per_s = config.remote_log_manager_copy_max_bytes_per_second
+        self.backfill_quota.bytes_per_s = config.copy_backfill_max_bytes_per_second
+        self.fetch_quota.bytes_per_s = config.remote_log_manager_fetch_max_bytes_per_second
+
+
+def initial_tuning(config: Config, clock: Clock) -> Tuning:
+    """As ``config`` says at start."""
+    return Tuning(
+        upload_pace=UploadPace(config.store.upload_rate_limit_bytes_per_second, clock),
+        copy_slots=CopySlots(config.remote_log_manager_copier_thread_pool_size, reserved=1),
+        backfill_quota=RateQuota(
+            bytes_per_s=config.copy_backfill_max_bytes_per_second,
+            window_num=config.remote_log_manager_copy_quota_window_num,
+            window_size_s=config.remote_log_manager_copy_quota_window_size_seconds,
+        ),
+        copy_quota=RateQuota(
+            bytes_per_s=config.remote_log_manager_copy_max_bytes_per_second,
+            window_num=config.remote_log_manager_copy_quota_window_num,
+            window_size_s=config.remote_log_manager_copy_quota_window_size_seconds,
+        ),
+        fetch_quota=RateQuota(
+            bytes_per_s=config.remote_log_manager_fetch_max_bytes_per_second,
+            window_num=config.remote_log_manager_fetch_quota_window_num,
+            window_size_s=config.remote_log_manager_fetch_quota_window_size_seconds,
+        ),
+    )

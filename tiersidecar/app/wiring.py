@@ -1,0 +1,221 @@
+"""The composition root: opens resources into one stack, in order, by plain calls.
+
+First the ground, which needs nothing from outside, so that ``/healthz`` answers and ``/readyz`` says what is waited for; then
+the parts, which wait for the broker.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.failpoints import EnvironmentFailpoints
+from tiersidecar.adapters.io_priority import enter_idle_io_class
+from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
+from tiersidecar.adapters.kafka.connection import ConnectionLimits
+from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
+from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
+from tiersidecar.app.build_logs import open_metadata_log, open_state_log
+from tiersidecar.app.build_security import bootstrap_servers, broker_security
+from tiersidecar.app.build_store import open_key_ring, open_store
+from tiersidecar.app.config import Config, IoPriority, Role
+from tiersidecar.app.identity import confirm_cluster, identity_of, patiently
+from tiersidecar.app.parts import Parts
+from tiersidecar.app.process_status import ProcessStatus
+from tiersidecar.app.state_dir import state_dir_of
+from tiersidecar.app.tuning import Tuning, initial_tuning
+from tiersidecar.domain.errors import ConfigError, LogDirError
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.failpoints import AllFailpoints
+from tiersidecar.ports.log_dirs import LogDirIdentity
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.lineage import LineageKeeper
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.services.status.server import serve_status
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.policies import TopicPolicies
+from tiersidecar.tasks.roster import Roster
+
+_BLOCKING_THREADS = 16
+"""Files, hashing, compression and encryption of all partitions; more only queue for the same disks and cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What every process has, whatever its roles."""
+
+    config: Config
+    tuning: Tuning
+    roles: frozenset[Role]
+    clock: SystemClock
+    ids: SystemIds
+    blocking: ThreadBlocking
+    failpoints: AllFailpoints
+    telemetry: PrometheusTelemetry
+    board: Board
+    status: ProcessStatus
+
+
+async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Role]) -> Ground:
+    """Clock, threads, telemetry and the status service.
+
+    Raises:
+        ListenError: the status address cannot be listened on.
+        ConfigError: failpoints that cannot be read.
+    """
+    clock, board = SystemClock(), Board()
+    blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_BLOCKING_THREADS))
+    package_version = version("tiersidecar")
+    telemetry = PrometheusTelemetry(version=package_version)
+    status = ProcessStatus(version=package_version, config=config, roles=roles, board=board, started_ms=clock.now_ms())
+    await stack.enter_async_context(
+        serve_status(
+            host=config.status.listen.host,
+            port=config.status.listen.port,
+            source=status,
+            metrics=telemetry,
+            blocking=blocking,
+            always_per_partition=config.status.per_partition_series == "always",
+        )
+    )
+    return Ground(
+        config=config,
+        tuning=initial_tuning(config, clock),
+        roles=roles,
+        clock=clock,
+        ids=SystemIds(),
+        blocking=blocking,
+        failpoints=EnvironmentFailpoints.from_environment(),
+        telemetry=telemetry,
+        board=board,
+        status=status,
+    )
+
+
+async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
+    """Log dirs, store, broker and both topics; waits for the broker, without end.
+
+    Raises:
+        ConfigError: no log dir can be used, or key files cannot.
+        WrongClusterError: log dirs and broker do not belong together.
+    """
+    config, status, clock = ground.config, ground.status, ground.clock
+    stack.enter_context(state_dir_of(config, ground.roles))
+    segment_blocking = await stack.enter_async_context(_segment_threads(config))
+    log_dirs = FilesystemLogDirs(
+        config.log_dirs, blocking=ground.blocking, segment_blocking=segment_blocking, clock=clock
+    )
+    status.identity = identity = identity_of(await _identities(log_dirs))
+    key_ring = open_key_ring(config)
+    store = await stack.enter_async_context(
+        open_store(config, pace=ground.tuning.upload_pace, clock=clock, ids=ground.ids, telemetry=ground.telemetry)
+    )
+    status.store = store.description
+    broker = await stack.enter_async_context(_open_broker(config))
+    status.starting = f"waiting for the broker at {bootstrap_servers(config.broker)}"
+    await confirm_cluster(broker, identity, clock)
+    kafka_version = await target_version(config, broker, clock)
+    metadata = await stack.enter_async_context(
+        open_metadata_log(
+            config,
+            ground.roles,
+            broker=broker,
+            kafka_version=kafka_version,
+            blocking=ground.blocking,
+            clock=clock,
+            ids=ground.ids,
+            telemetry=ground.telemetry,
+            failpoints=ground.failpoints,
+        )
+    )
+    state = await stack.enter_async_context(
+        open_state_log(
+            config,
+            broker=broker,
+            clock=clock,
+            ids=ground.ids,
+            telemetry=ground.telemetry,
+            failpoints=ground.failpoints,
+        )
+    )
+    status.metadata, status.state = metadata, state
+    status.reasons += [lambda: metadata.readiness_reason or "", lambda: state.readiness_reason or ""]
+    manifests = ManifestCache(
+        store=store, blocking=ground.blocking, key_prefix=config.store.key_prefix, key_ring=key_ring
+    )
+    stack.push_async_callback(manifests.aclose)
+    lineages = LineageKeeper(
+        metadata=metadata,
+        epochs=IndexBlobReader(store=store, blocking=ground.blocking, manifests=manifests),
+        live=ground.board,
+        clock=clock,
+    )
+    stack.push_async_callback(lineages.aclose)
+    policies = TopicPolicies(board=ground.board, state=state, defaults=config.policy_for)
+    roster = Roster(
+        board=ground.board,
+        log_dirs=log_dirs,
+        broker=broker,
+        assignment=metadata,
+        policy_for=policies.policy_for,
+        broker_id=identity.broker_id,
+        clock=clock,
+        telemetry=ground.telemetry,
+        forget=lineages.forget,
+    )
+    return Parts(
+        config=config,
+        tuning=ground.tuning,
+        roles=ground.roles,
+        identity=identity,
+        kafka_version=kafka_version,
+        board=ground.board,
+        status=status,
+        log_dirs=log_dirs,
+        broker=broker,
+        store=store,
+        key_ring=key_ring,
+        metadata=metadata,
+        state=state,
+        manifests=manifests,
+        lineages=lineages,
+        policies=policies,
+        roster=roster,
+        blocking=ground.blocking,
+        clock=clock,
+        ids=ground.ids,
+        failpoints=ground.failpoints,
+        telemetry=ground.telemetry,
+    )
+
+
+async def target_version(config: Config, broker: KafkaBroker, clock: Clock) -> tuple[int, int]:
+    """(major, minor) of the Kafka version whose formats we write: as configured, else what the local broker runs."""
+    if config.kafka_version is None:
+        return await patiently(broker.kafka_version, clock)
+    major, minor, *_ = (int(part) for part in config.kafka_version.split("."))
+    return major, minor
+
+
+async def _identities(log_dirs: FilesystemLogDirs) -> tuple[LogDirIdentity, ...]:
+    try:
+        return await log_dirs.identities()
+    except LogDirError as error:
+        raise ConfigError(source="log.dirs", faults=(str(error),)) from error
+
+
+def _segment_threads(config: Config) -> ThreadBlocking:
+    initializer = enter_idle_io_class if config.copy_io_priority is IoPriority.IDLE else None
+    return ThreadBlocking(max_threads=_BLOCKING_THREADS, name="segments", initializer=initializer)
+
+
+def _open_broker(config: Config) -> AbstractAsyncContextManager[KafkaBroker]:
+    return open_broker(
+        bootstrap_servers(config.broker),
+        broker_security(config.broker),
+        client_id=config.broker.client_id,
+        limits=ConnectionLimits(request_timeout_s=config.broker.request_timeout_ms / 1000),
+    )

@@ -1,0 +1,215 @@
+"""A partition as one log: remote as far as the remote tier reaches, the broker's own from there on.
+
+Local records come by Fetch with the caller's credentials, never from files, which show what is above the high watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from tiersidecar.domain.errors import OffsetOutOfRangeError, TruncatedDataError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, check_batch, read_batch_header
+from tiersidecar.ports.broker import Credentials, LocalBatches, ReadLocal
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.reading.batch_cutter import BatchSlice
+from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
+
+_FETCH_BYTES = 1024 * 1024
+_BORDER_MOVES = 3
+"""How often a read looks again where the remote tier ends when the broker has trimmed what was local a moment ago."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """What a caller wants of a partition: from ``offset`` to ``stop_offset`` (exclusive), or to the end as it is now."""
+
+    caller: Credentials
+    partition: TopicIdPartition
+    offset: int
+    stop_offset: int | None = None
+    read_committed: bool = False
+
+
+class ContinuousLog:
+    """Reads of both tiers; of the remote one alone without ``local``."""
+
+    def __init__(self, *, reader: RemoteLogReader, local: ReadLocal | None, blocking: Blocking) -> None:
+        self._reader = reader
+        self._local = local
+        self._blocking = blocking
+
+    async def read_batches(self, read: LogRead, *, max_bytes: int) -> FetchedBatches:
+        """One bounded answer, of one tier: it ends at the border at the latest.
+
+        Raises:
+            As :meth:`RemoteLogReader.read_batches` and :meth:`ReadLocal.fetch`.
+        """
+        for moves_left in reversed(range(_BORDER_MOVES)):
+            end_offset = (await self._reader.bounds(read.partition)).end
+            if self._local is None or read.offset < end_offset:
+                break
+            try:
+                return await self._read_local(self._local, read, max_bytes)
+            except OffsetOutOfRangeError as error:
+                if read.offset >= error.start or not moves_left:
+                    raise await self._out_of_range(read, read.offset, error) from error
+        return await self._reader.read_batches(
+            read.partition, read.offset, max_bytes=max_bytes, stop_offset=read.stop_offset
+        )
+
+    async def stream_batches(self, read: LogRead) -> AsyncGenerator[RemoteBatches, None]:
+        """All of it.  Close it when you leave before its end.
+
+        Raises:
+            As :meth:`RemoteLogReader.stream_batches` and :meth:`ReadLocal.fetch`.
+        """
+        next_offset, stop_offset = read.offset, read.stop_offset
+        for moves_left in reversed(range(_BORDER_MOVES)):
+            end_offset = (await self._reader.bounds(read.partition)).end
+            if self._local is None or next_offset < end_offset:
+                stop = end_offset if stop_offset is None else min(end_offset, stop_offset)
+                decided_stop, beyond = await self._decided(read, stop)
+                async with aclosing(self._remote(read, next_offset, decided_stop, beyond)) as parts:
+                    async for part in parts:
+                        yield part
+                if self._local is None or decided_stop < stop:
+                    return
+                next_offset = max(next_offset, stop)
+            if stop_offset is not None and next_offset >= stop_offset:
+                return
+            try:
+                async with aclosing(self._of_broker(self._local, read, next_offset)) as parts:
+                    async for part in parts:
+                        next_offset = part.batches.next_offset
+                        yield part
+            except OffsetOutOfRangeError as error:
+                # The broker may have given to the remote tier, and trimmed, what was local when we looked.
+                if next_offset >= error.start or not moves_left:
+                    raise await self._out_of_range(read, next_offset, error) from error
+            else:
+                return
+
+    async def end_offset(self, caller: Credentials, partition: TopicIdPartition) -> Offset:
+        """The high watermark; without a broker to ask, the end of the remote tier."""
+        if self._local is None:
+            return (await self._reader.bounds(partition)).end
+        return (await self._local.find_offset(caller, partition, -1)).offset
+
+    # -- the remote tier, and its border
+
+    def _remote(
+        self, read: LogRead, offset: int, stop: int, beyond: Sequence[AbortedTransaction]
+    ) -> AsyncGenerator[RemoteBatches, None]:
+        return self._reader.stream_batches(
+            read.partition, offset, stop_offset=stop, read_committed=read.read_committed, aborted_beyond=beyond
+        )
+
+    async def _decided(self, read: LogRead, stop: int) -> tuple[int, tuple[AbortedTransaction, ...]]:
+        """How far below ``stop`` the remote tier can be read, and the aborted transactions whose markers lie past it (S-156).
+
+        One Fetch at the border tells them all: the broker lists each aborted transaction that reaches into what it returns,
+        and goes on searching as long as one is missing, because no earlier marker has a last stable offset past the border.
+        While a transaction is open at the border it tells none.
+        """
+        if not read.read_committed:
+            return stop, ()
+        end_offset = (await self._reader.bounds(read.partition)).end
+        stable = await self._reader.last_stable_offset(read.partition)
+        if self._local is None or stop <= stable:
+            return min(stop, stable), ()
+        try:
+            fetched = await self._fetch(self._local, read, end_offset, max_bytes=1)
+        except OffsetOutOfRangeError:
+            return stable, ()
+        if fetched.last_stable_offset <= end_offset:
+            return stable, ()
+        last = Offset(fetched.last_stable_offset - 1)
+        return stop, tuple(
+            AbortedTransaction(producer_id, first, last, fetched.last_stable_offset)
+            for producer_id, first in fetched.aborted
+        )
+
+    # -- the broker's own log
+
+    async def _read_local(self, local: ReadLocal, read: LogRead, max_bytes: int) -> FetchedBatches:
+        fetched = await self._fetch(local, read, read.offset, max_bytes=max_bytes)
+        part = await self._cut(fetched, read, read.offset, _stop(read, fetched))
+        if part is None:
+            return FetchedBatches(slices=(), next_offset=Offset(read.offset), aborted_transactions=None)
+        return FetchedBatches(slices=(part.batches,), next_offset=part.batches.next_offset, aborted_transactions=None)
+
+    async def _of_broker(self, local: ReadLocal, read: LogRead, offset: int) -> AsyncGenerator[RemoteBatches, None]:
+        stop: int | None = None
+        while stop is None or offset < stop:
+            fetched = await self._fetch(local, read, offset, max_bytes=_FETCH_BYTES)
+            stop = _stop(read, fetched) if stop is None else stop
+            part = await self._cut(fetched, read, offset, stop)
+            if part is None:
+                return
+            offset = part.batches.next_offset
+            yield part
+
+    async def _fetch(self, local: ReadLocal, read: LogRead, offset: int, *, max_bytes: int) -> LocalBatches:
+        return await local.fetch(
+            read.caller, read.partition, offset, max_bytes=max_bytes, read_committed=read.read_committed
+        )
+
+    async def _cut(self, fetched: LocalBatches, read: LogRead, offset: int, stop: int) -> RemoteBatches | None:
+        return await self._blocking.run(_part_of, fetched, read, offset, stop)
+
+    async def _out_of_range(self, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> OffsetOutOfRangeError:
+        bounds = await self._reader.bounds(read.partition)
+        start = bounds.start if bounds.end > bounds.start else error.start
+        return OffsetOutOfRangeError(subject=str(read.partition), offset=offset, start=start, stop=error.stop)
+
+
+def _stop(read: LogRead, fetched: LocalBatches) -> int:
+    """Where the read ends: what comes after the first look at the log is for the next read."""
+    end_offset = fetched.last_stable_offset if read.read_committed else fetched.high_watermark
+    return end_offset if read.stop_offset is None else min(end_offset, read.stop_offset)
+
+
+def _part_of(fetched: LocalBatches, read: LogRead, offset: int, stop: int) -> RemoteBatches | None:
+    """The whole batches of ``fetched`` from ``offset`` on, below ``stop``, each checked; None when there are none."""
+    headers, begin, end = list[RecordBatchHeader](), 0, 0
+    view = memoryview(fetched.records)
+    while end < len(view):
+        try:
+            header = read_batch_header(view[end:], where=f"Fetch of {read.partition}", position=end)
+        except TruncatedDataError:
+            break
+        if end + header.size_bytes > len(view) or header.base_offset >= stop:
+            break
+        check_batch(view[end:], header, where=f"Fetch of {read.partition}", position=end)
+        end += header.size_bytes
+        if header.last_offset < offset:
+            begin = end
+        else:
+            headers.append(header)
+    if not headers:
+        return None
+    return RemoteBatches(
+        batches=BatchSlice(view[begin:end], headers[0].base_offset, headers[-1].next_offset),
+        aborted_transactions=_aborted_in(headers, fetched.aborted) if read.read_committed else None,
+    )
+
+
+def _aborted_in(
+    headers: Sequence[RecordBatchHeader], aborted: Sequence[tuple[int, Offset]]
+) -> tuple[AbortedTransaction, ...]:
+    """As a consumer tells them: a transaction reaches from its first record to its producer's next marker, or past these
+    batches."""
+    end_offset, found = headers[-1].next_offset, list[AbortedTransaction]()
+    for producer_id, first in aborted:
+        markers = (
+            header.base_offset
+            for header in headers
+            if header.is_control and header.producer_id == producer_id and header.base_offset > first
+        )
+        found.append(AbortedTransaction(producer_id, first, next(markers, Offset(end_offset - 1)), end_offset))
+    return tuple(found)

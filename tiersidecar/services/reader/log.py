@@ -1,0 +1,194 @@
+"""Operations that read the log: batches, records, offsets by timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+from aiohttp import web
+
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.records import aborted_ranges
+from tiersidecar.ports.broker import Credentials, ReadLocal
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.store import Buffer
+from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
+from tiersidecar.reading.timestamp_lookup import TimestampAndOffset
+from tiersidecar.services.reader.callers import Callers
+from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
+from tiersidecar.services.reader.ndjson import BytesFormat, Selection, batch_groups, record_lines
+from tiersidecar.services.reader.routes import (
+    FORMAT,
+    ISOLATION,
+    LIMIT_RECORDS,
+    MAX_BYTES,
+    NDJSON,
+    OCTETS,
+    OFFSET,
+    STOP_OFFSET,
+    TIMESTAMP,
+    Isolation,
+)
+from tiersidecar.services.reader.streams import write_stream
+
+FIRST_OFFSET_HEADER = "Kafka-First-Offset"
+NEXT_OFFSET_HEADER = "Kafka-Next-Offset"
+
+_COPIED_BYTES = 1024 * 1024
+_LATEST, _EARLIEST, _MAX_TIMESTAMP = -1, -2, -3
+
+
+class LogOperations:
+    """Streams what the read path finds, and stops it when the client is gone."""
+
+    def __init__(
+        self,
+        *,
+        path: ReadPath,
+        local: ReadLocal | None,
+        callers: Callers,
+        partition_of: Callable[[web.Request], Awaitable[TopicIdPartition]],
+        blocking: Blocking,
+        write_timeout_s: float,
+    ) -> None:
+        self._path = path
+        self._log = ContinuousLog(reader=path.reader, local=local, blocking=blocking)
+        self._local = local
+        self._callers = callers
+        self._partition_of = partition_of
+        self._blocking = blocking
+        self._write_timeout_s = write_timeout_s
+
+    async def read_batches(self, request: web.Request) -> web.StreamResponse:
+        """``read_batches``."""
+        read = await self._read(request)
+        max_bytes = MAX_BYTES.read_if_given(request)
+        if max_bytes is not None:
+            return await self._bounded(request, read, max_bytes)
+        stream = self._log.stream_batches(read)
+        async with aclosing(stream) as parts, aclosing(_buffers(parts)) as rest:
+            first = await anext(parts, None)
+            return await write_stream(
+                request,
+                first.batches.buffer if first else None,
+                rest,
+                media_type=OCTETS,
+                headers={FIRST_OFFSET_HEADER: str(first.batches.base_offset)} if first else {},
+                write_timeout_s=self._write_timeout_s,
+            )
+
+    async def read_records(self, request: web.Request) -> web.StreamResponse:
+        """``read_records``."""
+        is_committed = ISOLATION.read(request) == Isolation.READ_COMMITTED
+        read = await self._read(request, read_committed=is_committed)
+        bytes_format, limit = BytesFormat(FORMAT.read(request)), LIMIT_RECORDS.read(request)
+        stream = self._log.stream_batches(read)
+        async with aclosing(stream) as parts, aclosing(self._lines(parts, read.offset, bytes_format, limit)) as lines:
+            return await write_stream(
+                request,
+                await anext(lines, None),
+                lines,
+                media_type=NDJSON,
+                headers={},
+                write_timeout_s=self._write_timeout_s,
+            )
+
+    async def find_offset(self, request: web.Request) -> web.StreamResponse:
+        """``find_offset``."""
+        partition = await self._partition_of(request)
+        timestamp_ms = TIMESTAMP.read(request)
+        caller = self._callers.credentials(request)
+        if timestamp_ms in {_LATEST, _EARLIEST}:
+            offset = await self._border_offset(caller, partition, timestamp_ms)
+            return web.json_response({"offset": offset, "timestamp_ms": None, "leader_epoch": None})
+        return web.json_response(_found_document(await self._find(caller, partition, timestamp_ms)))
+
+    async def _border_offset(self, caller: Credentials, partition: TopicIdPartition, timestamp_ms: int) -> Offset:
+        if timestamp_ms == _LATEST:
+            return await self._log.end_offset(caller, partition)
+        bounds = await self._path.reader.bounds(partition)
+        if self._local is None or bounds.start < bounds.end:
+            return bounds.start
+        return (await self._local.find_offset(caller, partition, _EARLIEST)).offset
+
+    async def _find(
+        self, caller: Credentials, partition: TopicIdPartition, timestamp_ms: int
+    ) -> TimestampAndOffset | None:
+        """Remote records come first in the log; -3 is the larger of both tiers' largest timestamps, the earlier of equals."""
+        if timestamp_ms == _MAX_TIMESTAMP:
+            remote = await self._path.timestamps.find_latest(partition)
+        else:
+            remote = await self._path.timestamps.find(partition, timestamp_ms)
+        if self._local is None or (remote is not None and timestamp_ms != _MAX_TIMESTAMP):
+            return remote
+        answer = await self._local.find_offset(caller, partition, timestamp_ms)
+        if answer.offset < 0 or (remote is not None and remote.timestamp_ms >= answer.timestamp_ms):
+            return remote
+        return TimestampAndOffset(
+            timestamp_ms=answer.timestamp_ms, offset=answer.offset, leader_epoch=answer.leader_epoch
+        )
+
+    async def _read(self, request: web.Request, *, read_committed: bool = False) -> LogRead:
+        partition = await self._partition_of(request)
+        return LogRead(
+            caller=self._callers.credentials(request),
+            partition=partition,
+            offset=OFFSET.read(request),
+            stop_offset=STOP_OFFSET.read_if_given(request),
+            read_committed=read_committed,
+        )
+
+    async def _bounded(self, request: web.Request, read: LogRead, max_bytes: int) -> web.StreamResponse:
+        fetched = await self._log.read_batches(read, max_bytes=max_bytes)
+        headers = {NEXT_OFFSET_HEADER: str(fetched.next_offset), "Content-Length": str(fetched.size_bytes)}
+        if fetched.slices:
+            headers[FIRST_OFFSET_HEADER] = str(fetched.slices[0].base_offset)
+        return await write_stream(
+            request,
+            None,
+            _each(_own_bytes(fetched)),
+            media_type=OCTETS,
+            headers=headers,
+            write_timeout_s=self._write_timeout_s,
+        )
+
+    async def _lines(
+        self, parts: AsyncGenerator[RemoteBatches, None], offset: int, bytes_format: BytesFormat, limit: int
+    ) -> AsyncGenerator[bytes, None]:
+        """Lines of up to ``limit`` records, put together as they are opened."""
+        async for part in parts:
+            aborted = part.aborted_transactions
+            hidden = None if aborted is None else aborted_ranges(aborted)
+            selection = Selection(offset=offset, hidden=hidden, bytes_format=bytes_format)
+            for group in batch_groups(part.batches.buffer):
+                lines = (await self._blocking.run(record_lines, group, selection))[:limit]
+                limit -= len(lines)
+                if lines:
+                    yield b"".join(lines)
+                if limit == 0:
+                    return
+
+
+async def _buffers(parts: AsyncGenerator[RemoteBatches, None]) -> AsyncGenerator[memoryview, None]:
+    async for part in parts:
+        yield part.batches.buffer
+
+
+def _own_bytes(fetched: FetchedBatches) -> Sequence[Buffer]:
+    """A small answer is copied: waiting for its client it would hold a whole chunk."""
+    if fetched.size_bytes <= _COPIED_BYTES:
+        return [bytes(one.buffer) for one in fetched.slices]
+    return [one.buffer for one in fetched.slices]
+
+
+async def _each(buffers: Sequence[Buffer]) -> AsyncIterator[Buffer]:
+    for buffer in buffers:
+        yield buffer
+
+
+def _found_document(found: TimestampAndOffset | None) -> dict[str, int | None]:
+    if found is None:
+        return {"offset": None, "timestamp_ms": None, "leader_epoch": None}
+    return {"offset": found.offset, "timestamp_ms": found.timestamp_ms, "leader_epoch": found.leader_epoch}

@@ -1,0 +1,88 @@
+"""Records as lines of JSON (NDJSON)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
+from tiersidecar.formats.kafka.records import AbortedRanges, Record, read_records
+
+_GROUP_BYTES = 64 * 1024
+"""Batches are opened in groups of this size, as they are stored: each group is one errand off the loop, and one write."""
+
+
+class BytesFormat(StrEnum):
+    """How keys, values and header values are written."""
+
+    BASE64 = "base64"
+    UTF8 = "utf8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which records are written: from ``offset`` on, none of aborted transactions if they are known, no control records."""
+
+    offset: int
+    hidden: AbortedRanges | None
+    bytes_format: BytesFormat
+
+
+def batch_groups(buffer: memoryview) -> Iterator[memoryview]:
+    """``buffer``, whole batches, in groups of batches."""
+    begin = 0
+    for position, header in iter_batch_headers(buffer):
+        stop = position + header.size_bytes
+        if stop - begin >= _GROUP_BYTES:
+            yield buffer[begin:stop]
+            begin = stop
+    if begin < len(buffer):
+        yield buffer[begin:]
+
+
+def record_lines(batches: memoryview, selection: Selection) -> list[bytes]:
+    """One line for each selected record of ``batches``, in offset order.
+
+    Raises:
+        CorruptDataError: records that do not open.
+    """
+    return [
+        _line(record, header, selection.bytes_format)
+        for position, header in iter_batch_headers(batches)
+        if _is_visible(header, selection)
+        for record in read_records(batches[position : position + header.size_bytes])
+        if record.offset >= selection.offset
+    ]
+
+
+def _is_visible(header: RecordBatchHeader, selection: Selection) -> bool:
+    return not header.is_control and not (selection.hidden is not None and selection.hidden.hides(header))
+
+
+def _line(record: Record, header: RecordBatchHeader, bytes_format: BytesFormat) -> bytes:
+    document = {
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "timestamp_type": record.timestamp_type.value,
+        "leader_epoch": header.partition_leader_epoch,
+        "key": _text(record.key, bytes_format),
+        "value": _text(record.value, bytes_format),
+        "headers": [{"key": key, "value": _text(value, bytes_format)} for key, value in record.headers],
+    }
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _text(data: bytes | None, bytes_format: BytesFormat) -> str | dict[str, str] | None:
+    """``data`` as text; null stays null.  What was to be UTF-8 and is not becomes an object that says so: no byte is
+    replaced."""
+    if data is None:
+        return None
+    if bytes_format is BytesFormat.BASE64:
+        return base64.b64encode(data).decode("ascii")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}

@@ -1,0 +1,158 @@
+"""What goes wrong, as ``application/problem+json`` (RFC 9457)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+from aiohttp import web
+
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    MetadataNotReadyError,
+    OffsetOutOfRangeError,
+    PartitionHaltedError,
+    QuotaExceededError,
+    RetriableError,
+    StoreError,
+)
+from tiersidecar.ports.broker import CallerNotAuthenticatedError
+
+PROBLEM_TYPE = "application/problem+json"
+CHALLENGE = 'Basic realm="kafka", charset="UTF-8"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One problem document.  ``name`` becomes its type URI; ``detail`` is for people and tells no caller of keys, hosts or
+    other callers; ``members`` are the extension members."""
+
+    status: HTTPStatus
+    name: str
+    detail: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, int | str] = field(default_factory=dict)
+
+    def response(self) -> web.Response:
+        """The response that carries it."""
+        document = {
+            "type": f"urn:tiersidecar:problem:{self.name}",
+            "title": self.status.phrase,
+            "status": self.status.value,
+            "detail": self.detail,
+            **self.members,
+        }
+        return web.Response(
+            status=self.status, body=json.dumps(document).encode(), content_type=PROBLEM_TYPE, headers=self.headers
+        )
+
+
+class ProblemError(Exception):
+    """Ends a request with ``problem``."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def bad_request(detail: str) -> ProblemError:
+    """A parameter that cannot be used."""
+    return ProblemError(Problem(status=HTTPStatus.BAD_REQUEST, name="bad-request", detail=detail))
+
+
+def not_found(detail: str) -> ProblemError:
+    """No such topic, partition or path."""
+    return ProblemError(Problem(status=HTTPStatus.NOT_FOUND, name="not-found", detail=detail))
+
+
+def range_not_satisfiable(size_bytes: int) -> ProblemError:
+    """A range that begins past the end of a file of ``size_bytes``."""
+    return ProblemError(
+        Problem(
+            status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+            name="range-not-satisfiable",
+            detail=f"the file has {size_bytes} bytes",
+            headers={"Content-Range": f"bytes */{size_bytes}"},
+        )
+    )
+
+
+def forbidden(topic: str) -> ProblemError:
+    """The broker does not let this caller READ the topic; whether there is such a topic is not told."""
+    detail = f"reading topic {topic} is not authorized"
+    return ProblemError(Problem(status=HTTPStatus.FORBIDDEN, name="not-authorized", detail=detail))
+
+
+def unauthenticated() -> ProblemError:
+    """Credentials are missing, malformed, or were refused by the broker."""
+    return ProblemError(
+        Problem(
+            status=HTTPStatus.UNAUTHORIZED,
+            name="not-authenticated",
+            detail="the broker asks for credentials that it accepts",
+            headers={"WWW-Authenticate": CHALLENGE},
+        )
+    )
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that stands for ``error``."""
+    match error:
+        case ProblemError():
+            return error.problem
+        case web.HTTPException():
+            return _from_http(error)
+        case CallerNotAuthenticatedError():
+            return unauthenticated().problem
+        case OffsetOutOfRangeError():
+            return Problem(
+                status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+                name="offset-out-of-range",
+                detail=str(error),
+                members={"start_offset": error.start, "end_offset": error.stop},
+            )
+        case QuotaExceededError():
+            retry_after_s = -(-error.retry_after_ms // 1000)
+            return Problem(
+                status=HTTPStatus.TOO_MANY_REQUESTS,
+                name="overloaded",
+                detail=f"{error.what} is exhausted",
+                headers={"Retry-After": str(max(retry_after_s, 1))},
+            )
+        case MetadataNotReadyError():
+            return _unavailable("metadata-not-ready", "remote log metadata is still being replayed", retry_after_s=1)
+        case StoreError():
+            return _unavailable("store-unavailable", "the object store did not deliver", retry_after_s=5)
+        case BrokerUnreachableError() | BrokerRefusedError():
+            return _unavailable("broker-unavailable", "the broker could not be asked", retry_after_s=5)
+        case RetriableError() | TimeoutError():
+            return _unavailable("unavailable", "something needed is away for the moment", retry_after_s=5)
+        case PartitionHaltedError():
+            detail = "what is stored of this partition does not pass its checks"
+            return Problem(status=HTTPStatus.INTERNAL_SERVER_ERROR, name="corrupt-data", detail=detail)
+        case _:
+            detail = "an unexpected error, see the service's log"
+            return Problem(status=HTTPStatus.INTERNAL_SERVER_ERROR, name="internal", detail=detail)
+
+
+def _unavailable(name: str, detail: str, *, retry_after_s: int) -> Problem:
+    return Problem(
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        name=name,
+        detail=detail,
+        headers={"Retry-After": str(retry_after_s)},
+    )
+
+
+def _from_http(error: web.HTTPException) -> Problem:
+    """What aiohttp found by itself: no such path, another method, a request that is too large."""
+    allow = error.headers.get("Allow")
+    return Problem(
+        status=HTTPStatus(error.status),
+        name=HTTPStatus(error.status).name.lower().replace("_", "-"),
+        detail=HTTPStatus(error.status).phrase,
+        headers={"Allow": allow} if allow else {},
+    )

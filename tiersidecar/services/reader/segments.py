@@ -1,0 +1,83 @@
+"""Operations on one remote segment: its .log, whole or in part, and its indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from http import HTTPStatus
+
+from aiohttp import web
+
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.index_blob import IndexKind
+from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.services.reader.byte_ranges import requested_range
+from tiersidecar.services.reader.parameters import segment_of
+from tiersidecar.services.reader.problems import not_found
+from tiersidecar.services.reader.routes import OCTETS, IndexName
+from tiersidecar.services.reader.streams import write_stream
+
+_KINDS: dict[str, IndexKind] = {
+    IndexName.OFFSET: IndexKind.OFFSET,
+    IndexName.TIMESTAMP: IndexKind.TIMESTAMP,
+    IndexName.TRANSACTION: IndexKind.TRANSACTION,
+    IndexName.PRODUCER_SNAPSHOT: IndexKind.PRODUCER_SNAPSHOT,
+    IndexName.LEADER_EPOCH: IndexKind.LEADER_EPOCH,
+}
+
+
+class SegmentOperations:
+    """Files that never change under their id, so that a download can be resumed."""
+
+    def __init__(
+        self,
+        *,
+        path: ReadPath,
+        partition_of: Callable[[web.Request], Awaitable[TopicIdPartition]],
+        write_timeout_s: float,
+    ) -> None:
+        self._path = path
+        self._partition_of = partition_of
+        self._write_timeout_s = write_timeout_s
+
+    async def read_log(self, request: web.Request) -> web.StreamResponse:
+        """``read_segment_log``."""
+        segment = await self._segment(request)
+        etag, size_bytes = _etag(segment), segment.segment_size_in_bytes
+        part = requested_range(request, size_bytes=size_bytes, etag=etag)
+        wanted = part or ByteRange(0, size_bytes)
+        headers = {"ETag": etag, "Accept-Ranges": "bytes", "Content-Length": str(len(wanted))}
+        if part is not None:
+            headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size_bytes}"
+        async with aclosing(self._path.files.stream_log(segment, wanted)) as parts:
+            return await write_stream(
+                request,
+                await anext(parts, None),
+                parts,
+                media_type=OCTETS,
+                headers=headers,
+                write_timeout_s=self._write_timeout_s,
+                status=HTTPStatus.OK if part is None else HTTPStatus.PARTIAL_CONTENT,
+            )
+
+    async def read_index(self, request: web.Request) -> web.StreamResponse:
+        """``read_segment_index``."""
+        segment = await self._segment(request)
+        kind = _KINDS.get(request.match_info["kind"])
+        if kind is None:
+            raise not_found(f"indexes are {', '.join(IndexName)}")
+        data = await self._path.files.read_index(segment, kind)
+        return web.Response(body=data, content_type=OCTETS, headers={"ETag": _etag(segment)})
+
+    async def _segment(self, request: web.Request) -> RemoteLogSegmentMetadata:
+        partition = await self._partition_of(request)
+        segment = await self._path.lookup.segment(partition, segment_of(request))
+        if segment is None:
+            raise not_found("the partition has no such segment that is finished and may be read whole")
+        return segment
+
+
+def _etag(segment: RemoteLogSegmentMetadata) -> str:
+    return f'"{format_uuid(segment.remote_log_segment_id.uuid)}"'

@@ -1,0 +1,218 @@
+"""The read service over HTTP: what has left the local disk, for callers whom the broker lets read it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import structlog
+from aiohttp import web
+
+from tiersidecar.domain.errors import ListenError, PartitionHaltedError, QuotaExceededError, TiersidecarError
+from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.services.reader.callers import Callers
+from tiersidecar.services.reader.catalogue import PartitionCatalogue
+from tiersidecar.services.reader.log import LogOperations
+from tiersidecar.services.reader.openapi import openapi_document
+from tiersidecar.services.reader.parameters import refuse_others
+from tiersidecar.services.reader.partitions import PartitionsOperations
+from tiersidecar.services.reader.problems import ProblemError, problem_of
+from tiersidecar.services.reader.routes import ROUTES, Route
+from tiersidecar.services.reader.segments import SegmentOperations
+from tiersidecar.services.reader.streams import BrokenStreamError, SlowClientError
+
+log = structlog.get_logger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_MAX_LINE_BYTES = 8190
+_MAX_BODY_BYTES = 1024
+_HEADERS = {"Server": "tiersidecar", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderServiceSettings:
+    """Where to listen and what to bear.
+
+    ``port`` 0 takes a free one.  ``max_requests`` are served at once, the others are shed: each may hold a chunk until its
+    client has taken it.  A client that takes nothing for ``write_timeout_s`` is cut off.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8090
+    ssl_context: ssl.SSLContext | None = None
+    requires_credentials: bool = False
+    max_requests: int = 64
+    write_timeout_s: float = 60.0
+    shutdown_timeout_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderServer:
+    """Where it listens; ``port`` is the real one when 0 was asked for."""
+
+    host: str
+    port: int
+    scheme: str
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+@asynccontextmanager
+async def serve_reader(
+    *,
+    path: ReadPath,
+    catalogue: PartitionCatalogue,
+    authorize: AuthorizeRead,
+    blocking: Blocking,
+    local: ReadLocal | None = None,
+    settings: ReaderServiceSettings | None = None,
+) -> AsyncIterator[ReaderServer]:
+    """Serve until left; entered means listening.  Without ``local`` only the remote tier is read.
+
+    Raises:
+        ListenError: the address cannot be listened on.
+    """
+    settings = settings or ReaderServiceSettings()
+    application = reader_application(
+        path=path, catalogue=catalogue, authorize=authorize, blocking=blocking, local=local, settings=settings
+    )
+    runner = web.AppRunner(
+        application,
+        access_log=None,
+        handle_signals=False,
+        # A client that is gone cancels its handler, and with that all that is read for it alone.
+        handler_cancellation=True,
+        shutdown_timeout=settings.shutdown_timeout_s,
+        max_line_size=_MAX_LINE_BYTES,
+        max_field_size=_MAX_LINE_BYTES,
+    )
+    await runner.setup()
+    try:
+        await _listen(runner, settings)
+        scheme = "http" if settings.ssl_context is None else "https"
+        yield ReaderServer(host=settings.host, port=runner.addresses[0][1], scheme=scheme)
+    finally:
+        await runner.cleanup()
+
+
+def reader_application(
+    *,
+    path: ReadPath,
+    catalogue: PartitionCatalogue,
+    authorize: AuthorizeRead,
+    blocking: Blocking,
+    local: ReadLocal | None,
+    settings: ReaderServiceSettings,
+) -> web.Application:
+    """The application, without a listener."""
+    callers = Callers(authorize, requires_credentials=settings.requires_credentials)
+    partitions = PartitionsOperations(path=path, catalogue=catalogue, callers=callers)
+    reads = LogOperations(
+        path=path,
+        local=local,
+        callers=callers,
+        partition_of=partitions.authorized_partition,
+        blocking=blocking,
+        write_timeout_s=settings.write_timeout_s,
+    )
+    segments = SegmentOperations(
+        path=path, partition_of=partitions.authorized_partition, write_timeout_s=settings.write_timeout_s
+    )
+    description = openapi_document(ROUTES, version=version("tiersidecar"))
+
+    async def describe(request: web.Request) -> web.StreamResponse:
+        return web.json_response(description)
+
+    handlers: dict[str, Handler] = {
+        "describe": describe,
+        "list_topics": partitions.list_topics,
+        "list_partitions": partitions.list_partitions,
+        "list_segments": partitions.list_segments,
+        "read_segment_log": segments.read_log,
+        "read_segment_index": segments.read_index,
+        "read_batches": reads.read_batches,
+        "read_records": reads.read_records,
+        "find_offset": reads.find_offset,
+    }
+    gate = _Gate(settings.max_requests)
+    application = web.Application(middlewares=[_tell_problems, gate.admit], client_max_size=_MAX_BODY_BYTES)
+    for route in ROUTES:
+        handler = _checked(route, handlers[route.operation])
+        # No HEAD: it would read what it then does not send.
+        application.router.add_get(route.path, handler, name=route.operation, allow_head=False)
+    application.on_response_prepare.append(_add_headers)
+    return application
+
+
+class _Gate:
+    """Sheds requests above a number."""
+
+    def __init__(self, max_requests: int) -> None:
+        self._free = max_requests
+
+    @web.middleware
+    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._free == 0:
+            raise QuotaExceededError(what="the number of requests at once", retry_after_ms=1000)
+        self._free -= 1
+        try:
+            return await handler(request)
+        finally:
+            self._free += 1
+
+
+@web.middleware
+async def _tell_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except BrokenStreamError as broken:
+        _log(request, broken.__cause__ or broken)
+        return broken.response
+    except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the caller is told and the log has it
+        _log(request, error)
+        return problem_of(error).response()
+
+
+def _log(request: web.Request, error: BaseException) -> None:
+    match error:
+        case PartitionHaltedError():
+            log.warning("read.corrupt", path=request.path, reason=str(error))
+        case TiersidecarError() | SlowClientError() | ConnectionError():
+            log.info("read.failed", path=request.path, reason=str(error))
+        case ProblemError() | web.HTTPException() | CallerNotAuthenticatedError():
+            log.debug("read.refused", path=request.path)
+        case _:
+            log.error("read.unexpected", path=request.path, exc_info=error)
+
+
+def _checked(route: Route, handler: Handler) -> Handler:
+    async def checked(request: web.Request) -> web.StreamResponse:
+        refuse_others(request, route.query_names)
+        return await handler(request)
+
+    return checked
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+
+
+async def _listen(runner: web.AppRunner, settings: ReaderServiceSettings) -> None:
+    site = web.TCPSite(runner, settings.host, settings.port, ssl_context=settings.ssl_context)
+    try:
+        await site.start()
+    except OSError as error:
+        raise ListenError(
+            service="read service",
+            address=f"{settings.host}:{settings.port}",
+            reason=(error.strerror or str(error)).lower(),
+        ) from error
