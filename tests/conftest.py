@@ -1,0 +1,89 @@
+"""Brokers for the tests, and an end to everything that a test run started."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from tests.support.kafka_broker import running_brokers
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_jars import KAFKA_3, KAFKA_4
+
+
+def pytest_configure() -> None:
+    signal.signal(signal.SIGTERM, _end_by_signal)
+
+
+def _end_by_signal(number: int, frame: FrameType | None) -> None:
+    """End as by Ctrl-C, so that fixtures take their brokers down with them (pytest goes on after a SystemExit)."""
+    raise KeyboardInterrupt(f"signal {number}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the brokers said beside what the test said."""
+    report = yield
+    if report.failed:
+        for broker in sorted(running_brokers, key=lambda each: each.node_id):
+            report.sections.append((f"end of {broker.log_path}", broker.log_tail(30)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """One broker, shared by all tests that leave it as it is and name their own topics."""
+    yield from _shared_cluster(KAFKA_4)
+
+
+@pytest.fixture(scope="session")
+def kafka_39() -> Iterator[KafkaCluster]:
+    """One broker of the oldest Kafka that we say we run beside, shared likewise."""
+    yield from _shared_cluster(KAFKA_3)
+
+
+@pytest.fixture
+def kafka_cluster(tmp_path: Path) -> Iterator[Callable[..., KafkaCluster]]:
+    """Starts clusters that a test may hurt: takes the arguments of :class:`KafkaCluster`, except the directory."""
+    made: list[KafkaCluster] = []
+
+    def start(**settings: object) -> KafkaCluster:
+        cluster = KafkaCluster(tmp_path / f"kafka-{len(made)}", **settings)  # type: ignore[arg-type]
+        made.append(cluster)
+        return cluster.start()
+
+    try:
+        yield start
+    finally:
+        for cluster in made:
+            cluster.close()
+
+
+def _shared_cluster(version: str) -> Iterator[KafkaCluster]:
+    scratch = Path(tempfile.mkdtemp(prefix="tiersidecar-kafka-"))
+    try:
+        with KafkaCluster(scratch, version=version) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(scratch)
+
+
+@pytest.fixture(scope="session")
+def rsa_key_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A key pair for envelope encryption, as the configuration names it."""
+    directory = tmp_path_factory.mktemp("keys")
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    (directory / "private.pem").write_bytes(private)
+    (directory / "public.pem").write_bytes(public)
+    return {"public.key.file": str(directory / "public.pem"), "private.key.file": str(directory / "private.pem")}

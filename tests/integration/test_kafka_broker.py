@@ -1,0 +1,149 @@
+"""The brokers that all other integration tests stand on: real, hurt at will, and tolerant of our files in the ways we use.
+
+The rules about foreign names are DESIGN.md section 2: nothing of ours may change how a broker starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from tests.support.kafka_admin import wait_until
+from tests.support.kafka_broker import BrokerStartError
+from tests.support.kafka_cluster import KafkaCluster
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+ClusterFactory = Callable[..., KafkaCluster]
+
+
+async def produce(cluster: KafkaCluster, topic: str, count: int, value_bytes: int = 1000) -> None:
+    async with AIOKafkaProducer(**cluster.client_settings, acks="all", max_batch_size=4096) as producer:
+        for number in range(count):
+            await producer.send(topic, value=b"%d" % number + b"." * value_bytes, partition=0)
+
+
+async def count_records(cluster: KafkaCluster, topic: str) -> int:
+    partition = TopicPartition(topic, 0)
+    async with AIOKafkaConsumer(**cluster.client_settings, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        end = (await consumer.end_offsets([partition]))[partition]
+        seen = 0
+        while await consumer.position(partition) < end:
+            batches = await consumer.getmany(partition, timeout_ms=500)
+            seen += sum(len(records) for records in batches.values())
+    return seen
+
+
+def segments_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("*.log"))
+
+
+async def test_a_topic_with_small_segments_rolls_them(kafka: KafkaCluster) -> None:
+    topic = kafka.create_topic("rolls", segment_bytes=20_000)
+    await produce(kafka, topic, 100)
+    directory = kafka.leader_of(topic, 0).partition_dir(topic, 0)
+    wait_until(lambda: len(segments_in(directory)) >= 4, "four segments")
+    assert segments_in(directory)[0] == "00000000000000000000.log"
+
+
+async def test_the_older_kafka_rolls_them_too(kafka_39: KafkaCluster) -> None:
+    topic = kafka_39.create_topic("rolls", segment_bytes=20_000)
+    await produce(kafka_39, topic, 100)
+    directory = kafka_39.leader_of(topic, 0).partition_dir(topic, 0)
+    wait_until(lambda: len(segments_in(directory)) >= 4, "four segments")
+
+
+def test_a_tool_of_kafkas_own_sees_the_topic(kafka: KafkaCluster) -> None:
+    topic = kafka.create_topic("seen-by-a-tool", partitions=2)
+    shown = kafka.run_tool(
+        "org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", kafka.bootstrap_servers, "--topic", topic
+    )
+    assert shown.stdout.split() == [f"{topic}:0:0", f"{topic}:1:0"]
+
+
+async def test_a_killed_broker_comes_back_with_its_records(kafka_cluster: ClusterFactory) -> None:
+    cluster = kafka_cluster(log_dirs=2)
+    topic = cluster.create_topic("survives", segment_bytes=20_000)
+    await produce(cluster, topic, 50)
+    cluster[1].kill9()
+    assert not cluster[1].is_running
+    cluster[1].start()
+    assert await count_records(cluster, topic) == 50
+
+
+def test_a_paused_broker_leaves_the_cluster_and_returns(kafka_cluster: ClusterFactory) -> None:
+    cluster = kafka_cluster(brokers=3)
+    topic = cluster.create_topic("elects")
+    paused = cluster.leader_of(topic, 0)
+    witness = next(broker for broker in cluster.brokers if broker is not paused)
+
+    def leader_and_isr() -> tuple[int, int]:
+        row = witness.admin.describe_topic(topic).partitions[0]
+        return row.leader_id, len(row.isr_nodes)
+
+    assert leader_and_isr() == (paused.node_id, 3)
+    paused.sigstop()
+    wait_until(lambda: leader_and_isr()[0] not in (-1, paused.node_id), "another broker leads")
+    paused.sigcont()
+    wait_until(lambda: leader_and_isr()[1] == 3, "all three are in sync")
+
+
+def test_three_brokers_elect_another_leader_when_one_is_killed(kafka_cluster: ClusterFactory) -> None:
+    cluster = kafka_cluster(brokers=3)
+    topic = cluster.create_topic("elects")
+    killed = cluster.leader_of(topic, 0)
+    epoch = killed.admin.describe_topic(topic).partitions[0].leader_epoch
+    killed.kill9()
+    described = wait_until(
+        lambda: next(
+            (
+                row
+                for row in cluster.admin.describe_topic(topic).partitions
+                if row.leader_id not in (-1, killed.node_id)
+            ),
+            None,
+        ),
+        "another broker leads",
+    )
+    assert described.leader_epoch > epoch
+    killed.start()
+    wait_until(lambda: len(cluster.admin.describe_topic(topic).partitions[0].isr_nodes) == 3, "all three are in sync")
+
+
+async def test_files_of_ours_do_not_stop_a_broker_from_starting(kafka_cluster: ClusterFactory) -> None:
+    """Plain files in a log dir's root, foreign names in a partition directory: skipped, and left where they are."""
+    cluster = kafka_cluster()
+    topic = cluster.create_topic("shares", segment_bytes=20_000)
+    await produce(cluster, topic, 50)
+    broker = cluster[1]
+    partition_dir = broker.partition_dir(topic, 0)
+    broker.stop()
+    ours = [broker.log_dirs[0] / "tiersidecar-pin-00000000000000000000.log", partition_dir / "tiersidecar.note"]
+    for path in ours:
+        path.write_text("ours")
+    # A pin: one more name for a sealed segment's inode.
+    ours[0].unlink()
+    ours[0].hardlink_to(partition_dir / "00000000000000000000.log")
+    broker.start()
+    assert all(path.exists() for path in ours)
+    assert await count_records(cluster, topic) == 50
+
+
+def test_an_unknown_directory_in_a_log_dir_stops_a_broker(kafka_cluster: ClusterFactory) -> None:
+    cluster = kafka_cluster()
+    broker = cluster[1]
+    broker.stop()
+    (broker.log_dirs[0] / "tiersidecar").mkdir()
+    with pytest.raises(BrokerStartError, match="tiersidecar"):
+        broker.start()
+
+
+def test_the_index_cache_directory_of_native_tiering_is_the_exception(kafka_cluster: ClusterFactory) -> None:
+    cluster = kafka_cluster()
+    broker = cluster[1]
+    broker.stop()
+    (broker.log_dirs[0] / "remote-log-index-cache").mkdir()
+    broker.start()

@@ -1,0 +1,451 @@
+"""docs/operations/acls.md is the truth: its rights suffice, and each of them is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
+from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
+from kio.schema.describe_acls.v3.request import DescribeAclsRequest
+
+from tests.support.daemon import Daemon, daemon_settings, get, wait_for
+from tests.support.kafka_admin import KafkaAdminError, wait_until
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_jars import KAFKA_3, KAFKA_4
+from tests.support.kafka_properties import Listener
+from tests.support.produce import produce_mix
+from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
+from tiersidecar.adapters.kafka.authorizer import CallerListener, open_authorizer
+from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
+from tiersidecar.adapters.kafka.connection import ConnectionLimits
+from tiersidecar.adapters.kafka.security import SaslMechanism, SecurityProtocol, SecuritySettings
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials, OffsetSpec
+
+pytestmark = pytest.mark.broker
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "acls.md"
+METADATA_TOPIC, STATE_TOPIC, TIERED_TOPIC, SECRET_TOPIC = (
+    "__remote_log_metadata",
+    "__tiersidecar_state",
+    "orders",
+    "secret",
+)
+OWN_TOPICS = (METADATA_TOPIC, STATE_TOPIC)
+USERS = {"tiersidecar": "tier-secret", "alice": "alice-secret", "bob": "bob-secret"}
+LIMITS = ConnectionLimits(connect_timeout_s=10, request_timeout_s=10)
+SETTINGS = SecuritySettings(
+    security_protocol=SecurityProtocol.SASL_PLAINTEXT,
+    sasl_mechanism=SaslMechanism.PLAIN,
+    username="tiersidecar",
+    password=USERS["tiersidecar"],
+)
+
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
+"""``AclOperation``."""
+_TOPIC, _LITERAL, _ALLOW = 2, 3, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One rule of the page."""
+
+    principal: str
+    operation: str
+    topic: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.topic}"
+
+
+def commands() -> list[list[str]]:
+    """The arguments of each kafka-acls.sh on the page."""
+    blocks = re.findall(r"^```\n(kafka-acls\.sh .*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [shlex.split(block.replace("\\\n", " "))[1:] for block in blocks]
+
+
+def rights() -> list[Right]:
+    """The page's rules one by one."""
+    found = []
+    for arguments in commands():
+        values: dict[str, list[str]] = {}
+        for name, value in pairwise(arguments):
+            values.setdefault(name, []).append(value)
+        (principal,) = values["--allow-principal"]
+        found += [
+            Right(principal, operation, topic) for operation in values["--operation"] for topic in values["--topic"]
+        ]
+    return found
+
+
+OURS = [right for right in rights() if right.principal == "User:tiersidecar"]
+
+
+@pytest.fixture(scope="module", params=[KAFKA_4, KAFKA_3])
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A broker with StandardAuthorizer, where nobody has any right yet."""
+    listeners = (
+        Listener(name="CLIENT", security_protocol="SASL_PLAINTEXT", sasl_mechanisms=("PLAIN",)),
+        Listener(name="OPEN", security_protocol="PLAINTEXT"),
+    )
+    directory = tmp_path_factory.mktemp("acls")
+    with KafkaCluster(directory, version=request.param, listeners=listeners, users=USERS, authorizer=True) as started:
+        configs = {"retention.ms": "-1", "retention.bytes": "-1"}
+        started.create_topic(TIERED_TOPIC, segment_bytes=65_536, configs=configs)
+        started.create_topic(SECRET_TOPIC)
+        yield started
+
+
+@pytest.fixture
+def granted(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
+    """The page's rights, and no topic of the sidecar's own yet."""
+    grant(cluster, *rights())
+    yield cluster
+    revoke(cluster, *rights())
+    for topic in OWN_TOPICS:
+        delete_topic_if_there(cluster, topic)
+
+
+def grant(cluster: KafkaCluster, *wanted: Right) -> None:
+    rules: Any = [
+        AclCreation(
+            resource_type=_TOPIC,  # type: ignore[arg-type]
+            resource_name=right.topic,
+            resource_pattern_type=_LITERAL,  # type: ignore[arg-type]
+            principal=right.principal,
+            host="*",
+            operation=OPERATIONS[right.operation],  # type: ignore[arg-type]
+            permission_type=_ALLOW,  # type: ignore[arg-type]
+        )
+        for right in wanted
+    ]
+    with cluster.admin.connected() as connection:
+        response: Any = connection.call(CreateAclsRequest(creations=tuple(rules)))
+    assert {result.error_code.name for result in response.results} == {"none"}
+    wait_until(lambda: set(wanted) <= rights_of(cluster), "the broker knows the new rights")
+
+
+def revoke(cluster: KafkaCluster, *unwanted: Right) -> None:
+    filters: Any = [
+        DeleteAclsFilter(
+            resource_type_filter=_TOPIC,  # type: ignore[arg-type]
+            resource_name_filter=right.topic,
+            pattern_type_filter=_LITERAL,  # type: ignore[arg-type]
+            principal_filter=right.principal,
+            host_filter="*",
+            operation=OPERATIONS[right.operation],  # type: ignore[arg-type]
+            permission_type=_ALLOW,  # type: ignore[arg-type]
+        )
+        for right in unwanted
+    ]
+    with cluster.admin.connected() as connection:
+        connection.call(DeleteAclsRequest(filters=tuple(filters)))
+    wait_until(lambda: not set(unwanted) & rights_of(cluster), "the broker has dropped the old rights")
+
+
+def rights_of(cluster: KafkaCluster) -> set[Right]:
+    """All rights that the broker itself goes by now."""
+    request: Any = DescribeAclsRequest(
+        resource_type_filter=_TOPIC,  # type: ignore[arg-type]
+        resource_name_filter=None,
+        pattern_type_filter=_LITERAL,  # type: ignore[arg-type]
+        principal_filter=None,
+        host_filter=None,
+        operation=1,  # type: ignore[arg-type]  # any
+        permission_type=_ALLOW,  # type: ignore[arg-type]
+    )
+    with cluster.admin.connected() as connection:
+        response: Any = connection.call(request)
+    names = {code: name for name, code in OPERATIONS.items()}
+    return {
+        Right(acl.principal, names[acl.operation], resource.resource_name)
+        for resource in response.resources
+        for acl in resource.acls
+    }
+
+
+def delete_topic_if_there(cluster: KafkaCluster, topic: str) -> None:
+    try:
+        cluster.admin.delete_topic(topic)
+    except KafkaAdminError:
+        return
+    wait_until(lambda: not has_topic(cluster, topic), f"{topic} is gone")
+
+
+def has_topic(cluster: KafkaCluster, topic: str) -> bool:
+    try:
+        return bool(cluster.admin.describe_topic(topic))
+    except KafkaAdminError:
+        return False
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for what the broker does after it has answered."""
+    async with asyncio.timeout(10):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+Step = Callable[[KafkaBroker, str], Awaitable[None]]
+
+
+async def create_own_topics(broker: KafkaBroker, servers: str) -> None:
+    for topic in OWN_TOPICS:
+        await broker.create_topic(topic, partitions=1, replication_factor=1, configs={"retention.ms": "-1"})
+
+
+async def see_own_topics(broker: KafkaBroker, servers: str) -> None:
+    async def seen() -> bool:
+        return len(await broker.describe_partitions(OWN_TOPICS)) == len(OWN_TOPICS)
+
+    await until(seen)
+
+
+async def see_settings_of_own_topics(broker: KafkaBroker, servers: str) -> None:
+    for topic in OWN_TOPICS:
+        assert topic in await broker.describe_topic_configs([topic])
+
+
+async def publish(broker: KafkaBroker, servers: str) -> None:
+    """As the metadata topic is written: acks=all and idempotent."""
+    producer = AIOKafkaProducer(
+        bootstrap_servers=servers, acks="all", enable_idempotence=True, **aiokafka_kwargs(SETTINGS)
+    )
+    await producer.start()
+    try:
+        async with asyncio.timeout(10):
+            for topic in OWN_TOPICS:
+                await producer.send_and_wait(topic, b"event", partition=0)
+    finally:
+        await producer.stop()
+
+
+async def read_back(broker: KafkaBroker, servers: str) -> None:
+    consumer = AIOKafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", **aiokafka_kwargs(SETTINGS))
+    await consumer.start()
+    try:
+        for topic in OWN_TOPICS:
+            consumer.assign([TopicPartition(topic, 0)])
+            await consumer.end_offsets([TopicPartition(topic, 0)])
+            async with asyncio.timeout(10):
+                await consumer.seek_to_beginning(TopicPartition(topic, 0))
+                assert (await consumer.getone()).value == b"event"
+    finally:
+        await consumer.stop()
+
+
+async def see_tiered_topic(broker: KafkaBroker, servers: str) -> None:
+    views = {view.topic_id_partition: view.leader_epoch for view in await broker.describe_partitions([TIERED_TOPIC])}
+    answers = await broker.list_offsets(views, OffsetSpec.LATEST, read_committed=True)
+    assert [answer.error for answer in answers.values()] == [None]
+
+
+async def see_settings_of_tiered_topic(broker: KafkaBroker, servers: str) -> None:
+    assert TIERED_TOPIC in await broker.describe_topic_configs([TIERED_TOPIC])
+
+
+async def trim(broker: KafkaBroker, servers: str) -> None:
+    (view,) = await broker.describe_partitions([TIERED_TOPIC])
+    answers = await broker.delete_records({view.topic_id_partition: Offset(0)})
+    assert [answer.error for answer in answers.values()] == [None]
+
+
+STEPS: tuple[Step, ...] = (
+    create_own_topics,
+    see_own_topics,
+    see_settings_of_own_topics,
+    publish,
+    read_back,
+    see_tiered_topic,
+    see_settings_of_tiered_topic,
+    trim,
+)
+"""All that the daemon asks of a broker."""
+
+
+async def failing_steps(cluster: KafkaCluster, *, last: Step = STEPS[-1]) -> set[Step]:
+    """Those of the daemon's requests, up to ``last``, that the broker refuses."""
+    servers, failed = cluster.bootstrap_servers_of("CLIENT"), set[Step]()
+    async with open_broker(servers, SETTINGS, limits=LIMITS) as broker:
+        for step in STEPS[: STEPS.index(last) + 1]:
+            try:
+                await step(broker, servers)
+            except (BrokerRefusedError, KafkaError, AssertionError, TimeoutError):
+                failed.add(step)
+    return failed
+
+
+def test_the_page_names_the_rights() -> None:
+    assert len(OURS) == 2 * 4 + 2
+    assert {right.topic for right in OURS} == {*OWN_TOPICS, TIERED_TOPIC}
+
+
+def test_the_commands_of_the_page_are_kafkas(cluster: KafkaCluster) -> None:
+    """Run as printed, with the tool of this Kafka; what they add is what the other tests give."""
+    tool = "kafka.admin.AclCommand" if cluster.version == KAFKA_3 else "org.apache.kafka.tools.AclCommand"
+    places = {"$BROKER": cluster.bootstrap_servers, "admin.properties": str(cluster.command_config)}
+    for arguments in commands():
+        cluster.run_tool(tool, *(places.get(argument, argument) for argument in arguments))
+    assert rights_of(cluster) == set(rights())
+    revoke(cluster, *rights())
+
+
+async def test_the_rights_suffice(granted: KafkaCluster) -> None:
+    assert await failing_steps(granted) == set()
+
+
+@pytest.mark.parametrize("missing", OURS, ids=str)
+async def test_each_right_is_needed(granted: KafkaCluster, missing: Right) -> None:
+    revoke(granted, missing)
+    of_own = missing.topic in OWN_TOPICS
+    needing: dict[str, Step] = {
+        "Create": create_own_topics,
+        "Write": publish,
+        "Read": read_back,
+        "DescribeConfigs": see_settings_of_own_topics if of_own else see_settings_of_tiered_topic,
+        "Delete": trim,
+    }
+    step = needing[missing.operation]
+
+    assert step in await failing_steps(granted, last=step)
+
+
+async def test_the_rights_go_no_further(granted: KafkaCluster) -> None:
+    """Not a record of a tiered topic, not a setting, no other topic."""
+    servers = granted.bootstrap_servers_of("CLIENT")
+    async with open_broker(servers, SETTINGS, limits=LIMITS) as broker:
+        await create_own_topics(broker, servers)
+        await see_own_topics(broker, servers)
+        assert {view.topic_id_partition.topic for view in await broker.describe_partitions()} == {
+            *OWN_TOPICS,
+            TIERED_TOPIC,
+        }
+        refused: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: broker.describe_partitions([SECRET_TOPIC]),
+            lambda: broker.describe_topic_configs([SECRET_TOPIC]),
+            lambda: broker.alter_topic_configs(TIERED_TOPIC, {"retention.ms": "1"}),
+            lambda: broker.create_topic("another", partitions=1, replication_factor=1, configs={}),
+        )
+        for ask in refused:
+            with pytest.raises(BrokerRefusedError, match="AUTHORIZATION_FAILED") as refusal:
+                await ask()
+            assert not refusal.value.retriable
+        caller = Credentials(username="tiersidecar", password=USERS["tiersidecar"])
+        async with open_authorizer(callers_of(granted), limits=LIMITS) as authorizer:
+            assert not await authorizer.may_read(caller, TIERED_TOPIC)
+    await asyncio.to_thread(wait_until, lambda: denials(granted), "the denials are in the broker's log")
+
+
+async def test_a_topic_that_we_may_not_see_is_never_taken_for_a_deleted_one(granted: KafkaCluster) -> None:
+    """A lost ACL must not let expiry of deleted topics loose on the store."""
+    ids = {topic: granted.admin.describe_topic(topic).topic_id for topic in (TIERED_TOPIC, SECRET_TOPIC)}
+    seen, hidden = (Uuid(found.bytes) for found in ids.values() if found is not None)
+    gone = Uuid(bytes(15) + b"\x07")
+    async with open_broker(granted.bootstrap_servers_of("CLIENT"), SETTINGS, limits=LIMITS) as broker:
+        assert await broker.describe_topic_ids([seen, hidden, gone]) == {
+            seen: None,
+            hidden: "TOPIC_AUTHORIZATION_FAILED",
+            gone: "UNKNOWN_TOPIC_ID",
+        }
+
+
+def callers_of(cluster: KafkaCluster) -> CallerListener:
+    return CallerListener(
+        bootstrap_servers=cluster.bootstrap_servers_of("CLIENT"),
+        security_protocol=SecurityProtocol.SASL_PLAINTEXT,
+        sasl_mechanism=SaslMechanism.PLAIN,
+    )
+
+
+async def test_the_broker_decides_who_may_read(granted: KafkaCluster) -> None:
+    """DESIGN section 4, rule 7; a changed ACL holds at once."""
+    alice = Credentials(username="alice", password=USERS["alice"])
+    bob = Credentials(username="bob", password=USERS["bob"])
+    async with open_authorizer(callers_of(granted), limits=LIMITS) as authorizer:
+        assert await authorizer.may_read(alice, TIERED_TOPIC)
+        assert not await authorizer.may_read(alice, SECRET_TOPIC)
+        assert not await authorizer.may_read(bob, TIERED_TOPIC)
+        with pytest.raises(CallerNotAuthenticatedError):
+            await authorizer.may_read(Credentials(username="alice", password=USERS["bob"]), TIERED_TOPIC)
+        with pytest.raises(CallerNotAuthenticatedError):
+            await authorizer.may_read(Credentials(), TIERED_TOPIC)
+
+        right = Right("User:alice", "Read", TIERED_TOPIC)
+        revoke(granted, right)
+        assert not await authorizer.may_read(alice, TIERED_TOPIC)
+        grant(granted, Right("User:alice", "Describe", TIERED_TOPIC))
+        assert not await authorizer.may_read(alice, TIERED_TOPIC)
+        revoke(granted, Right("User:alice", "Describe", TIERED_TOPIC))
+
+
+async def test_anonymous_callers_read_what_anonymous_may(granted: KafkaCluster) -> None:
+    listener = CallerListener(bootstrap_servers=granted.bootstrap_servers_of("OPEN"))
+    right = Right("User:ANONYMOUS", "Read", TIERED_TOPIC)
+    async with open_authorizer(listener, limits=LIMITS) as authorizer:
+        assert not await authorizer.may_read(Credentials(), TIERED_TOPIC)
+        grant(granted, right)
+        assert await authorizer.may_read(Credentials(), TIERED_TOPIC)
+        assert not await authorizer.may_read(Credentials(), SECRET_TOPIC)
+        revoke(granted, right)
+
+
+async def test_unfenced_offsets_need_no_more_than_fenced(granted: KafkaCluster) -> None:
+    servers = granted.bootstrap_servers_of("CLIENT")
+    async with open_broker(servers, SETTINGS, limits=LIMITS) as broker:
+        (view,) = await broker.describe_partitions([TIERED_TOPIC])
+        answers = await broker.list_offsets({view.topic_id_partition: LeaderEpoch(-1)}, OffsetSpec.EARLIEST)
+        assert answers[view.topic_id_partition].error is None
+
+
+def test_the_daemon_lives_on_these_rights(granted: KafkaCluster, tmp_path: Path) -> None:
+    """From nothing to records that only the store has, with no request that the broker denies."""
+    asyncio.run(produce_mix(granted.client_settings, TIERED_TOPIC, total_bytes=600_000, batch_bytes=16_384, seed=1))
+    broker = granted.brokers[0]
+    before = len(denials(granted))
+    settings = daemon_settings(
+        tmp_path,
+        bootstrap_servers=granted.bootstrap_servers_of("CLIENT"),
+        log_dirs=list(broker.log_dirs),
+        topics=[{"name": TIERED_TOPIC, "local.retention.bytes": 1}],
+    )
+    settings["broker"] |= {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "tiersidecar",
+        "sasl.password": USERS["tiersidecar"],
+    }
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.wait_until_ready()
+        wait_for(lambda: granted.admin.earliest_offset(TIERED_TOPIC, 0) > 0, "the topic is trimmed", daemon)
+        assert denials(granted)[before:] == []
+
+        url = f"{daemon.read_url}/topics/{TIERED_TOPIC}/partitions/0/records?offset=0&limit=10"
+        assert get(url, headers=basic("alice", USERS["alice"]))[0] == 200
+        assert get(url, headers=basic("bob", USERS["bob"]))[0] == 403
+        assert get(url, headers=basic("alice", "wrong"))[0] == 401
+        assert get(url)[0] == 401
+        assert daemon.stop() == 0
+
+
+def denials(cluster: KafkaCluster) -> list[str]:
+    """What the authorizer has denied so far, by the broker's log."""
+    return [line for line in cluster.brokers[0].log_path.read_text().splitlines() if "is Denied" in line]
+
+
+def basic(username: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()}

@@ -1,0 +1,23 @@
+"""``tiersidecar <command>`` as a process of its own, as an operator runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def run_command(config: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run to the end; never fails by itself."""
+    command = [sys.executable, "-m", "tiersidecar", *arguments, "--config", str(config)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+
+def answer_of(config: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
+    """The JSON document of a command that must end with ``code``."""
+    done = run_command(config, *arguments, "--json")
+    assert done.returncode == code, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer

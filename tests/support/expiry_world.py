@@ -1,0 +1,294 @@
+"""A cluster in memory for expiry: topics and store shared, and sidecars whose every await can be interleaved or be the last.
+
+Nothing here suspends but :func:`pause`, so a sidecar's round is a coroutine that a test steps by hand: in any order with
+others, and abandoned where it stands, as by ``kill -9``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import coroutine
+from typing import Any
+
+from tests.support.expiry import NOW_MS
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.scripted import MemoryStateLog, ScriptedBroker
+from tests.support.segments import TIP
+from tiersidecar.decide.expiry_view import ExpiryLimits
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import (
+    LeaderView,
+    LocalPartition,
+    LocalSegment,
+    MetadataEvent,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+)
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.keys import planned_keys
+from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec, TrimAnswer
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.local_start import LocalStart
+from tiersidecar.tasks.removal import SegmentRemover
+
+
+@coroutine
+def pause(name: str) -> Generator[str, None, None]:
+    """A place where another may run, or where the process may end."""
+    yield name
+
+
+def run(steps: Coroutine[Any, Any, None]) -> list[str]:
+    """Step a round to its end; the places it passed."""
+    passed: list[str] = []
+    while True:
+        try:
+            passed.append(steps.send(None))
+        except StopIteration:
+            return passed
+
+
+def run_until(steps: Coroutine[Any, Any, None], place: str, nth: int = 1) -> None:
+    """Step a round up to the ``nth`` passing of ``place``, and abandon it there."""
+    try:
+        while nth:
+            nth -= steps.send(None) == place
+    except StopIteration:
+        raise AssertionError(f"the round ended before {place}") from None
+    steps.close()
+
+
+class StoppedClock:
+    """Wall and monotonic clock, moved by hand; ``skew_ms`` is how far the wall clock is off."""
+
+    def __init__(self, now_ms: int = NOW_MS, skew_ms: int = 0) -> None:
+        self.true_ms, self.skew_ms = now_ms, skew_ms
+
+    def now_ms(self) -> int:
+        return self.true_ms + self.skew_ms
+
+    def monotonic_s(self) -> float:
+        return self.true_ms / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing here sleeps")
+
+
+class PausingMetadataLog(MemoryMetadataLog):
+    """Durable somewhere between the two places; a crash between shows neither."""
+
+    async def publish(self, event: MetadataEvent) -> None:
+        await pause("metadata.sent")
+        await super().publish(event)
+        await pause("metadata.read_back")
+
+
+class PausingStateLog(MemoryStateLog):
+    async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
+        await pause("state.sent")
+        await super().publish_partition_state(topic_id_partition, state)
+        await pause("state.read_back")
+
+    async def publish_topic_state(self, topic_id: Uuid, state: TopicState) -> None:
+        await super().publish_topic_state(topic_id, state)
+
+
+@dataclass(slots=True)
+class PausingStore:
+    """Keys only.  ``broken`` answers every request with an error."""
+
+    keys: set[str] = field(default_factory=set)
+    deletes: list[tuple[str, ...]] = field(default_factory=list)
+    broken: bool = False
+
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        self.deletes.append(tuple(keys))
+        for key in keys:
+            await pause("store.delete")
+            if self.broken:
+                raise StoreError(verb="delete", key=key, reason="it is broken")
+            self.keys.discard(key)
+
+
+class PausingBroker(ScriptedBroker):
+    async def list_offsets(
+        self,
+        partitions: Mapping[TopicIdPartition, LeaderEpoch],
+        spec: OffsetSpec | int,
+        *,
+        read_committed: bool = False,
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        await pause("broker.asked")
+        return await super().list_offsets(partitions, spec, read_committed=read_committed)
+
+    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
+        await pause("broker.trimmed")
+        return await super().delete_records(offsets)
+
+
+class PausingFailpoints:
+    async def reach(self, name: str) -> None:
+        await pause(name)
+
+
+@dataclass(slots=True)
+class FixedLineage:
+    """``reading.lineage.LineageSource`` that always knows."""
+
+    known: Lineage
+
+    async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
+        return self.known
+
+    async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
+        return self.known
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        return Offset(0)
+
+
+class World:
+    """What survives every sidecar: metadata, state and objects of one partition."""
+
+    def __init__(self, tip: TopicIdPartition = TIP) -> None:
+        self.tip = tip
+        self.metadata, self.state, self.store = PausingMetadataLog(), PausingStateLog(), PausingStore()
+        run(self.metadata.assign([tip]))
+
+    def add(self, segment: RemoteLogSegmentMetadata, *, objects: bool = True) -> None:
+        """Publish all events that bring ``segment`` into its state."""
+        run(self.metadata.publish(_in_state(segment, RemoteLogSegmentState.COPY_SEGMENT_STARTED)))
+        if objects:
+            self.store.keys |= set(planned_keys(segment).in_upload_order)
+        for state in range(1, segment.state + 1):
+            self._update(segment, RemoteLogSegmentState(state))
+
+    def segments(self) -> list[RemoteLogSegmentMetadata]:
+        return list(self.metadata.list_remote_log_segments(self.tip))
+
+    def readable(self) -> list[RemoteLogSegmentMetadata]:
+        """Finished segments with all their objects."""
+        return [
+            segment
+            for segment in self.segments()
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and self.store.keys.issuperset(planned_keys(segment).in_upload_order)
+        ]
+
+    def orphans(self) -> set[str]:
+        """Objects that no event names any more."""
+        return self.store.keys - {key for one in self.segments() for key in planned_keys(one).in_upload_order}
+
+    @property
+    def start(self) -> int:
+        return self.state.partition_state(self.tip).remote_log_start_offset
+
+    def _update(self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> None:
+        run(
+            self.metadata.publish(
+                RemoteLogSegmentMetadataUpdate(
+                    remote_log_segment_id=segment.remote_log_segment_id,
+                    broker_id=segment.broker_id,
+                    event_timestamp_ms=segment.event_timestamp_ms,
+                    state=state,
+                )
+            )
+        )
+
+
+class Sidecar:
+    """One that believes to lead the partition in ``leader_epoch``; started anew by making another."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        policy: TopicPolicy,
+        lineage: Lineage,
+        clock: StoppedClock,
+        broker_id: int = 1,
+        leader_epoch: int = 0,
+        local: tuple[LocalSegment, ...] = (),
+        limits: ExpiryLimits | None = None,
+        telemetry: Telemetry | None = None,
+        observe_only: bool = False,
+    ) -> None:
+        self.world, self.policy, self.clock = world, policy, clock
+        self.leader_epoch, self.broker_id = LeaderEpoch(leader_epoch), BrokerId(broker_id)
+        self.broker, self.board = PausingBroker(), Board()
+        self.broker.last_stable_offsets[world.tip] = 1 << 40
+        telemetry = telemetry or NoTelemetry()
+        self.in_flight = InFlight(clock=clock, telemetry=telemetry)
+        self.lineages = FixedLineage(lineage)
+        failpoints = PausingFailpoints()
+        self.board.assignment = {world.tip: self.partition}
+        self.board.local = (
+            LogDirsView(partitions={world.tip: self._local(local)}, faults={}) if local else self.board.local
+        )
+        self.remover = SegmentRemover(
+            metadata_log=world.metadata,
+            store=world.store,
+            keys_of=lambda metadata: planned_keys(metadata).in_upload_order,
+            clock=clock,
+            failpoints=failpoints,
+            telemetry=telemetry,
+            broker_id=self.broker_id,
+        )
+        self.expire = ExpireTask(
+            board=self.board,
+            broker=self.broker,
+            metadata=world.metadata,
+            state=world.state,
+            lineages=self.lineages,
+            in_flight=self.in_flight,
+            remover=self.remover,
+            local_start=LocalStart(board=self.board, broker=self.broker, state=world.state, failpoints=failpoints),
+            limits=limits or ExpiryLimits(max_share=1.0),
+            blocking=InlineBlocking(),
+            clock=clock,
+            telemetry=telemetry,
+            failpoints=failpoints,
+            broker_id=self.broker_id,
+            interval_s=30.0,
+            observe_only=observe_only,
+        )
+
+    @property
+    def partition(self) -> TieredPartition:
+        view = LeaderView(
+            topic_id_partition=self.world.tip,
+            leader_id=self.broker_id,
+            leader_epoch=self.leader_epoch,
+            replicas=(self.broker_id,),
+            in_sync_replicas=(self.broker_id,),
+        )
+        return TieredPartition(view=view, role=PartitionRole.LEADER, policy=self.policy)
+
+    def round(self) -> Coroutine[Any, Any, None]:
+        """One round of expiry, to be stepped."""
+        return self.expire.run(self.partition)
+
+    def resign(self) -> None:
+        """The watch has seen that another leads."""
+        self.board.assignment = {}
+
+    def _local(self, segments: tuple[LocalSegment, ...]) -> LocalPartition:
+        return LocalPartition(
+            topic_id_partition=self.world.tip, log_dir="/logs", directory="/logs/x", segments=segments, leader_epochs=()
+        )
+
+
+def _in_state(segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> RemoteLogSegmentMetadata:
+    return replace(segment, state=state)

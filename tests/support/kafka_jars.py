@@ -1,0 +1,59 @@
+"""The jars of a Kafka release, from Maven Central into the user's cache (scripts/kafka/pom.xml)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from tests.support.build_cache import MissingProgramError, build_once, require_program
+
+KAFKA_4 = "4.3.1"
+KAFKA_3 = "3.9.2"
+
+KAFKA_SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "kafka"
+OLDEST_JAVA = 17
+
+
+def java_program() -> str:
+    """The path of a java that runs Kafka.
+
+    Raises:
+        MissingProgramError: there is none, or it is too old.
+    """
+    java = require_program("java", debian="openjdk-17-jdk-headless", rpm="java-17-openjdk-headless")
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    version = re.search(r'version "(\d+)', shown)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        raise MissingProgramError(
+            f"{java} is {shown.splitlines()[0]}, Kafka needs Java {OLDEST_JAVA} or later:"
+            " apt install openjdk-17-jdk-headless (Debian), dnf install java-17-openjdk-headless (RPM)"
+        )
+    return java
+
+
+def kafka_jars(version: str = KAFKA_4) -> Path:
+    """The directory of all jars of Kafka ``version``: half a minute and 45 MB the first time.
+
+    Raises:
+        MissingProgramError: Maven is needed and not there.
+        RuntimeError: Maven could not fetch them; the message ends with what it said.
+    """
+    return build_once(f"kafka-{version}", lambda directory: _copy_dependencies(version, directory))
+
+
+def kafka_classpath(version: str = KAFKA_4) -> str:
+    """The class path of Kafka ``version``, in an order that is the same at each call."""
+    return ":".join(str(jar) for jar in sorted(kafka_jars(version).glob("*.jar")))
+
+
+def _copy_dependencies(version: str, directory: Path) -> None:
+    maven = require_program("mvn", debian="maven", rpm="maven")
+    command = [maven, "--batch-mode", "--no-transfer-progress", "--file", str(KAFKA_SCRIPTS / "pom.xml")]
+    command += ["-Plog4j2"] if int(version.split(".")[0]) >= 4 else []
+    command += [f"-Dkafka.version={version}", "dependency:copy-dependencies"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={directory}"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        errors = [line for line in done.stdout.splitlines() if "ERROR" in line] or done.stderr.splitlines()
+        raise RuntimeError(f"Maven could not fetch Kafka {version}:\n" + "\n".join(errors[:15]))

@@ -1,0 +1,81 @@
+"""The metadata log without a topic: the real fold, applied at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
+from tiersidecar.domain.segments import (
+    MetadataEvent,
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+)
+
+
+class MemoryMetadataLog:
+    """``ports.metadata_log.MetadataLog``; keeps every event published in ``events``."""
+
+    halted_reason: str | None = None
+    readiness_reason: str | None = None
+
+    def __init__(self) -> None:
+        self.events: list[MetadataEvent] = []
+        self._caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
+
+    async def publish(self, event: MetadataEvent) -> None:
+        if isinstance(event, RemotePartitionDeleteMetadata):
+            tip = event.topic_id_partition
+        else:
+            tip = event.remote_log_segment_id.topic_id_partition
+        self._cache(tip).apply(event)
+        self.events.append(event)
+
+    async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:
+        for tip in partitions:
+            if tip not in self._caches:
+                self._caches[tip] = RemoteLogMetadataCache(tip)
+                self._caches[tip].mark_loaded()
+
+    async def wait_until_ready(self, topic_id_partition: TopicIdPartition) -> None:
+        return None
+
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        return topic_id_partition in self._caches
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        return self._cache(topic_id_partition).remote_log_segment_metadata(leader_epoch, offset)
+
+    def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
+        return self._cache(topic_id_partition).highest_offset_for_epoch(leader_epoch)
+
+    def segment(self, remote_log_segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        return self._cache(remote_log_segment_id.topic_id_partition).segment(remote_log_segment_id.uuid)
+
+    def list_remote_log_segments(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return self._cache(topic_id_partition).list_remote_log_segments(leader_epoch)
+
+    def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
+        return self._cache(topic_id_partition).list_unfinished_segments()
+
+    def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
+        return len(self._cache(topic_id_partition))
+
+    def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
+        return self._cache(topic_id_partition).remote_log_size_bytes(leader_epoch)
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        return self._cache(topic_id_partition).next_segment_with_txn_index(leader_epoch, offset)
+
+    def _cache(self, topic_id_partition: TopicIdPartition) -> RemoteLogMetadataCache:
+        try:
+            return self._caches[topic_id_partition]
+        except KeyError:
+            raise MetadataNotReadyError(subject=str(topic_id_partition)) from None

@@ -1,0 +1,142 @@
+"""The follow lane and the pin keeper over pins in memory, a scripted broker and log dirs that a test sets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.pins import LOG_DIR, MemoryPins, local_partition
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
+from tests.support.segments import TIP, local_segments, remote_segment
+from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.pins import Pin
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.follow import FollowTask
+from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
+
+BROKER = BrokerId(1)
+
+
+class HighWatermarks:
+    """What of ``ports.log_dirs.LogDirs`` a follower asks for."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicIdPartition, int] = {}
+
+    async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
+        return self.offsets
+
+
+class PinShell:
+    """One tiered partition, ``TIP``, led in epoch 0; its metadata is ready, its pins have been read."""
+
+    def __init__(
+        self, *pins: Pin, limits: PinLimits | None = None, makes_pins: bool = True, drops_pins: bool = True
+    ) -> None:
+        self.pins, self.board, self.clock = MemoryPins(*pins), Board(), ManualClock()
+        self.metadata, self.state, self.broker = MemoryMetadataLog(), MemoryStateLog(), ScriptedBroker()
+        self.log_dirs, self.telemetry, self.failpoints = HighWatermarks(), RecordedTelemetry(), ScriptedFailpoints()
+        self.broker.last_stable_offsets[TIP] = 10_000
+        self.board.watch_trouble = ""
+        self.settings = PinSettings(
+            limits=limits or PinLimits(disk_reserve_percent=0), makes_pins=makes_pins, drops_pins=drops_pins
+        )
+        self.keeper = PinKeeper(
+            settings=self.settings,
+            board=self.board,
+            pins=self.pins,
+            metadata=self.metadata,
+            state=self.state,
+            clock=self.clock,
+            failpoints=self.failpoints,
+            telemetry=self.telemetry,
+        )
+        self.follow = FollowTask(
+            board=self.board,
+            pins=self.pins,
+            keeper=self.keeper,
+            log_dirs=self.log_dirs,  # type: ignore[arg-type]
+            broker=self.broker,
+            metadata=self.metadata,
+            slots=asyncio.Semaphore(2),
+            failpoints=self.failpoints,
+        )
+        self.tiered = TieredPartition(view=_view(0), role=PartitionRole.LEADER, policy=TopicPolicy())
+
+    async def open(self, *bases: int, ready: bool = True) -> None:
+        """The directory has segments at ``bases``; one round of the keeper."""
+        self.see(*bases)
+        if ready:
+            await self.metadata.assign([TIP])
+        await self.keeper.keep()
+
+    def see(
+        self,
+        *bases: int,
+        epochs: Iterable[tuple[int, int]] = ((0, 0),),
+        faults: Iterable[str] = (),
+        deleted: tuple[int, ...] = (),
+    ) -> None:
+        """What a scan shows from now on; no bases: no directory.  ``deleted`` are bases of segments with other names."""
+        found = local_partition(local_segments(*bases), epochs=epochs)
+        renamed = [replace(one, file_suffix=".deleted") for one in local_segments(*deleted, *bases[:1])[:-1]]
+        partitions = {TIP: replace(found, deleted=tuple(renamed))} if bases else {}
+        self.board.local = LogDirsView(partitions=partitions, faults=dict.fromkeys(faults, "unreadable"))
+        self.board.assignment = {TIP: self.tiered} if bases else {}
+
+    def be(self, *, role: PartitionRole | None = None, epoch: int = 0, policy: TopicPolicy | None = None) -> None:
+        """Another role, epoch or policy from now on."""
+        self.tiered = replace(
+            self.tiered,
+            view=_view(epoch),
+            role=role or self.tiered.role,
+            policy=policy or self.tiered.policy,
+        )
+        self.board.assignment = {TIP: self.tiered}
+
+    async def round(self) -> None:
+        """The follow lane, if it has work."""
+        if self.follow.has_work(self.tiered):
+            await self.follow.run(self.tiered)
+
+    async def finish_copy(self, start: int, end: int) -> None:
+        """A remote segment of [start, end], both inclusive."""
+        started = remote_segment(start, end, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
+        await self.metadata.publish(started)
+        await self.metadata.publish(
+            RemoteLogSegmentMetadataUpdate(
+                remote_log_segment_id=started.remote_log_segment_id,
+                broker_id=BROKER,
+                event_timestamp_ms=0,
+                state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            )
+        )
+
+    @property
+    def known(self) -> list[tuple[int, int]]:
+        """Offsets of the pins that the board has."""
+        return [(pin.base_offset, pin.next_base_offset) for pin in self.board.pins]
+
+
+def _view(epoch: int) -> LeaderView:
+    return LeaderView(
+        topic_id_partition=TIP,
+        leader_id=BROKER,
+        leader_epoch=LeaderEpoch(epoch),
+        replicas=(BROKER,),
+        in_sync_replicas=(BROKER,),
+    )
+
+
+__all__ = ["LOG_DIR", "PinShell"]

@@ -1,0 +1,118 @@
+"""Short ways to make pins in tests of decisions, and pins without a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tests.support.segments import TIP
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import PinError, SegmentChangedError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pins import Pin, PinnedPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.ports.pins import DiskSpace, PinsView
+
+LOG_DIR = "/logs"
+
+
+def epochs_of(*entries: tuple[int, int]) -> tuple[EpochEntry, ...]:
+    return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in entries)
+
+
+def pin_of(
+    base: int,
+    following: int,
+    *,
+    epochs: Iterable[tuple[int, int]] = ((0, 0),),
+    size_bytes: int = 100,
+    modified_ms: int = 0,
+    max_timestamp_ms: int = 0,
+    is_whole: bool = True,
+    log_dir: str = LOG_DIR,
+    tip: TopicIdPartition = TIP,
+) -> Pin:
+    """A pin of offsets [base, following)."""
+    return Pin(
+        owner=PinnedPartition.of(tip),
+        log_dir=log_dir,
+        segment=LocalSegment(
+            directory=f"{log_dir}.tiersidecar-pins",
+            base_offset=Offset(base),
+            next_base_offset=Offset(following),
+            size_bytes=size_bytes,
+            modified_ms=modified_ms,
+            pinned=True,
+            file_prefix=f"pin-{base}-{following}.",
+        ),
+        leader_epochs=epochs_of(*epochs),
+        max_timestamp_ms=max_timestamp_ms,
+        is_whole=is_whole,
+    )
+
+
+def local_partition(
+    segments: tuple[LocalSegment, ...],
+    *,
+    epochs: Iterable[tuple[int, int]] = ((0, 0),),
+    tip: TopicIdPartition = TIP,
+    log_dir: str = LOG_DIR,
+) -> LocalPartition:
+    return LocalPartition(
+        topic_id_partition=tip,
+        log_dir=log_dir,
+        directory=f"{log_dir}/{tip}",
+        segments=segments,
+        leader_epochs=epochs_of(*epochs),
+    )
+
+
+class MemoryPins:
+    """``ports.pins.Pins`` that keeps pins in a list.  ``refusals`` are log dirs in which nothing can be linked, and why;
+    ``faults`` those whose pins cannot be read; ``gone`` base offsets that the broker deletes first, ``stuck`` those whose links
+    cannot be removed."""
+
+    def __init__(self, *pins: Pin) -> None:
+        self.pins = list(pins)
+        self.refusals: dict[str, str] = {}
+        self.faults: dict[str, str] = {}
+        self.spaces: dict[str, DiskSpace] = {LOG_DIR: DiskSpace(device=1, size_bytes=10_000, free_bytes=9_000)}
+        self.gone: set[int] = set()
+        self.stuck: set[int] = set()
+        self.swept = False
+
+    async def scan(self, *, sweep: bool) -> PinsView:
+        self.swept = sweep
+        return PinsView(pins=tuple(pin for pin in self.pins if pin.log_dir not in self.faults), faults=self.faults)
+
+    async def prepare(self) -> Mapping[str, str]:
+        return dict(self.refusals)
+
+    async def pin(self, local: LocalPartition, segment: LocalSegment) -> Pin:
+        if local.log_dir in self.refusals:
+            raise PinError(path=local.log_dir, reason=self.refusals[local.log_dir])
+        if segment.base_offset in self.gone or segment.next_base_offset is None:
+            raise SegmentChangedError(path=segment.log_path, reason="it is gone")
+        pin = pin_of(
+            segment.base_offset,
+            segment.next_base_offset,
+            epochs=local.leader_epochs,
+            size_bytes=segment.size_bytes,
+            modified_ms=segment.modified_ms,
+            log_dir=local.log_dir,
+            tip=local.topic_id_partition,
+        )
+        self.pins.append(pin)
+        return pin
+
+    async def unpin(self, pin: Pin) -> None:
+        if pin.base_offset in self.stuck:
+            raise PinError(path=pin.log_dir, reason="its links cannot be removed")
+        self.pins = [one for one in self.pins if (one.owner, one.segment) != (pin.owner, pin.segment)]
+
+    async def disk_spaces(self) -> Mapping[str, DiskSpace]:
+        return self.spaces
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return sorted((pin.base_offset, pin.next_base_offset) for pin in self.pins)

@@ -1,0 +1,25 @@
+"""Measurements kept by name and labels."""
+
+from __future__ import annotations
+
+from tiersidecar.ports.telemetry import Metric, NoTelemetry
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class RecordedTelemetry(NoTelemetry):
+    """``ports.telemetry.Telemetry``; counters add up, gauges keep their last value."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, Labels], float] = {}
+
+    def count(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+        key = (metric.name, tuple(sorted(labels.items())))
+        self.values[key] = self.values.get(key, 0) + amount
+
+    def gauge(self, metric: Metric, value: float, **labels: str) -> None:
+        self.values[metric.name, tuple(sorted(labels.items()))] = value
+
+    def value(self, metric: Metric, **labels: str) -> float | None:
+        """What was measured last, None when nothing was."""
+        return self.values.get((metric.name, tuple(sorted(labels.items()))))

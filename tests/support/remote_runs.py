@@ -1,0 +1,137 @@
+"""What the real plugin left in the store and in the metadata topic, loaded into memory: remote partitions to read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from tests.support.golden import AIVEN_OBJECTS, read_json_lines
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
+from tiersidecar.formats.metadata.serde import read_event
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.store import BytesBody, Store
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.admission import FetchQuota
+from tiersidecar.reading.chunk_manager import ChunkLayer
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.lineage import LineageKeeper, LiveLog, NoLiveLog
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
+
+RUNS = ("plain", "prefix-custommeta", "compressed", "compressed-bigchunk", "encrypted")
+_KEY_PREFIXES = {"prefix-custommeta": "tiered/some-prefix/"}
+
+
+class FixedLogStarts:
+    """``reading.segment_lookup.LogStarts``: as a test sets them."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicIdPartition, int] = {}
+
+    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRun:
+    """Store and metadata of one run of the plugin, before it deleted anything."""
+
+    store: MemoryStore
+    metadata: MemoryMetadataLog
+    partitions: tuple[TopicIdPartition, ...]
+    key_prefix: str
+    log_starts: FixedLogStarts
+
+    def partition(self, name: str) -> TopicIdPartition:
+        return next(one for one in self.partitions if str(one) == name)
+
+
+def key_ring() -> KeyRing:
+    """Opens the ``encrypted`` run."""
+    keys = AIVEN_OBJECTS / "keys"
+    pair = read_rsa_key_pair((keys / "rsa-public.spki.der").read_bytes(), (keys / "rsa-private.pkcs8.der").read_bytes())
+    return KeyRing(active_key_id="key1", keys={"key1": pair})
+
+
+async def load_run(run: str) -> RemoteRun:
+    """The partitions of ``run`` whose objects were kept."""
+    store = MemoryStore(clock=ManualClock(), ids=SystemIds())
+    keys = sorted(path for path in (AIVEN_OBJECTS / run).rglob("*") if path.is_file())
+    for path in keys:
+        await store.put_object(str(path.relative_to(AIVEN_OBJECTS / run)), BytesBody(path.read_bytes()))
+    metadata = MemoryMetadataLog()
+    kept = {path.parent.parent.name for path in keys}
+    partitions: dict[TopicIdPartition, None] = {}
+    for line in read_json_lines("remote-log-metadata", f"{run}.jsonl"):
+        event = read_event(bytes.fromhex(line["value"]), where=run)
+        assert not isinstance(event, RemotePartitionDeleteMetadata)
+        partition = event.remote_log_segment_id.topic_id_partition
+        is_deletion = event.state >= RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+        if partition.qualified.partition("/")[0] in kept and not is_deletion:
+            await metadata.assign([partition])
+            await metadata.publish(event)
+            partitions[partition] = None
+    return RemoteRun(
+        store=store,
+        metadata=metadata,
+        partitions=tuple(sorted(partitions)),
+        key_prefix=_KEY_PREFIXES.get(run, ""),
+        log_starts=FixedLogStarts(),
+    )
+
+
+@asynccontextmanager
+async def open_run(
+    run: RemoteRun,
+    *,
+    store: Store | None = None,
+    live: LiveLog | None = None,
+    clock: Clock | None = None,
+    blocking: Blocking | None = None,
+    quota: FetchQuota | None = None,
+    telemetry: Telemetry | None = None,
+    settings: ReadSettings | None = None,
+    chunk_layers: Sequence[ChunkLayer] = (),
+) -> AsyncIterator[ReadPath]:
+    """The read path over ``run``; ``store`` stands in front of the run's own."""
+    store, clock, blocking = store or run.store, clock or ManualClock(), blocking or InlineBlocking()
+    async with AsyncExitStack() as stack:
+        manifests = ManifestCache(store=store, blocking=blocking, key_prefix=run.key_prefix, key_ring=key_ring())
+        stack.push_async_callback(manifests.aclose)
+        lineages = LineageKeeper(
+            metadata=run.metadata,
+            epochs=IndexBlobReader(store=store, blocking=blocking, manifests=manifests),
+            live=live or NoLiveLog(),
+            clock=clock,
+        )
+        stack.push_async_callback(lineages.aclose)
+        yield await stack.enter_async_context(
+            open_read_path(
+                store=store,
+                metadata=run.metadata,
+                manifests=manifests,
+                lineages=lineages,
+                log_starts=run.log_starts,
+                blocking=blocking,
+                clock=clock,
+                quota=quota,
+                telemetry=telemetry,
+                settings=settings,
+                chunk_layers=chunk_layers,
+            )
+        )
+
+
+def segments_of(run: RemoteRun, partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+    """The partition's segments, ascending."""
+    return list(run.metadata.list_remote_log_segments(partition))

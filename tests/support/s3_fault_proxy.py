@@ -1,0 +1,154 @@
+"""A proxy between the S3 store and a real server that fails the requests that a test picks.
+
+It also never says "100 Continue", as some servers do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+_HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "expect", "keep-alive"})
+
+
+class FaultKind(StrEnum):
+    """``REFUSE``: answer with ``status`` and S3's error ``code``, and do nothing.  ``RESET``: take the request and drop the
+    connection.  ``LOSE_ANSWER``: let the server do it, then drop the connection.  ``CUT``: drop it in the middle of the
+    answer's body.  ``STALL``: read nothing and never answer."""
+
+    REFUSE = "refuse"
+    RESET = "reset"
+    LOSE_ANSWER = "lose answer"
+    CUT = "cut"
+    STALL = "stall"
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """Strikes the next ``times`` requests of ``method`` whose query has ``query`` in it (and not ``without``)."""
+
+    kind: FaultKind
+    method: str
+    query: str = ""
+    without: str = "\0"
+    header: str = ""
+    times: int = 1
+    status: int = 503
+    code: str = "SlowDown"
+
+    def strikes(self, request: web.BaseRequest) -> bool:
+        """Whether this request is one of them; counts it."""
+        query = request.rel_url.raw_query_string
+        is_meant = request.method == self.method and self.query in query and self.without not in query
+        if self.times <= 0 or not is_meant or (self.header and self.header not in request.headers):
+            return False
+        self.times -= 1
+        return True
+
+
+@dataclass(slots=True)
+class S3FaultProxy:
+    """``url`` for the store.  ``requests`` counts what came by method; ``most_at_once`` is of requests with a body."""
+
+    url: str
+    faults: list[Fault] = field(default_factory=list)
+    requests: Counter[str] = field(default_factory=Counter)
+    most_at_once: int = 0
+    _now: int = 0
+    stalled_may_end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def handle(
+        self, request: web.BaseRequest, upstream: str, session: aiohttp.ClientSession
+    ) -> web.StreamResponse:
+        self.requests[request.method] += 1
+        self._now += 1
+        if request.method == "PUT":
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            fault = next((fault for fault in self.faults if fault.strikes(request)), None)
+            return await self._handle(request, upstream, session, fault)
+        finally:
+            self._now -= 1
+
+    async def _handle(
+        self, request: web.BaseRequest, upstream: str, session: aiohttp.ClientSession, fault: Fault | None
+    ) -> web.StreamResponse:
+        if fault is not None and fault.kind is FaultKind.STALL:
+            await self.stalled_may_end.wait()
+            return _reset(request)
+        try:
+            body = await request.content.read()
+        except ConnectionError:
+            return _reset(request)  # the client has given up
+        if fault is not None and fault.kind is FaultKind.REFUSE:
+            said = (
+                f"<?xml version='1.0'?><Error><Code>{fault.code}</Code><Message>so the test wants it</Message></Error>"
+            )
+            return web.Response(status=fault.status, text=said if fault.status >= 400 else None)
+        if fault is not None and fault.kind is FaultKind.RESET:
+            return _reset(request)
+        answer = await _forward(request, body, upstream, session)
+        if fault is not None and fault.kind is FaultKind.CUT:
+            return await _cut(request, answer)
+        return _reset(request) if fault is not None else answer
+
+
+def _reset(request: web.BaseRequest) -> web.Response:
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=500)  # nobody is there to read it
+
+
+async def _cut(request: web.BaseRequest, answer: web.Response) -> web.StreamResponse:
+    """The whole head, half the body, and an end."""
+    assert isinstance(answer.body, bytes)
+    cut = web.StreamResponse(status=answer.status, headers=answer.headers)
+    cut.content_length = len(answer.body)
+    await cut.prepare(request)
+    await cut.write(answer.body[: len(answer.body) // 2])
+    _reset(request)
+    return cut
+
+
+async def _forward(
+    request: web.BaseRequest, body: bytes, upstream: str, session: aiohttp.ClientSession
+) -> web.Response:
+    """The server's own answer.  Host and path stay as they were signed."""
+    headers = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP)
+    url = URL(f"{upstream}{request.rel_url.raw_path_qs}", encoded=True)
+    async with session.request(
+        request.method, url, headers=headers, data=body, allow_redirects=False, skip_auto_headers=["Content-Type"]
+    ) as answer:
+        kept = CIMultiDict((name, value) for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP)
+        data = await answer.read()
+        if request.method != "HEAD":
+            kept.popall("Content-Length", None)
+        return web.Response(status=answer.status, headers=kept, body=data or None)
+
+
+@asynccontextmanager
+async def running_s3_fault_proxy(upstream: str) -> AsyncIterator[S3FaultProxy]:
+    """In this process's event loop, on a free port of loopback."""
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(auto_decompress=False, timeout=timeout) as session:
+        proxy = S3FaultProxy(url="")
+        server = web.Server(lambda request: proxy.handle(request, upstream, session))
+        runner = web.ServerRunner(server, shutdown_timeout=0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            proxy.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+            yield proxy
+        finally:
+            proxy.stalled_may_end.set()
+            await runner.cleanup()

@@ -1,0 +1,104 @@
+"""Ports that do what a test tells them: a broker with given offsets, failpoints that act, a state log in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec, TrimAnswer
+from tiersidecar.ports.state_log import PartitionState, TopicState
+
+STRICT_SETTINGS: Mapping[str, str | None] = {
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "cleanup.policy": "delete",
+    "remote.storage.enable": "false",
+}
+
+
+class ScriptedBroker:
+    """``last_stable_offsets`` and ``log_starts`` by partition; an ``error`` name answers everything that is fenced."""
+
+    def __init__(self) -> None:
+        self.last_stable_offsets: dict[TopicIdPartition, int] = {}
+        self.log_starts: dict[TopicIdPartition, int] = {}
+        self.settings: dict[str, Mapping[str, str | None]] = {}
+        self.views: tuple[LeaderView, ...] = ()
+        self.error: str | None = None
+        self.deleted: list[tuple[TopicIdPartition, int]] = []
+
+    async def list_offsets(
+        self,
+        partitions: Mapping[TopicIdPartition, LeaderEpoch],
+        spec: OffsetSpec | int,
+        *,
+        read_committed: bool = False,
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        known = self.log_starts if spec == OffsetSpec.EARLIEST else self.last_stable_offsets
+        return {
+            tip: OffsetAnswer(
+                offset=Offset(known.get(tip, 0)), timestamp_ms=-1, leader_epoch=LeaderEpoch(0), error=self.error
+            )
+            for tip in partitions
+        }
+
+    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
+        self.deleted += list(offsets.items())
+        self.log_starts.update(offsets)
+        return {tip: TrimAnswer(low_watermark=offset) for tip, offset in offsets.items()}
+
+    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        return {topic: dict(self.settings.get(topic, STRICT_SETTINGS)) for topic in topics}
+
+    async def describe_broker_configs(self, broker_id: int) -> dict[str, str | None]:
+        return {}
+
+    async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
+        return self.views
+
+
+class ScriptedFailpoints:
+    """Calls ``actions[name]`` when a place is passed, and notes all names in ``passed``."""
+
+    def __init__(self, actions: Mapping[str, Callable[[], Awaitable[None]]] | None = None) -> None:
+        self.actions, self.passed = dict(actions or {}), []  # type: ignore[var-annotated]
+
+    async def reach(self, name: str) -> None:
+        self.passed.append(name)
+        action = self.actions.get(name)
+        if action is not None:
+            await action()
+
+
+class MemoryStateLog:
+    """``ports.state_log.StateLog`` that keeps what is published."""
+
+    halted_reason: str | None = None
+    readiness_reason: str | None = None
+
+    def __init__(self) -> None:
+        self.partition_states: dict[TopicIdPartition, PartitionState] = {}
+        self.topics: dict[Uuid, TopicState] = {}
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
+        return self.partition_states.get(topic_id_partition, PartitionState())
+
+    def topic_state(self, topic_id: Uuid) -> TopicState | None:
+        return self.topics.get(topic_id)
+
+    def partitions(self) -> Sequence[TopicIdPartition]:
+        return tuple(self.partition_states)
+
+    async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
+        self.partition_states[topic_id_partition] = self.partition_state(topic_id_partition).merged_with(state)
+
+    async def publish_topic_state(self, topic_id: Uuid, state: TopicState) -> None:
+        self.topics[topic_id] = state
+
+    async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
+        self.partition_states.pop(topic_id_partition, None)
+
+    async def forget_topic(self, topic_id: Uuid) -> None:
+        self.topics.pop(topic_id, None)

@@ -1,0 +1,196 @@
+"""The tier role's tasks over real log dirs, the memory store and a scripted broker: everything but processes and sockets."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from tests.support.golden import CLEAN_LOG_DIR
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
+from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.decide.backfill import BackfillOrder
+from tiersidecar.decide.quota import RateQuota
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.lineage import LineageKeeper
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.copy import CopyTask
+from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.copy_slots import CopySlots
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.read_back import ReadBack
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.segment_check import SegmentChecker
+from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
+from tiersidecar.tasks.segment_upload import SegmentUploader
+from tiersidecar.tasks.store_gate import StoreGate
+from tiersidecar.tasks.topic_checks import TopicChecks
+from tiersidecar.tasks.trim import TrimTask
+
+BROKER = BrokerId(1)
+
+
+class TierShell:
+    """One sidecar beside broker 1, whose log dir is ``log_dir``, or a copy of the golden one."""
+
+    def __init__(
+        self,
+        directory: Path,
+        blocking: Blocking,
+        settings: LayoutSettings,
+        policy: TopicPolicy,
+        *,
+        clock: Clock | None = None,
+        store: Store | None = None,
+        log_dir: Path | None = None,
+    ) -> None:
+        self.log_dir = log_dir or directory / "logs"
+        if log_dir is None:
+            shutil.copytree(CLEAN_LOG_DIR, self.log_dir)
+        self.settings, self.policy, self.blocking = settings, policy, blocking
+        self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), NoTelemetry()
+        self.board, self.broker, self.state = Board(), ScriptedBroker(), MemoryStateLog()
+        self.failpoints, self.metadata = ScriptedFailpoints(), MemoryMetadataLog()
+        self.store: Store = store or MemoryStore(clock=self.clock, ids=self.ids)
+        self.log_dirs = FilesystemLogDirs([str(self.log_dir)], blocking=blocking, clock=self.clock)
+        self.in_flight = InFlight(clock=self.clock, telemetry=self.telemetry)
+        self.lag = CopyLagReport(board=self.board, metadata=self.metadata, clock=self.clock, telemetry=self.telemetry)
+        self.backfill = Backfill(
+            lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=self.clock, telemetry=self.telemetry
+        )
+        self.quota = CopyQuota(quota=RateQuota(), clock=self.clock)
+        self.manifests = ManifestCache(store=self.store, blocking=blocking)
+        self.lineages = LineageKeeper(
+            metadata=self.metadata,
+            epochs=IndexBlobReader(store=self.store, blocking=blocking, manifests=self.manifests),
+            live=self.board,
+            clock=self.clock,
+        )
+        self.gate = StoreGate(self.store, self.clock)
+        self.remover = SegmentRemover(
+            metadata_log=self.metadata,
+            store=self.store,
+            keys_of=lambda metadata: recorded_keys(metadata, settings.key_prefix).in_upload_order,
+            clock=self.clock,
+            failpoints=self.failpoints,
+            telemetry=self.telemetry,
+            broker_id=BROKER,
+        )
+        self.checks = TopicChecks(
+            broker=self.broker,
+            board=self.board,
+            policy_for=lambda topic: self.policy,
+            clock=self.clock,
+            telemetry=self.telemetry,
+        )
+        self.copy = self._copy()
+        self.trim = self._trim()
+
+    async def look(self) -> None:
+        """Scan, and lead every partition found, in leader epoch 0."""
+        self.board.local = await self.log_dirs.scan()
+        self.board.assignment = {tip: self.tiered(tip) for tip in self.board.local.partitions}
+        await self.metadata.assign(self.board.assignment)
+        await self.checks.refresh({tip.topic for tip in self.board.assignment})
+        for tip, local in self.board.local.partitions.items():
+            self.broker.last_stable_offsets.setdefault(tip, local.segments[-1].base_offset)
+
+    def tip(self, name: str) -> TopicIdPartition:
+        """The partition whose directory is called ``name``."""
+        return next(tip for tip in self.board.local.partitions if str(tip) == name)
+
+    def tiered(self, tip: TopicIdPartition) -> TieredPartition:
+        local = self.board.local.partitions[tip]
+        epoch = local.leader_epochs[-1].epoch
+        view = LeaderView(
+            topic_id_partition=tip,
+            leader_id=BROKER,
+            leader_epoch=epoch,
+            replicas=(BROKER,),
+            in_sync_replicas=(BROKER,),
+        )
+        return TieredPartition(view=view, role=PartitionRole.LEADER, policy=self.policy)
+
+    def depose(self, tip: TopicIdPartition) -> None:
+        """Another broker leads ``tip`` from now on."""
+        tiered = self.board.assignment[tip]
+        self.board.assignment = {**self.board.assignment, tip: replace(tiered, role=PartitionRole.FOLLOWER)}
+
+    def _copy(self) -> CopyTask:
+        uploader = SegmentUploader(
+            objects=SegmentObjects(
+                settings=self.settings,
+                store=self.store,
+                blocking=self.blocking,
+                ids=self.ids,
+                failpoints=self.failpoints,
+            ),
+            checker=SegmentChecker(log_dirs=self.log_dirs, clock=self.clock),
+            custom_metadata_max_bytes=self.settings.custom_metadata_max_bytes,
+            board=self.board,
+            log_dirs=self.log_dirs,
+            lineages=self.lineages,
+            metadata_log=self.metadata,
+            gate=self.gate,
+            remover=self.remover,
+            in_flight=self.in_flight,
+            clock=self.clock,
+            ids=self.ids,
+            failpoints=self.failpoints,
+            telemetry=self.telemetry,
+            broker_id=BROKER,
+        )
+        return CopyTask(
+            board=self.board,
+            broker=self.broker,
+            metadata=self.metadata,
+            state=self.state,
+            lineages=self.lineages,
+            uploader=uploader,
+            admission=CopyAdmission(
+                slots=CopySlots(10, reserved=1),
+                quota=self.quota,
+                backfill=self.backfill,
+                backfill_quota=CopyQuota(quota=RateQuota(), clock=self.clock),
+            ),
+            clock=self.clock,
+            lag=self.lag,
+            observe_only=False,
+        )
+
+    def _trim(self) -> TrimTask:
+        remote = SegmentStream(
+            store=self.store,
+            blocking=self.blocking,
+            key_prefix=self.settings.key_prefix,
+            key_ring=self.settings.key_ring,
+        )
+        return TrimTask(
+            board=self.board,
+            broker=self.broker,
+            metadata=self.metadata,
+            state=self.state,
+            lineages=self.lineages,
+            checks=self.checks,
+            verifier=ReadBack(log_dirs=self.log_dirs, remote=remote, blocking=self.blocking, quota=self.quota),
+            clock=self.clock,
+            telemetry=self.telemetry,
+            failpoints=self.failpoints,
+            observe_only=False,
+        )
