@@ -1,0 +1,123 @@
+"""Reads of the same objects by bare clients, and the same file by sendfile: what ours is held against."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aioboto3
+import obstore
+from obstore.store import S3Store as ObstoreS3Store
+
+from benchmarks.support.measure import MIB
+from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from tiersidecar.adapters.stores.s3_settings import S3Settings
+
+CHUNK_BYTES = 4 * MIB
+FetchRange = Callable[[str, int, int], Awaitable[int]]
+"""Key, first byte, number of bytes; gives how many came."""
+
+
+async def read_ranges(fetch: FetchRange, lanes: Iterable[Sequence[tuple[str, int]]]) -> None:
+    """Each lane's objects (key, size) from front to back, a chunk at a time; the lanes at once."""
+
+    async def lane(objects: Sequence[tuple[str, int]]) -> None:
+        for key, size_bytes in objects:
+            for start in range(0, size_bytes, CHUNK_BYTES):
+                await fetch(key, start, min(CHUNK_BYTES, size_bytes - start))
+
+    await asyncio.gather(*map(lane, lanes))
+
+
+def by_pread(root: Path) -> FetchRange:
+    """open, pread and close in a thread, as a client of a directory of objects has to."""
+
+    def read(key: str, start: int, size_bytes: int) -> int:
+        fileno = os.open(root / key, os.O_RDONLY)
+        try:
+            return len(os.pread(fileno, size_bytes, start))
+        finally:
+            os.close(fileno)
+
+    async def fetch(key: str, start: int, size_bytes: int) -> int:
+        return await asyncio.to_thread(read, key, start, size_bytes)
+
+    return fetch
+
+
+def by_obstore(settings: S3Settings, server: S3Server) -> FetchRange:
+    """``get_range_async``: Rust underneath."""
+    store = ObstoreS3Store(
+        settings.bucket,
+        endpoint=server.url,
+        region=settings.region,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET_KEY,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+
+    async def fetch(key: str, start: int, size_bytes: int) -> int:
+        return len(await obstore.get_range_async(store, key, start=start, length=size_bytes))
+
+    return fetch
+
+
+async def with_aioboto3(settings: S3Settings, work: Callable[[FetchRange], Awaitable[None]]) -> None:
+    """``work`` with ``get_object`` and its ``Range``."""
+    async with aioboto3.Session().client("s3", **settings.client_arguments()) as client:
+
+        async def fetch(key: str, start: int, size_bytes: int) -> int:
+            answer = await client.get_object(
+                Bucket=settings.bucket, Key=key, Range=f"bytes={start}-{start + size_bytes - 1}"
+            )
+            async with answer["Body"] as body:
+                return len(await body.read())
+
+        await work(fetch)
+
+
+def send_files(paths: Iterable[Path]) -> None:
+    """``sendfile`` of whole files into a loopback connection that somebody drains."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        drain = threading.Thread(target=_connect_and_drain, args=(listener.getsockname(),))
+        drain.start()
+        connection, _ = listener.accept()
+        with connection:
+            for path in paths:
+                with path.open("rb") as file:
+                    connection.sendfile(file)
+        drain.join()
+
+
+def download(url: str) -> int:
+    """GET over a raw connection, drained as :func:`send_files` is; gives the bytes with the head.
+
+    Raises:
+        RuntimeError: the answer is not 200.
+    """
+    target = urlsplit(url)
+    with socket.create_connection((target.hostname or "", target.port or 80)) as connection:
+        request = f"GET {target.path}?{target.query} HTTP/1.1\r\nHost: {target.netloc}\r\nConnection: close\r\n\r\n"
+        connection.sendall(request.encode())
+        head = connection.recv(15)
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"{url}: {head!r}")
+        return len(head) + _drain(connection)
+
+
+def _connect_and_drain(address: tuple[str, int]) -> None:
+    with socket.create_connection(address) as connection:
+        _drain(connection)
+
+
+def _drain(connection: socket.socket) -> int:
+    buffer, total = bytearray(MIB), 0
+    while count := connection.recv_into(buffer):
+        total += count
+    return total

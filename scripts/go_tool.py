@@ -1,0 +1,71 @@
+"""Build a server written in Go into the user's cache, once, and print its path: ``scripts/go_tool.py versitygw``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from tests.support.build_cache import MissingProgramError, build_once, require_program  # noqa: E402
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoTool:
+    """A command of a Go module at a fixed version; ``binary`` is what ``go install`` calls it."""
+
+    package: str
+    version: str
+    binary: str
+
+
+GO_TOOLS = {
+    "versitygw": GoTool(package="github.com/versity/versitygw/cmd/versitygw", version="v1.8.0", binary="versitygw"),
+    "toxiproxy": GoTool(package="github.com/Shopify/toxiproxy/v2/cmd/server", version="v2.5.0", binary="server"),
+}
+
+
+def go_tool(name: str) -> Path:
+    """The path of the program: a minute or two the first time (S3 by versitygw, faults by toxiproxy).
+
+    Raises:
+        MissingProgramError: Go is needed and not there.
+        RuntimeError: it could not be built; the message ends with what Go said.
+    """
+    tool = GO_TOOLS[name]
+    return build_once(f"{name}-{tool.version}", lambda directory: _install(tool, directory)) / tool.binary
+
+
+def _install(tool: GoTool, directory: Path) -> None:
+    go = require_program("go", debian="golang-go", rpm="golang")
+    done = subprocess.run(
+        [go, "install", f"{tool.package}@{tool.version}"],
+        env={**os.environ, "GOBIN": str(directory)},
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{tool.package} could not be built:\n{done.stderr[-2000:]}")
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in GO_TOOLS:
+        print(f"usage: go_tool.py {'|'.join(GO_TOOLS)}", file=sys.stderr)
+        return 2
+    try:
+        print(go_tool(arguments[0]))
+    except (MissingProgramError, RuntimeError) as failed:
+        print(failed, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
