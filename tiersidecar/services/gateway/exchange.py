@@ -1,0 +1,99 @@
+"""What the frame of the gateway and the rewriting of single APIs have in common.
+
+The frame (listener, connections, pumps) moves bytes and keeps the order; a :class:`Rewrite` changes the messages of one API.
+The frame knows no API by name but through the table of rewrites that wiring gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+"""Bytes on their way; whoever passes one on no longer changes it."""
+
+
+class Upstream(Protocol):
+    """The broker, as this client sees it."""
+
+    async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
+        """The body of the answer to one more request on this client's own, authenticated broker connection.
+
+        So the broker authorises it as it would the client's own.  Only for rewrites that are ``alone``.
+
+        Raises:
+            TimeoutError: not answered within ``timeout_s``; the answer is dropped when it comes.
+            UpstreamClosedError: the broker connection is gone, and the client's with it.
+        """
+        ...
+
+
+class UpstreamClosedError(ConnectionError):
+    """The broker connection of a client is gone; its client's connection ends too."""
+
+
+@dataclass(slots=True)
+class ConnectionState:
+    """What rewrites remember for one client connection, from its first request to its end.
+
+    ``fetch_sessions`` is by fetch session id (KIP-227); FetchRewrite owns what is in it.
+    """
+
+    fetch_sessions: dict[int, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request of a client, on its way or answered.
+
+    ``request`` is the body after the request header, without its tagged fields; empty for rewrites that do not read requests.
+    ``listener`` is the name of the gateway's listener that the client came by.
+    """
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    request: memoryview
+    upstream: Upstream
+    connection: ConnectionState
+    listener: str
+
+
+class Rewrite(Protocol):
+    """The changes that one API needs.
+
+    An exception from either method closes the client's connection, which every client takes for a reason to try again; what
+    must reach the client as an error code has to be written into the response.
+    """
+
+    @property
+    def reads_request(self) -> bool:
+        """Whether ``prepare`` is to be called, with the whole request; if not, it passes as it arrives."""
+        ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else of this connection goes to the broker until the response is on its way to the client.
+
+        A rewrite that uses ``Upstream.ask``, or awaits anything in ``rewrite``, must be alone.  It costs little: the broker
+        itself takes a connection's requests one at a time.
+        """
+        ...
+
+    def versions(self) -> range:
+        """The API versions that it can rewrite; ApiVersions offers clients no others."""
+        ...
+
+    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
+        """Another request body to send instead, as pieces; None passes the client's own."""
+        ...
+
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+        """Another response body, as pieces; None passes ``response``.  The body begins after the response header."""
+        ...
+
+
+Rewrites = Mapping[int, Rewrite]
+"""By API key; what is not in it passes as bytes."""
