@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError
@@ -17,6 +17,38 @@ _RETRY_BACKOFF_MS = 100
 _MAX_PARTITION_FETCH_BYTES = 1024 * 1024
 _STOP_TIMEOUT_S = 10
 _UNREACHABLE = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError)
+
+
+class SendRecord(Protocol):
+    """What is asked of :class:`KeptProducer`."""
+
+    async def send(
+        self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
+    ) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class TopicClients(Protocol):
+    """Clients of an internal topic: aiokafka's, or simulated ones."""
+
+    def producer(self) -> SendRecord: ...
+
+    def open_consumer(self) -> AbstractAsyncContextManager[Any]:
+        """``assign``, ``seek``, ``getmany`` and ``position`` are asked of it, as of :class:`AIOKafkaConsumer`."""
+
+
+class KafkaTopicClients:
+    """The real ones."""
+
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, Any], *, client_id: str) -> None:
+        self._bootstrap_servers, self._security, self._client_id = bootstrap_servers, security, client_id
+
+    def producer(self) -> KeptProducer:
+        return KeptProducer(self._bootstrap_servers, self._security, client_id=self._client_id)
+
+    def open_consumer(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
+        return open_consumer(self._bootstrap_servers, self._security, client_id=self._client_id)
 
 
 @asynccontextmanager

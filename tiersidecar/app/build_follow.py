@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.app.config import Config, Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.pin_room import PinLimits
@@ -14,8 +13,7 @@ from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
 
 def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
     """By plain constructor calls.  The keeper has to run, or nothing is copied: it reads what earlier processes pinned."""
-    config = parts.config
-    pins = FilesystemPins(config.log_dirs, blocking=parts.blocking, failpoints=parts.failpoints)
+    config, pins = parts.config, parts.pins
     keeper = PinKeeper(
         settings=_settings(config),
         board=parts.board,

@@ -14,6 +14,7 @@ from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataLog
+from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
@@ -39,6 +40,7 @@ class Parts:
     board: Board
     status: ProcessStatus
     log_dirs: LogDirs
+    pins: Pins
     broker: Broker
     store: Store
     key_ring: KeyRing | None

@@ -17,7 +17,9 @@ from tiersidecar.adapters.io_priority import enter_idle_io_class
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
+from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
+from tiersidecar.app.assembly import Opened, assemble
 from tiersidecar.app.build_logs import open_metadata_log, open_state_log
 from tiersidecar.app.build_security import bootstrap_servers, broker_security
 from tiersidecar.app.build_store import open_key_ring, open_store
@@ -31,13 +33,8 @@ from tiersidecar.domain.errors import ConfigError, LogDirError
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirIdentity
-from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.lineage import LineageKeeper
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.services.status.server import serve_status
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.policies import TopicPolicies
-from tiersidecar.tasks.roster import Roster
 
 _BLOCKING_THREADS = 16
 """Files, hashing, compression and encryption of all partitions; more only queue for the same disks and cores."""
@@ -143,52 +140,29 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     )
     status.metadata, status.state = metadata, state
     status.reasons += [lambda: metadata.readiness_reason or "", lambda: state.readiness_reason or ""]
-    manifests = ManifestCache(
-        store=store, blocking=ground.blocking, key_prefix=config.store.key_prefix, key_ring=key_ring
-    )
-    stack.push_async_callback(manifests.aclose)
-    lineages = LineageKeeper(
-        metadata=metadata,
-        epochs=IndexBlobReader(store=store, blocking=ground.blocking, manifests=manifests),
-        live=ground.board,
-        clock=clock,
-    )
-    stack.push_async_callback(lineages.aclose)
-    policies = TopicPolicies(board=ground.board, state=state, defaults=config.policy_for)
-    roster = Roster(
-        board=ground.board,
-        log_dirs=log_dirs,
-        broker=broker,
-        assignment=metadata,
-        policy_for=policies.policy_for,
-        broker_id=identity.broker_id,
-        clock=clock,
-        telemetry=ground.telemetry,
-        forget=lineages.forget,
-    )
-    return Parts(
-        config=config,
-        tuning=ground.tuning,
-        roles=ground.roles,
-        identity=identity,
-        kafka_version=kafka_version,
-        board=ground.board,
-        status=status,
-        log_dirs=log_dirs,
-        broker=broker,
-        store=store,
-        key_ring=key_ring,
-        metadata=metadata,
-        state=state,
-        manifests=manifests,
-        lineages=lineages,
-        policies=policies,
-        roster=roster,
-        blocking=ground.blocking,
-        clock=clock,
-        ids=ground.ids,
-        failpoints=ground.failpoints,
-        telemetry=ground.telemetry,
+    return assemble(
+        stack,
+        Opened(
+            config=config,
+            tuning=ground.tuning,
+            roles=ground.roles,
+            identity=identity,
+            kafka_version=kafka_version,
+            board=ground.board,
+            status=status,
+            log_dirs=log_dirs,
+            pins=FilesystemPins(config.log_dirs, blocking=ground.blocking, failpoints=ground.failpoints),
+            broker=broker,
+            store=store,
+            key_ring=key_ring,
+            metadata=metadata,
+            state=state,
+            blocking=ground.blocking,
+            clock=clock,
+            ids=ground.ids,
+            failpoints=ground.failpoints,
+            telemetry=ground.telemetry,
+        ),
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from tiersidecar.adapters.internal_topics import TopicBroker, ensure_topic
-from tiersidecar.adapters.kafka_clients import open_consumer, translated
+from tiersidecar.adapters.kafka_clients import TopicClients, translated
 from tiersidecar.adapters.metadata_topic.partition_replica import Record
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
@@ -33,9 +34,16 @@ class MetadataConsumers:
     """Feeds a :class:`MetadataReplica` from the topic, as long as the broker is there."""
 
     def __init__(
-        self, settings: MetadataTopicSettings, replica: MetadataReplica, *, broker: TopicBroker, clock: Clock
+        self,
+        settings: MetadataTopicSettings,
+        replica: MetadataReplica,
+        *,
+        broker: TopicBroker,
+        clients: TopicClients,
+        clock: Clock,
     ) -> None:
         self._settings, self._replica, self._broker, self._clock = settings, replica, broker, clock
+        self._clients = clients
         self._newcomers = asyncio.Event()
 
     async def connect(self) -> str | None:
@@ -158,10 +166,8 @@ class MetadataConsumers:
                 raise BrokerRefusedError(api="Metadata", subject=self._settings.topic, error="leaders changed")
             self._replica.facts = facts
 
-    def _consumer(self) -> AbstractAsyncContextManager[AIOKafkaConsumer]:
-        return open_consumer(
-            self._settings.bootstrap_servers, self._settings.security, client_id=self._settings.client_id
-        )
+    def _consumer(self) -> AbstractAsyncContextManager[Any]:
+        return self._clients.open_consumer()
 
     def _partition(self, number: int) -> TopicPartition:
         return TopicPartition(self._settings.topic, number)

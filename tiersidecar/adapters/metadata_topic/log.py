@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from tiersidecar.adapters.internal_topics import TopicBroker
-from tiersidecar.adapters.kafka_clients import KeptProducer
+from tiersidecar.adapters.kafka_clients import KafkaTopicClients, TopicClients
 from tiersidecar.adapters.metadata_topic.consumer import MetadataConsumers
 from tiersidecar.adapters.metadata_topic.lookups import MetadataLookups
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
@@ -55,6 +55,7 @@ async def open_metadata_topic(
     blocking: Blocking,
     failpoints: Failpoints = NO_FAILPOINTS,
     knows_txn_index_empty: Callable[[], bool] = lambda: True,
+    clients: TopicClients | None = None,
 ) -> AsyncIterator[TopicBasedMetadataLog]:
     """Read the snapshot, and keep the metadata log running for as long as the body does.
 
@@ -75,6 +76,8 @@ async def open_metadata_topic(
     log = TopicBasedMetadataLog(
         settings, replica, broker=broker, clock=clock, ids=ids, snapshot=keeper,
         failpoints=failpoints, knows_txn_index_empty=knows_txn_index_empty,
+        clients=clients
+        or KafkaTopicClients(settings.bootstrap_servers, settings.security, client_id=settings.client_id),
     )  # fmt: skip
     try:
         async with running(log.run(), name="metadata log"):
@@ -97,12 +100,13 @@ class TopicBasedMetadataLog(MetadataLookups):
         snapshot: SnapshotKeeper | None,
         failpoints: Failpoints,
         knows_txn_index_empty: Callable[[], bool],
+        clients: TopicClients,
     ) -> None:
         super().__init__(replica)
         self._settings, self._clock, self._ids = settings, clock, ids
         self._snapshot, self._failpoints, self._knows_txn_index_empty = snapshot, failpoints, knows_txn_index_empty
-        self._consumers = MetadataConsumers(settings, replica, broker=broker, clock=clock)
-        self._producer = KeptProducer(settings.bootstrap_servers, settings.security, client_id=settings.client_id)
+        self._consumers = MetadataConsumers(settings, replica, broker=broker, clients=clients, clock=clock)
+        self._producer = clients.producer()
         self._unreachable: str | None = "the metadata topic has not been reached yet"
 
     # -- running

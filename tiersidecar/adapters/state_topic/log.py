@@ -14,7 +14,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tiersidecar.adapters.internal_topics import TopicBroker, TopicFacts, ensure_topic
-from tiersidecar.adapters.kafka_clients import KeptProducer, open_consumer, translated
+from tiersidecar.adapters.kafka_clients import KafkaTopicClients, TopicClients, translated
 from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends, running
 from tiersidecar.adapters.state_topic.codec import partition_key, topic_key
@@ -52,13 +52,23 @@ async def open_state_topic(
     ids: Ids,
     telemetry: Telemetry,
     failpoints: Failpoints = NO_FAILPOINTS,
+    clients: TopicClients | None = None,
 ) -> AsyncIterator[TopicBasedStateLog]:
     """Keep the state log running for as long as the body does.  Entering does no I/O: the broker may be away.
 
     Raises:
         PartitionCountError: at any time, cancelling the body: the topic has more than one partition.
     """
-    log = TopicBasedStateLog(settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, failpoints=failpoints)
+    clients = clients or KafkaTopicClients(settings.bootstrap_servers, settings.security, client_id=settings.client_id)
+    log = TopicBasedStateLog(
+        settings,
+        broker=broker,
+        clock=clock,
+        ids=ids,
+        telemetry=telemetry,
+        failpoints=failpoints,
+        clients=clients,
+    )
     try:
         async with running(log.run(), name="state log"):
             yield log
@@ -78,11 +88,12 @@ class TopicBasedStateLog:
         ids: Ids,
         telemetry: Telemetry,
         failpoints: Failpoints,
+        clients: TopicClients,
     ) -> None:
         self._settings, self._broker, self._clock, self._ids, self._telemetry = settings, broker, clock, ids, telemetry
         self._failpoints = failpoints
         self._fold, self._read_back = StateFold(), ReadBack()
-        self._producer = KeptProducer(settings.bootstrap_servers, settings.security, client_id=settings.client_id)
+        self._clients, self._producer = clients, clients.producer()
         self._writing: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._partition = TopicPartition(settings.topic, 0)
         self._facts: TopicFacts | None = None
@@ -146,9 +157,7 @@ class TopicBasedStateLog:
         return found[0], found[1]
 
     async def _read(self) -> None:
-        async with open_consumer(
-            self._settings.bootstrap_servers, self._settings.security, client_id=self._settings.client_id
-        ) as consumer:
+        async with self._clients.open_consumer() as consumer:
             consumer.assign([self._partition])
             consumer.seek(self._partition, self._position)
             while True:
