@@ -304,7 +304,7 @@ def _folded(stories: dict[TopicIdPartition, CopyStory]) -> dict[TopicIdPartition
 
 
 def _sorted(segments: list[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-    return sorted(segments, key=lambda segment: (segment.start_offset, segment.remote_log_segment_id))
+    return sorted(segments, key=lambda segment: (segment.start_offset, segment.remote_log_segment_id.uuid))
 
 
 def test_leaders_die_in_the_middle_of_copying(

@@ -46,15 +46,19 @@ class Roster:
         self._wake = asyncio.Event()
 
     async def look(self) -> tuple[TieredPartition, ...]:
-        """Scan, ask, assign; gives what is not ours any more as it was: gone, led in another epoch or by another (S-182), or
+        """Ask, scan, assign; gives what is not ours any more as it was: gone, led in another epoch or by another (S-182), or
         tiered otherwise.
 
         Raises:
             RetriableError: the broker did not answer; what was known of it stays.
         """
-        self._board.local = await self._log_dirs.scan()
-        self._report_faults(self._board.local)
-        views = await self._broker.describe_partitions()
+        try:
+            views = await self._broker.describe_partitions()
+        except RetriableError:
+            await self._scan()
+            raise
+        # After the answer: files as they were before it have no word of the leader epoch that it tells of.
+        await self._scan()
         self._board.topic_ids = {view.topic_id_partition.topic: view.topic_id_partition.topic_id for view in views}
         assignment = decide_assignment(views, self._board.local.partitions, self._broker_id, self._policy_for)
         changed = tuple(
@@ -63,6 +67,10 @@ class Roster:
         self._board.assignment = assignment
         await self._assign(frozenset([*assignment, *self._board.departing]))
         return changed
+
+    async def _scan(self) -> None:
+        self._board.local = await self._log_dirs.scan()
+        self._report_faults(self._board.local)
 
     async def follow_changes(self) -> None:
         """Wake :meth:`wait` at each file event; never ends."""

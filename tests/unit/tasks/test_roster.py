@@ -1,6 +1,13 @@
-"""What the roster tells of partitions that come and go (S-132)."""
+"""What the roster tells of partitions that come and go (S-132), and in which order it looks."""
 
 from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
 
 from tests.support.golden import GOLDEN
 from tests.support.inline_blocking import InlineBlocking
@@ -9,10 +16,13 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
+from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.broker import DescribePartitions
+from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.roster import Roster
 
@@ -30,12 +40,13 @@ def view(partition: TopicIdPartition, leader: int = 1) -> LeaderView:
     )
 
 
-async def test_what_is_no_longer_kept_is_forgotten_once_and_a_deleted_topic_only_when_its_remote_data_is_gone() -> None:
-    log_dirs = FilesystemLogDirs([str(GOLDEN / "log-dirs" / "clean")], blocking=InlineBlocking(), clock=ManualClock())
-    found = {str(one): one for one in (await log_dirs.scan()).partitions}
-    plain, epochs = found["plain-0"], found["epochs-0"]
-    board, broker, forgotten = Board(), ScriptedBroker(), list[TopicIdPartition]()
-    roster = Roster(
+def roster_of(
+    board: Board,
+    log_dirs: LogDirs,
+    broker: DescribePartitions,
+    forget: Callable[[TopicIdPartition], None] = lambda partition: None,
+) -> Roster:
+    return Roster(
         board=board,
         log_dirs=log_dirs,
         broker=broker,
@@ -44,8 +55,16 @@ async def test_what_is_no_longer_kept_is_forgotten_once_and_a_deleted_topic_only
         broker_id=US,
         clock=ManualClock(),
         telemetry=RecordedTelemetry(),
-        forget=forgotten.append,
+        forget=forget,
     )
+
+
+async def test_what_is_no_longer_kept_is_forgotten_once_and_a_deleted_topic_only_when_its_remote_data_is_gone() -> None:
+    log_dirs = FilesystemLogDirs([str(GOLDEN / "log-dirs" / "clean")], blocking=InlineBlocking(), clock=ManualClock())
+    found = {str(one): one for one in (await log_dirs.scan()).partitions}
+    plain, epochs = found["plain-0"], found["epochs-0"]
+    board, broker, forgotten = Board(), ScriptedBroker(), list[TopicIdPartition]()
+    roster = roster_of(board, log_dirs, broker, forgotten.append)
     broker.views = (view(plain), view(epochs))
     await roster.look()
     assert forgotten == []
@@ -57,3 +76,31 @@ async def test_what_is_no_longer_kept_is_forgotten_once_and_a_deleted_topic_only
     board.departing.clear()
     await roster.look()
     assert forgotten == [plain, epochs]
+
+
+class ElectedMeanwhile(ScriptedBroker):
+    """The answer tells of a leader epoch that the files have from then on, and not before."""
+
+    def __init__(self, log_dir: Path, partition: TopicIdPartition) -> None:
+        super().__init__()
+        self.checkpoint = log_dir / f"{partition.topic}-{partition.partition}" / "leader-epoch-checkpoint"
+        self.is_away = False
+
+    async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
+        self.checkpoint.write_text("0\n2\n0 0\n9 40\n")
+        if self.is_away:
+            raise BrokerUnreachableError(address="broker", reason="away")
+        return await super().describe_partitions(topics)
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["the broker answers", "the broker is away"])
+async def test_files_are_looked_at_after_the_broker_said_who_leads(tmp_path: Path, is_away: bool) -> None:
+    """Else a new leader would decide by a history that lacks the epochs of others since its last look."""
+    log_dir = shutil.copytree(GOLDEN / "log-dirs" / "clean", tmp_path / "log-dir")
+    log_dirs = FilesystemLogDirs([str(log_dir)], blocking=InlineBlocking(), clock=ManualClock())
+    plain = next(one for one in (await log_dirs.scan()).partitions if one.topic == "plain")
+    board, broker = Board(), ElectedMeanwhile(log_dir, plain)
+    broker.views, broker.is_away = (view(plain),), is_away
+    with pytest.raises(BrokerUnreachableError) if is_away else nullcontext():
+        await roster_of(board, log_dirs, broker).look()
+    assert board.leader_epochs(plain)[-1] == (9, 40)

@@ -166,7 +166,8 @@ class KafkaBroker:
 
     async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
         """As the port says.  The request names topics, not ids: leaders and ids are always looked up right before it, so
-        that nothing is sent for a topic that was deleted and created again."""
+        that nothing is sent for a topic that was deleted and created again.  The leader answers once all followers have
+        trimmed as well, so this goes over connections of its own."""
 
         async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[TrimAnswer]:
             response = await connection.ask(
@@ -183,7 +184,7 @@ class KafkaBroker:
                 for row in topic.partitions
             }
 
-        return await self._routes.ask_leaders(offsets, ask, _no_trim, max_age_s=0.0)
+        return await self._routes.ask_leaders(offsets, ask, _no_trim, max_age_s=0.0, aside=True)
 
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
         """As the port says.  Topics that do not exist are left out, and those whose settings we may not see, which a

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13 import MetadataResponse
 
 from tiersidecar.adapters.kafka import apis
+from tiersidecar.adapters.kafka.aside import AsideConnections
 from tiersidecar.adapters.kafka.connection import BrokerConnection, refused
 from tiersidecar.adapters.kafka.connector import ConnectionPool, Connector
 from tiersidecar.adapters.kafka.leaders import Leaders
@@ -37,6 +38,7 @@ class Routes:
     ) -> None:
         self._connector = connector
         self._pool = ConnectionPool(is_usable=connector.is_usable)
+        self._aside = AsideConnections(self._pool, connector.connect)
         self._bootstrap = bootstrap
         self._monotonic_s = monotonic_s
         self._leaders = Leaders()
@@ -68,13 +70,7 @@ class Routes:
         Raises:
             BrokerUnreachableError: it does not answer, or is not among the live brokers.
         """
-        address = self._leaders.address(broker_id)
-        if address is None:
-            await self.metadata(())
-            address = self._leaders.address(broker_id)
-        if address is None:
-            raise BrokerUnreachableError(address=f"broker {broker_id}", reason="not among the brokers of the cluster")
-        return await self._connect(address)
+        return await self._connect(await self._address(broker_id))
 
     async def metadata(self, topics: Sequence[str] | None) -> MetadataResponse:
         """Ask for ``topics`` (None: all, empty: only the brokers), and remember who leads.
@@ -98,9 +94,11 @@ class Routes:
         without: Callable[[str], A],
         *,
         max_age_s: float,
+        aside: bool = False,
     ) -> dict[TopicIdPartition, A]:
         """Ask each partition's leader, all leaders at once, going by what was learnt within ``max_age_s``.
 
+        ``aside`` is for what a broker answers late: nothing else has to wait for it (:mod:`~tiersidecar.adapters.kafka.aside`).
         ``without`` makes the answer of a partition that got none, from Kafka's name of the error.
 
         Raises:
@@ -119,7 +117,8 @@ class Routes:
                 groups[leader].append(key)
         async with asyncio.TaskGroup() as tasks:
             outcomes = [
-                (group, tasks.create_task(self._ask_one(leader, group, ask))) for leader, group in groups.items()
+                (group, tasks.create_task(self._ask_one(leader, group, ask, aside=aside)))
+                for leader, group in groups.items()
             ]
         results = [(group, task.result()) for group, task in outcomes]
         _raise_if_hopeless([result for _, result in results])
@@ -135,14 +134,27 @@ class Routes:
         """Close all connections; requests in flight fail."""
         await self._pool.close()
 
+    async def _address(self, broker_id: BrokerId) -> str:
+        address = self._leaders.address(broker_id)
+        if address is None:
+            await self.metadata(())
+            address = self._leaders.address(broker_id)
+        if address is None:
+            raise BrokerUnreachableError(address=f"broker {broker_id}", reason="not among the brokers of the cluster")
+        return address
+
     async def _connect(self, address: str) -> BrokerConnection:
         return await self._pool.connection(address, lambda: self._connector.connect(address))
 
     async def _ask_one(
-        self, leader: BrokerId, group: Sequence[TopicIdPartition], ask: AskLeader[A]
+        self, leader: BrokerId, group: Sequence[TopicIdPartition], ask: AskLeader[A], *, aside: bool
     ) -> Rows[A] | BrokerUnreachableError | BrokerRefusedError:
         try:
-            return await ask(await self.broker(leader), group)
+            address = await self._address(leader)
+            if not aside:
+                return await ask(await self._connect(address), group)
+            async with self._aside.connection(address) as connection:
+                return await ask(connection, group)
         except (BrokerUnreachableError, BrokerRefusedError) as error:
             self._leaders.forget(key.topic for key in group)
             return error

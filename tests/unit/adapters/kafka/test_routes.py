@@ -40,6 +40,7 @@ class Cluster:
                 topic = made.ListOffsetsTopicResponse(name="t", partitions=(row,))
                 talk.answer(header, made.ListOffsetsResponse(throttle_time=NO_WAIT, topics=(topic,)))
             elif header.api_key == 21:
+                await self.before_deleting()
                 row = made.DeleteRecordsPartitionResult(
                     partition_index=0, low_watermark=request.topics[0].partitions[0].offset, error_code=ErrorCode.none
                 )
@@ -47,6 +48,9 @@ class Cluster:
                 talk.answer(header, made.DeleteRecordsResponse(throttle_time=NO_WAIT, topics=(topic,)))
             else:
                 return
+
+    async def before_deleting(self) -> None:
+        """Whatever keeps a real one from answering."""
 
 
 async def offset_of(broker: KafkaBroker) -> tuple[int, str | None]:
