@@ -311,3 +311,14 @@ class MetadataTopicUnavailableError(FatalError):
 
     def __str__(self) -> str:
         return f"topic {self.topic} could not be reached for {self.waited_ms} ms: {self.reason}"
+
+
+class SparkUnavailableError(FatalError):
+    """A Spark session cannot be had on this machine; ``remedy`` says what to do."""
+
+    def __init__(self, *, reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy)
+        self.reason, self.remedy = reason, remedy
+
+    def __str__(self) -> str:
+        return f"Spark cannot be used here: {self.reason}: {self.remedy}"

@@ -1,0 +1,26 @@
+"""A session that reads Kafka: the connector that our own script brings is the right one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.produce import produce_mix
+from tiersidecar.adapters.kafka.security import SecuritySettings
+from tiersidecar.spark.kafka_options import kafka_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
+
+
+async def test_a_session_reads_a_kafka_topic(spark: SparkSession, kafka: KafkaCluster) -> None:
+    kafka.create_topic("spark-session")
+    produced = await produce_mix(kafka.client_settings, "spark-session", total_bytes=50_000, batch_bytes=8_192, seed=7)
+    options = kafka_options(kafka.bootstrap_servers, SecuritySettings())
+    read = spark.read.format("kafka").options(**options).option("subscribe", "spark-session")
+    rows = read.option("startingOffsets", "earliest").load().select("offset", "value").collect()
+    assert {row.offset: row.value for row in rows} == {record.offset: record.value for record in produced}

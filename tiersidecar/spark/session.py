@@ -1,0 +1,81 @@
+"""The Spark session of the batch jobs: local by default, or whatever master it is given."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tiersidecar.domain.errors import SparkUnavailableError
+from tiersidecar.spark.jars import connector_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL = "local[*]"
+_OLDEST_JAVA = 17
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL_SETTINGS = {
+    "spark.driver.memory": "2g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # The executor's heap is the driver's here; few, large shuffle partitions cost less than many.
+    "spark.sql.shuffle.partitions": "64",
+}
+
+
+def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The session of this process: a new one, or the one that there is.
+
+    What ``spark-submit`` or ``settings`` say counts more than our choices, ``settings`` most; ``master`` only where
+    spark-submit names none.  Close it with ``stop()``.
+
+    Raises:
+        SparkUnavailableError: pyspark, Java or the Kafka connector is missing.
+    """
+    try:
+        from pyspark import SparkConf
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkUnavailableError(reason=str(error), remedy="pip install 'tiersidecar[spark]'") from error
+    _require_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf()
+    for key, value in (settings or {}).items():
+        conf.set(key, value)
+    conf.setIfMissing("spark.app.name", app_name).setIfMissing("spark.master", master)
+    local = str(conf.get("spark.master")).startswith("local")
+    for key, value in (_SETTINGS | (_LOCAL_SETTINGS if local else {})).items():
+        conf.setIfMissing(key, value)
+    if not conf.contains("spark.jars") and not conf.contains("spark.jars.packages"):
+        conf.set("spark.jars", ",".join(str(jar) for jar in connector_jars()))
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _require_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    remedy = "apt install openjdk-17-jre-headless (Debian), dnf install java-17-openjdk-headless (RPM)"
+    if java is None:
+        raise SparkUnavailableError(reason="there is no java", remedy=remedy)
+    try:
+        shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SparkUnavailableError(reason=f"{java} does not run ({error})", remedy=remedy) from error
+    version = re.search(r'version "(\d+)', shown)
+    if version is None or int(version[1]) < _OLDEST_JAVA:
+        raise SparkUnavailableError(reason=f"{java} is older than Java {_OLDEST_JAVA}", remedy=remedy)
