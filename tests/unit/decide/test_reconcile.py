@@ -1,0 +1,252 @@
+"""Findings of a reconcile run, rule by rule (S-072, S-231, S-307, U11, U12)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tiersidecar.decide.reconcile_findings import ACTIONS, FindingKind, Graces
+from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, decide_offsets
+from tiersidecar.decide.reconcile_segments import (
+    INDEXES,
+    KINDS,
+    LOG,
+    MANIFEST,
+    Listed,
+    ManifestFacts,
+    SegmentRow,
+    decide_segment,
+    needs_manifest,
+)
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+NOW_MS, OLD_MS = 1_000_000, 100_000
+GRACES = Graces(finding_ms=60_000, copy_ms=300_000)
+STARTED, FINISHED = State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED
+DELETING, DELETED = State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED
+SIZES = {LOG: 1000, INDEXES: 100, MANIFEST: 10}
+KEYS = {kind: f"t-id/0/7-s.{kind}" for kind in KINDS}
+FITS = ManifestFacts(log_bytes=1000, indexes_bytes=100)
+K = FindingKind
+
+
+def objects(*, modified_ms: int = OLD_MS, **sizes: int) -> dict[str, Listed]:
+    return {
+        kind: Listed(key=KEYS[kind], size_bytes=size_bytes, modified_ms=modified_ms)
+        for kind, size_bytes in (
+            SIZES | {MANIFEST if kind == "manifest" else kind: n for kind, n in sizes.items()}
+        ).items()
+        if size_bytes >= 0
+    }
+
+
+def row(before: State | None, after: State | None, **others: object) -> SegmentRow:
+    made = SegmentRow(
+        topic="t",
+        topic_id="id",
+        partition=0,
+        segment_id="s",
+        start_offset=7,
+        end_offset=9,
+        before=before,
+        after=after,
+        since_ms=-1 if after is None else OLD_MS,
+        segment_size_bytes=1000,
+        keys={} if after is None else KEYS,
+        objects=objects(),
+    )
+    return replace(made, **others)  # type: ignore[arg-type]
+
+
+LIVE = row(FINISHED, FINISHED, manifest=FITS)
+
+
+@pytest.mark.parametrize(
+    ("seen", "kinds"),
+    [
+        pytest.param(LIVE, [], id="a finished segment with its three objects, whose manifest fits"),
+        pytest.param(replace(LIVE, manifest=None), [], id="the same, manifests not read"),
+        pytest.param(replace(LIVE, objects=objects(log=-1)), [K.MISSING_OBJECT], id="its log is gone"),
+        pytest.param(replace(LIVE, objects={}, manifest=None), [K.MISSING_OBJECT] * 3, id="all three are gone: one each"),
+        pytest.param(
+            replace(LIVE, objects={}, manifest=None, since_ms=NOW_MS - 1), [], id="gone, but finished a moment ago"
+        ),
+        pytest.param(
+            replace(LIVE, objects=objects(log=-1), before=STARTED), [], id="not yet finished when the listing began"
+        ),
+        pytest.param(
+            replace(LIVE, objects=objects(log=-1), after=DELETING), [], id="its deletion began during the listing"
+        ),
+        pytest.param(
+            replace(LIVE, objects=objects(log=-1), after=DELETED), [], id="it was deleted during the listing"
+        ),
+        pytest.param(replace(LIVE, objects=objects(log=999)), [K.SIZE_MISMATCH], id="the log lacks a byte"),
+        pytest.param(replace(LIVE, objects=objects(indexes=101)), [K.SIZE_MISMATCH], id="the indexes have one more"),
+        pytest.param(
+            replace(LIVE, objects=objects(log=1028), manifest=None), [], id="a log that may be encrypted, manifests not read"
+        ),
+        pytest.param(
+            replace(LIVE, objects=objects(log=1028), manifest=None, is_plain=True),
+            [K.SIZE_MISMATCH],
+            id="a log that nothing transforms has another size than its segment, manifests not read",
+        ),
+        pytest.param(
+            replace(LIVE, manifest=None, remote_size_bytes=1111), [K.SIZE_MISMATCH], id="not the size of the custom metadata"
+        ),
+        pytest.param(replace(LIVE, remote_size_bytes=1110), [], id="together the size of the custom metadata"),
+        pytest.param(
+            replace(LIVE, objects=objects(log=999), remote_size_bytes=1110),
+            [K.SIZE_MISMATCH],
+            id="a log of the wrong size is told once, though the sum is wrong too",
+        ),
+        pytest.param(
+            replace(LIVE, manifest=ManifestFacts(fault="not JSON")), [K.UNREADABLE_MANIFEST], id="a manifest that is no JSON"
+        ),
+        pytest.param(
+            replace(LIVE, manifest=ManifestFacts(contradiction="end offset 8")),
+            [K.CONTRADICTING_MANIFEST],
+            id="a manifest of another segment",
+        ),
+        pytest.param(
+            replace(LIVE, manifest=ManifestFacts(is_gone=True), objects=objects(manifest=-1)),
+            [],
+            id="a manifest that was deleted since the listing",
+        ),
+        pytest.param(replace(LIVE, is_topic_known=False), [K.UNKNOWN_TOPIC_ID], id="finished, of a topic that is gone"),
+        pytest.param(
+            replace(LIVE, is_topic_known=False, since_ms=NOW_MS), [], id="finished a moment ago, of a topic not seen yet"
+        ),
+        pytest.param(row(STARTED, STARTED), [K.STUCK_COPY], id="a copy begun long ago"),
+        pytest.param(row(STARTED, STARTED, objects={}), [K.STUCK_COPY], id="a copy begun long ago that stored nothing"),
+        pytest.param(row(None, STARTED, since_ms=NOW_MS - 299_999), [], id="a copy within its grace"),
+        pytest.param(row(DELETING, DELETING), [K.DANGLING_DELETE], id="a deletion begun long ago"),
+        pytest.param(row(DELETING, DELETING, since_ms=NOW_MS - 59_999), [], id="a deletion within the grace"),
+        pytest.param(row(FINISHED, DELETING), [], id="a deletion begun during the listing"),
+        pytest.param(row(DELETED, DELETED), [K.OBJECT_AFTER_DELETE] * 3, id="objects of a deleted segment"),
+        pytest.param(row(DELETED, DELETED, objects={}), [], id="a deleted segment without objects"),
+        pytest.param(row(DELETING, DELETED), [], id="a deletion that finished during the listing"),
+        pytest.param(
+            row(DELETED, DELETED, since_ms=NOW_MS - 59_999), [], id="objects of a segment deleted within the grace"
+        ),
+        pytest.param(row(None, None), [K.ORPHAN_OBJECT] * 3, id="objects that no event names"),
+        pytest.param(
+            row(None, None, objects=objects(modified_ms=NOW_MS - 59_999)), [], id="young objects that no event names"
+        ),
+        pytest.param(
+            row(None, None, objects=objects(modified_ms=NOW_MS + 5_000)), [], id="objects from a clock that is ahead"
+        ),
+        pytest.param(
+            row(None, None, is_topic_known=False),
+            [K.UNKNOWN_TOPIC_ID] * 3,
+            id="objects that no event names, of no topic of this cluster: another's, perhaps",
+        ),
+    ],
+)  # fmt: skip
+def test_segments(seen: SegmentRow, kinds: list[FindingKind]) -> None:
+    assert [finding.kind for finding in decide_segment(seen, GRACES, NOW_MS)] == kinds
+
+
+def test_a_finding_says_what_and_where() -> None:
+    (finding,) = decide_segment(replace(LIVE, objects=objects(log=999)), GRACES, NOW_MS)
+    assert (finding.topic, finding.topic_id, finding.partition, finding.segment_id) == ("t", "id", 0, "s")
+    assert (finding.key, finding.expected_bytes, finding.found_bytes) == (KEYS[LOG], 1000, 999)
+    assert (finding.start_offset, finding.end_offset, finding.age_ms) == (7, 9, NOW_MS - OLD_MS)
+
+
+def test_only_live_manifests_are_worth_a_request() -> None:
+    assert needs_manifest(LIVE)
+    assert not needs_manifest(replace(LIVE, objects=objects(manifest=-1)))
+    assert not needs_manifest(replace(LIVE, after=DELETING))
+    assert not needs_manifest(replace(LIVE, is_topic_known=False))
+
+
+def test_every_kind_has_an_action() -> None:
+    assert set(ACTIONS) == set(FindingKind)
+
+
+def segment(
+    name: str,
+    start: int,
+    end: int,
+    *,
+    epochs: dict[int, int] | None = None,
+    broker: int = 1,
+    at: int = 0,
+    **others: object,
+) -> LineSegment:
+    """Started at ``at``, finished right after."""
+    made = LineSegment(
+        segment_id=name,
+        start_offset=start,
+        end_offset=end,
+        epochs=tuple(EpochEntry(LeaderEpoch(e), Offset(o)) for e, o in (epochs or {0: start}).items()),
+        broker_id=broker,
+        started_at=at,
+        finished_at=at + 1,
+        since_ms=OLD_MS,
+    )
+    return replace(made, **others)  # type: ignore[arg-type]
+
+
+A, B, C = segment("a", 0, 9, at=0), segment("b", 10, 19, at=2), segment("c", 20, 29, at=4)
+
+
+@pytest.mark.parametrize(
+    ("segments", "found"),
+    [
+        pytest.param([], [], id="nothing remote"),
+        pytest.param([B, C], [], id="what came before has expired"),
+        pytest.param([A, B, C], [], id="one after the other"),
+        pytest.param([C, A, B], [], id="in whatever order they are told"),
+        pytest.param([A, C], [(K.OFFSET_GAP, 10, 19)], id="the one in between is gone"),
+        pytest.param([A, replace(B, is_going=True), C], [], id="the one in between is being deleted: that is told by itself"),
+        pytest.param([A, replace(C, since_ms=NOW_MS)], [], id="a gap whose neighbour is younger than the grace"),
+        pytest.param(
+            [A, segment("b", 5, 24, at=2, broker=2), C], [], id="leaders changed, and the new one's segments roll elsewhere"
+        ),
+        pytest.param(
+            [A, B, segment("b2", 10, 19, at=2, broker=2), C], [], id="two leaders copied the same offsets (S-042)"
+        ),
+        pytest.param(
+            [A, replace(B, finished_at=9), segment("b2", 10, 19, at=6), C],
+            [],
+            id="the same broker began again before its first copy was finished after all",
+        ),
+        pytest.param(
+            [A, B, C, segment("b2", 10, 19, at=8)],
+            [(K.OFFSET_OVERLAP, 10, 19)],
+            id="the same broker copied again what it had finished",
+        ),
+        pytest.param(
+            [A, B, C, segment("b2", 12, 15, at=8)], [(K.OFFSET_OVERLAP, 12, 15)], id="the same, and only a part of it"
+        ),
+        pytest.param(
+            [A, segment("z", 10, 30, epochs={0: 10}, at=2), segment("n", 10, 19, epochs={1: 10}, broker=2, at=3)],
+            [],
+            id="an unclean election: the zombie's segment is no part of the line",
+        ),
+        pytest.param(
+            [A, segment("z", 10, 19, epochs={0: 10}, at=2), segment("n", 15, 30, epochs={2: 15}, broker=2, at=3)],
+            [(K.OFFSET_GAP, 10, 14)],
+            id="an unclean election whose loser's segment alone held some offsets",
+        ),
+        pytest.param(
+            [A, segment("b", 10, 19, epochs={0: 10, 1: 15}, at=2), segment("c", 20, 29, epochs={1: 20}, at=4)],
+            [],
+            id="an epoch that begins within a segment",
+        ),
+    ],
+)  # fmt: skip
+def test_offsets(segments: list[LineSegment], found: list[tuple[FindingKind, int, int]]) -> None:
+    line = PartitionLine(topic="t", topic_id="id", partition=0, segments=segments)
+    findings = decide_offsets(line, GRACES, NOW_MS)
+    assert [(one.kind, one.start_offset, one.end_offset) for one in findings] == found
+
+
+def test_cleaned_segments_may_cover_what_they_were_made_from() -> None:
+    segments = [A, B, C, segment("b2", 10, 19, at=8)]
+    line = PartitionLine(topic="t", topic_id="id", partition=0, segments=segments, is_compacted=True)
+    assert decide_offsets(line, GRACES, NOW_MS) == ()

@@ -1,0 +1,96 @@
+"""What a reconcile run may find, in names that do not change: they are in reports, metrics and alerts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+REPORT_SCHEMA_VERSION = 1
+"""Of the report's columns: a change that a reader of the old form would trip over raises it."""
+
+
+class FindingKind(StrEnum):
+    """What is wrong; one object, segment or offset range has one kind, the first that applies."""
+
+    MISSING_OBJECT = "missing-object"
+    SIZE_MISMATCH = "size-mismatch"
+    UNREADABLE_MANIFEST = "unreadable-manifest"
+    CONTRADICTING_MANIFEST = "contradicting-manifest"
+    ORPHAN_OBJECT = "orphan-object"
+    STUCK_COPY = "stuck-copy"
+    DANGLING_DELETE = "dangling-delete"
+    OBJECT_AFTER_DELETE = "object-after-delete"
+    OFFSET_GAP = "offset-gap"
+    OFFSET_OVERLAP = "offset-overlap"
+    UNKNOWN_TOPIC_ID = "unknown-topic-id"
+    FOREIGN_OBJECT = "foreign-object"
+    UNREADABLE_EVENT = "unreadable-event"
+    CORRUPT_CONTENT = "corrupt-content"
+
+
+class Action(StrEnum):
+    """What to do about a finding."""
+
+    RECOPY = "recopy"
+    """The data may still be on a replica or in a pin: copy the segment again under a new id."""
+    DELETE_OBJECT = "delete-object"
+    """Mark it, and delete it after the grace."""
+    DELETE_SEGMENT = "delete-segment"
+    """Publish DELETE_SEGMENT_STARTED, delete what is there, publish DELETE_SEGMENT_FINISHED."""
+    LOOK = "look"
+    """Somebody must look: nothing is done by machine."""
+
+
+ACTIONS = {
+    FindingKind.MISSING_OBJECT: Action.RECOPY,
+    FindingKind.SIZE_MISMATCH: Action.RECOPY,
+    FindingKind.UNREADABLE_MANIFEST: Action.RECOPY,
+    FindingKind.CONTRADICTING_MANIFEST: Action.LOOK,
+    FindingKind.ORPHAN_OBJECT: Action.DELETE_OBJECT,
+    FindingKind.STUCK_COPY: Action.DELETE_SEGMENT,
+    FindingKind.DANGLING_DELETE: Action.DELETE_SEGMENT,
+    FindingKind.OBJECT_AFTER_DELETE: Action.DELETE_OBJECT,
+    FindingKind.OFFSET_GAP: Action.RECOPY,
+    FindingKind.OFFSET_OVERLAP: Action.DELETE_SEGMENT,
+    FindingKind.UNKNOWN_TOPIC_ID: Action.LOOK,
+    FindingKind.FOREIGN_OBJECT: Action.LOOK,
+    FindingKind.UNREADABLE_EVENT: Action.LOOK,
+    FindingKind.CORRUPT_CONTENT: Action.RECOPY,
+}
+"""What a report proposes.  Repair decides anew, and does less (:mod:`tiersidecar.decide.reconcile_repair`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of a report.
+
+    ``topic_id`` and ``segment_id`` are Kafka's 22 characters, ``""`` where there is none; ``partition`` is -1 likewise.
+    ``start_offset`` and ``end_offset`` are inclusive, -1 where unknown.  ``expected_bytes`` and ``found_bytes`` are -1
+    where there is nothing to compare.  ``age_ms`` is how long it may have been so.
+    """
+
+    kind: FindingKind
+    topic: str = ""
+    topic_id: str = ""
+    partition: int = -1
+    segment_id: str = ""
+    key: str = ""
+    start_offset: int = -1
+    end_offset: int = -1
+    expected_bytes: int = -1
+    found_bytes: int = -1
+    age_ms: int = -1
+    detail: str = ""
+
+    @property
+    def action(self) -> Action:
+        """What the report proposes."""
+        return ACTIONS[self.kind]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graces:
+    """How old something must be before it is a finding, in milliseconds; a copy takes longer than anything else."""
+
+    finding_ms: int = 3_600_000
+    copy_ms: int = 10_800_000

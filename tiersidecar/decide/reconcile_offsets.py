@@ -1,0 +1,114 @@
+"""Gaps and overlaps in the offsets of one partition's live lineage.
+
+The lineage is what the finished segments' own epochs tell, by Kafka's rule: what a later epoch starts at or below is cut off.
+A segment of another history (an unclean election, a zombie) is left to expiry and is no part of the line.
+
+Overlaps are normal where leaders changed, for replicas roll differently and each copies from the segment that holds the
+first offset not yet remote (DESIGN.md section 3; S-042).  What is not normal: a segment that was begun by the broker which had
+itself already finished one with all of its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.segments import NO_LOG_END
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineSegment:
+    """A segment that is finished, or whose deletion has begun (``is_going``); offsets are inclusive.
+
+    ``started_at`` and ``finished_at`` are positions in the metadata topic's partition; ``since_ms`` is the last event's time.
+    """
+
+    segment_id: str
+    start_offset: int
+    end_offset: int
+    epochs: tuple[EpochEntry, ...]
+    broker_id: int
+    started_at: int
+    finished_at: int
+    since_ms: int
+    is_going: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionLine:
+    """All such segments of a partition.  ``is_compacted``: cleaned segments cover what the originals covered."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    segments: Sequence[LineSegment]
+    is_compacted: bool = False
+
+
+def decide_offsets(line: PartitionLine, graces: Graces, now_ms: int) -> tuple[Finding, ...]:
+    """Each gap and each needless segment once."""
+    lineage = lineage_of(line.segments)
+    within = [one for one in line.segments if lineage.contains_segment(one.epochs, one.end_offset, NO_LOG_END)]
+    within.sort(key=lambda one: (one.start_offset, one.end_offset, one.started_at))
+    found = [*_gaps(line, within, now_ms)]
+    if not line.is_compacted:
+        found += _overlaps(line, within, now_ms)
+    return tuple(finding for finding in found if finding.age_ms >= graces.finding_ms)
+
+
+def lineage_of(segments: Sequence[LineSegment]) -> Lineage:
+    """The epochs that the segments were written in, the later ones counting."""
+    return Lineage.of(sorted({entry for one in segments for entry in one.epochs}))
+
+
+def _gaps(line: PartitionLine, ascending: Sequence[LineSegment], now_ms: int) -> Iterator[Finding]:
+    if not ascending:
+        return
+    highest = ascending[0]
+    for one in ascending[1:]:
+        if one.start_offset > highest.end_offset + 1:
+            first, last = highest.end_offset + 1, one.start_offset - 1
+            yield Finding(
+                kind=FindingKind.OFFSET_GAP,
+                topic=line.topic,
+                topic_id=line.topic_id,
+                partition=line.partition,
+                start_offset=first,
+                end_offset=last,
+                age_ms=now_ms - max(highest.since_ms, one.since_ms),
+                detail=f"{last - first + 1} offsets between segments {highest.segment_id} and {one.segment_id} are in none",
+            )
+        if one.end_offset > highest.end_offset:
+            highest = one
+
+
+def _overlaps(line: PartitionLine, ascending: Sequence[LineSegment], now_ms: int) -> Iterator[Finding]:
+    reaching: list[LineSegment] = []  # those begun at or before the one in hand, that reach its start
+    for one in sorted((each for each in ascending if not each.is_going), key=_by_start_then_longest):
+        reaching = [other for other in reaching if other.end_offset >= one.start_offset]
+        twin = next((other for other in reaching if _made_needless(one, other)), None)
+        if twin is not None:
+            yield Finding(
+                kind=FindingKind.OFFSET_OVERLAP,
+                topic=line.topic,
+                topic_id=line.topic_id,
+                partition=line.partition,
+                segment_id=one.segment_id,
+                start_offset=one.start_offset,
+                end_offset=one.end_offset,
+                age_ms=now_ms - one.since_ms,
+                detail=f"broker {one.broker_id} had finished segment {twin.segment_id} with all its offsets before",
+            )
+        reaching.append(one)
+
+
+def _by_start_then_longest(one: LineSegment) -> tuple[int, int, int]:
+    return one.start_offset, -one.end_offset, one.started_at
+
+
+def _made_needless(one: LineSegment, other: LineSegment) -> bool:
+    return (
+        other.broker_id == one.broker_id and other.end_offset >= one.end_offset and other.finished_at < one.started_at
+    )
