@@ -29,6 +29,7 @@ from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
 from tiersidecar.adapters.kafka.authorizer import CallerListener, open_authorizer
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
+from tiersidecar.adapters.kafka.groups import COORDINATORS_TOPIC
 from tiersidecar.adapters.kafka.security import SaslMechanism, SecurityProtocol, SecuritySettings
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import Uuid
@@ -56,7 +57,11 @@ SETTINGS = SecuritySettings(
 
 OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
 """``AclOperation``."""
-_TOPIC, _LITERAL, _ALLOW = 2, 3, 3
+KINDS = {"--topic": 2, "--group": 3, "--cluster": 4}
+"""``ResourceType``, by the option of kafka-acls.sh."""
+CLUSTER_NAME = "kafka-cluster"
+GROUP = "billing"
+_ANY, _LITERAL, _ALLOW = 1, 3, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +70,11 @@ class Right:
 
     principal: str
     operation: str
-    topic: str
+    name: str
+    kind: int = KINDS["--topic"]
 
     def __str__(self) -> str:
-        return f"{self.operation} on {self.topic}"
+        return f"{self.operation} on {self.name}"
 
 
 def commands() -> list[list[str]]:
@@ -85,8 +91,12 @@ def rights() -> list[Right]:
         for name, value in pairwise(arguments):
             values.setdefault(name, []).append(value)
         (principal,) = values["--allow-principal"]
+        values["--cluster"] = [CLUSTER_NAME] if "--cluster" in arguments else []
         found += [
-            Right(principal, operation, topic) for operation in values["--operation"] for topic in values["--topic"]
+            Right(principal, operation, name, kind)
+            for operation in values["--operation"]
+            for option, kind in KINDS.items()
+            for name in values.get(option, [])
         ]
     return found
 
@@ -122,8 +132,8 @@ def granted(cluster: KafkaCluster) -> Iterator[KafkaCluster]:
 def grant(cluster: KafkaCluster, *wanted: Right) -> None:
     rules: Any = [
         AclCreation(
-            resource_type=_TOPIC,  # type: ignore[arg-type]
-            resource_name=right.topic,
+            resource_type=right.kind,  # type: ignore[arg-type]
+            resource_name=right.name,
             resource_pattern_type=_LITERAL,  # type: ignore[arg-type]
             principal=right.principal,
             host="*",
@@ -141,8 +151,8 @@ def grant(cluster: KafkaCluster, *wanted: Right) -> None:
 def revoke(cluster: KafkaCluster, *unwanted: Right) -> None:
     filters: Any = [
         DeleteAclsFilter(
-            resource_type_filter=_TOPIC,  # type: ignore[arg-type]
-            resource_name_filter=right.topic,
+            resource_type_filter=right.kind,  # type: ignore[arg-type]
+            resource_name_filter=right.name,
             pattern_type_filter=_LITERAL,  # type: ignore[arg-type]
             principal_filter=right.principal,
             host_filter="*",
@@ -159,7 +169,7 @@ def revoke(cluster: KafkaCluster, *unwanted: Right) -> None:
 def rights_of(cluster: KafkaCluster) -> set[Right]:
     """All rights that the broker itself goes by now."""
     request: Any = DescribeAclsRequest(
-        resource_type_filter=_TOPIC,  # type: ignore[arg-type]
+        resource_type_filter=_ANY,  # type: ignore[arg-type]
         resource_name_filter=None,
         pattern_type_filter=_LITERAL,  # type: ignore[arg-type]
         principal_filter=None,
@@ -171,7 +181,7 @@ def rights_of(cluster: KafkaCluster) -> set[Right]:
         response: Any = connection.call(request)
     names = {code: name for name, code in OPERATIONS.items()}
     return {
-        Right(acl.principal, names[acl.operation], resource.resource_name)
+        Right(acl.principal, names[acl.operation], resource.resource_name, resource.resource_type)
         for resource in response.resources
         for acl in resource.acls
     }
@@ -265,6 +275,23 @@ async def trim(broker: KafkaBroker, servers: str) -> None:
     assert [answer.error for answer in answers.values()] == [None]
 
 
+async def list_all_groups(broker: KafkaBroker, servers: str) -> None:
+    """Whether all are shown is not to be seen from a list: the adapter asks first."""
+    await broker.groups.list_groups()
+
+
+async def see_what_a_group_has_read(broker: KafkaBroker, servers: str) -> None:
+    errors: list[str | None] = []
+
+    async def answered() -> bool:
+        (answer,) = (await broker.groups.committed_offsets([GROUP], [(TIERED_TOPIC, 0)])).values()
+        errors.append(answer.error)
+        return "COORDINATOR" not in str(answer.error)  # the first question makes the broker create its topic
+
+    await until(answered)
+    assert errors[-1] is None
+
+
 STEPS: tuple[Step, ...] = (
     create_own_topics,
     see_own_topics,
@@ -274,6 +301,8 @@ STEPS: tuple[Step, ...] = (
     see_tiered_topic,
     see_settings_of_tiered_topic,
     trim,
+    list_all_groups,
+    see_what_a_group_has_read,
 )
 """All that the daemon asks of a broker."""
 
@@ -291,8 +320,8 @@ async def failing_steps(cluster: KafkaCluster, *, last: Step = STEPS[-1]) -> set
 
 
 def test_the_page_names_the_rights() -> None:
-    assert len(OURS) == 2 * 4 + 2
-    assert {right.topic for right in OURS} == {*OWN_TOPICS, TIERED_TOPIC}
+    assert len(OURS) == 2 * 4 + 2 + 3
+    assert {right.name for right in OURS} == {*OWN_TOPICS, TIERED_TOPIC, CLUSTER_NAME, COORDINATORS_TOPIC, "*"}
 
 
 def test_the_commands_of_the_page_are_kafkas(cluster: KafkaCluster) -> None:
@@ -312,8 +341,9 @@ async def test_the_rights_suffice(granted: KafkaCluster) -> None:
 @pytest.mark.parametrize("missing", OURS, ids=str)
 async def test_each_right_is_needed(granted: KafkaCluster, missing: Right) -> None:
     revoke(granted, missing)
-    of_own = missing.topic in OWN_TOPICS
+    of_own = missing.name in OWN_TOPICS
     needing: dict[str, Step] = {
+        "Describe": see_what_a_group_has_read if missing.kind == KINDS["--group"] else list_all_groups,
         "Create": create_own_topics,
         "Write": publish,
         "Read": read_back,
@@ -331,10 +361,8 @@ async def test_the_rights_go_no_further(granted: KafkaCluster) -> None:
     async with open_broker(servers, SETTINGS, limits=LIMITS) as broker:
         await create_own_topics(broker, servers)
         await see_own_topics(broker, servers)
-        assert {view.topic_id_partition.topic for view in await broker.describe_partitions()} == {
-            *OWN_TOPICS,
-            TIERED_TOPIC,
-        }
+        seen = {view.topic_id_partition.topic for view in await broker.describe_partitions()}
+        assert seen - {COORDINATORS_TOPIC} == {*OWN_TOPICS, TIERED_TOPIC}
         refused: tuple[Callable[[], Awaitable[object]], ...] = (
             lambda: broker.describe_partitions([SECRET_TOPIC]),
             lambda: broker.describe_topic_configs([SECRET_TOPIC]),
@@ -421,7 +449,7 @@ def test_the_daemon_lives_on_these_rights(granted: KafkaCluster, tmp_path: Path)
         tmp_path,
         bootstrap_servers=granted.bootstrap_servers_of("CLIENT"),
         log_dirs=list(broker.log_dirs),
-        topics=[{"name": TIERED_TOPIC, "local.retention.bytes": 1}],
+        topics=[{"name": TIERED_TOPIC, "local.retention.bytes": 1, "trim.consumer.groups.pattern": ".*"}],
     )
     settings["broker"] |= {
         "security.protocol": "SASL_PLAINTEXT",

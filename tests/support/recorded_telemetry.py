@@ -20,6 +20,13 @@ class RecordedTelemetry(NoTelemetry):
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
         self.values[metric.name, tuple(sorted(labels.items()))] = value
 
+    def forget(self, metric: Metric, **labels: str) -> None:
+        self.values.pop((metric.name, tuple(sorted(labels.items()))), None)
+
+    def by_label(self, metric: Metric, label: str) -> dict[str, float]:
+        """The last values of one metric by one of its labels."""
+        return {dict(labels)[label]: value for (name, labels), value in self.values.items() if name == metric.name}
+
     def value(self, metric: Metric, **labels: str) -> float | None:
         """What was measured last, None when nothing was."""
         return self.values.get((metric.name, tuple(sorted(labels.items()))))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
+from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec, TrimAnswer
+from tiersidecar.ports.broker import GroupAnswer, GroupType, OffsetAnswer, OffsetSpec, TrimAnswer
 from tiersidecar.ports.state_log import PartitionState, TopicState
 
 STRICT_SETTINGS: Mapping[str, str | None] = {
@@ -16,6 +17,49 @@ STRICT_SETTINGS: Mapping[str, str | None] = {
     "cleanup.policy": "delete",
     "remote.storage.enable": "false",
 }
+
+
+class ScriptedGroups:
+    """Groups with given offsets by topic and partition; ``error`` answers the lists, ``errors`` single groups."""
+
+    def __init__(self) -> None:
+        self.consumers: dict[str, dict[tuple[str, int], int]] = {}
+        self.shares: dict[str, dict[tuple[str, int], int]] = {}
+        self.errors: dict[str, str] = {}
+        self.error: str | None = None
+        self.asked: list[str] = []
+
+    async def list_groups(self) -> dict[str, GroupType]:
+        self.asked.append("list")
+        self._refuse()
+        return dict.fromkeys(self.consumers, GroupType.CONSUMER) | dict.fromkeys(self.shares, GroupType.SHARE)
+
+    async def list_share_groups(self) -> tuple[str, ...]:
+        self.asked.append("list shares")
+        self._refuse()
+        return tuple(self.shares)
+
+    async def committed_offsets(
+        self, groups: Collection[str], partitions: Collection[tuple[str, int]]
+    ) -> dict[str, GroupAnswer]:
+        self.asked.append("committed")
+        return {group: self._answer(group, self.consumers.get(group, {}), partitions) for group in groups}
+
+    async def share_start_offsets(
+        self, groups: Collection[str], partitions: Collection[tuple[str, int]]
+    ) -> dict[str, GroupAnswer]:
+        self.asked.append("share starts")
+        return {group: self._answer(group, self.shares[group], partitions) for group in groups}
+
+    def _refuse(self) -> None:
+        if self.error is not None:
+            raise BrokerRefusedError(api="ListGroups", subject="the cluster", error=self.error)
+
+    def _answer(
+        self, group: str, offsets: Mapping[tuple[str, int], int], partitions: Collection[tuple[str, int]]
+    ) -> GroupAnswer:
+        asked = {key: Offset(offset) for key, offset in offsets.items() if key in partitions}
+        return GroupAnswer(offsets=asked, error=self.errors.get(group))
 
 
 class ScriptedBroker:
@@ -27,6 +71,7 @@ class ScriptedBroker:
         self.settings: dict[str, Mapping[str, str | None]] = {}
         self.views: tuple[LeaderView, ...] = ()
         self.error: str | None = None
+        self.groups = ScriptedGroups()
         self.deleted: list[tuple[TopicIdPartition, int]] = []
 
     async def list_offsets(

@@ -21,7 +21,7 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.store import Store
-from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
@@ -33,6 +33,7 @@ from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.copy_slots import CopySlots
+from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.removal import SegmentRemover
@@ -42,6 +43,7 @@ from tiersidecar.tasks.segment_upload import SegmentUploader
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim import TrimTask
+from tiersidecar.tasks.trim_gate import TrimGate
 
 BROKER = BrokerId(1)
 
@@ -59,12 +61,13 @@ class TierShell:
         clock: Clock | None = None,
         store: Store | None = None,
         log_dir: Path | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.log_dir = log_dir or directory / "logs"
         if log_dir is None:
             shutil.copytree(CLEAN_LOG_DIR, self.log_dir)
         self.settings, self.policy, self.blocking = settings, policy, blocking
-        self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), NoTelemetry()
+        self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), telemetry or NoTelemetry()
         self.board, self.broker, self.state = Board(), ScriptedBroker(), MemoryStateLog()
         self.failpoints, self.metadata = ScriptedFailpoints(), MemoryMetadataLog()
         self.store: Store = store or MemoryStore(clock=self.clock, ids=self.ids)
@@ -96,6 +99,12 @@ class TierShell:
             broker=self.broker,
             board=self.board,
             policy_for=lambda topic: self.policy,
+            clock=self.clock,
+            telemetry=self.telemetry,
+        )
+        self.trim_gate = TrimGate(
+            board=self.board,
+            reads=GroupReads(board=self.board, broker=self.broker, clock=self.clock),
             clock=self.clock,
             telemetry=self.telemetry,
         )
@@ -189,6 +198,7 @@ class TierShell:
             lineages=self.lineages,
             checks=self.checks,
             verifier=ReadBack(log_dirs=self.log_dirs, remote=remote, blocking=self.blocking, quota=self.quota),
+            gate=self.trim_gate,
             clock=self.clock,
             telemetry=self.telemetry,
             failpoints=self.failpoints,

@@ -69,7 +69,9 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         clock=opened.clock,
     )
     stack.push_async_callback(lineages.aclose)
-    policies = TopicPolicies(board=opened.board, state=opened.state, defaults=opened.config.policy_for)
+    policies = TopicPolicies(
+        board=opened.board, state=opened.state, defaults=opened.config.policy_for, unnamed=opened.config.unnamed_policy
+    )
     roster = Roster(
         board=opened.board,
         log_dirs=opened.log_dirs,

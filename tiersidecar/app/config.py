@@ -19,7 +19,7 @@ from tiersidecar.app.config_prefixes import without_plugin_prefixes
 from tiersidecar.app.config_section import Section, refuse
 from tiersidecar.app.config_services import LoggingSection, ReadSection, StatusSection
 from tiersidecar.app.config_store import StoreSection
-from tiersidecar.app.config_topics import RetentionDefaults, TopicRule
+from tiersidecar.app.config_topics import GroupName, Pattern, RetentionDefaults, TopicRule
 from tiersidecar.app.config_values import (
     LONG_MAX,
     BytesPerSecond,
@@ -38,7 +38,7 @@ from tiersidecar.app.config_values import (
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, TopicPolicy
+from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, ShareGroupHold, TopicPolicy, TrimHolds
 
 PoolSize = Annotated[int, Field(ge=1, le=10_000)]
 PartitionCount = Annotated[int, Field(ge=1, le=100_000)]
@@ -137,6 +137,18 @@ class Config(Section):
 
     log_remote_copy_lag_bytes: RetentionBytes = 0
     """Bytes behind a sealed segment at which it may be copied; -1 is the local retention."""
+
+    trim_consumer_groups: Annotated[tuple[GroupName, ...], Field(examples=["[]"])] = ()
+    """Consumer groups past whose committed offsets nothing is trimmed, in strict mode, of topics that say nothing else. One
+    that has committed nothing, or cannot be asked, holds every trim."""
+
+    trim_consumer_groups_pattern: Pattern = ""
+    """The same for groups whose whole name this regular expression matches and that have committed offsets of the topic; `.*`
+    is all of them. Needs Describe on the cluster."""
+
+    trim_share_groups: ShareGroupHold = ShareGroupHold.HOLD
+    """`hold` trims nothing past a share group's start offset, for nothing but the broker's own log serves share groups; needs
+    Describe on the cluster. `ignore` does not look at them, and what they have not read is lost to them."""
 
     remote_log_manager_task_interval_ms: PositiveDurationMs = 30_000
     """Pause between two runs of the copy, expiration and follower tasks when no file event comes first."""
@@ -261,7 +273,17 @@ class Config(Section):
             local_retention_bytes=self.log_local_retention_bytes,
             copy_lag_ms=self.log_remote_copy_lag_ms,
             copy_lag_bytes=self.log_remote_copy_lag_bytes,
+            holds=TrimHolds(
+                groups=self.trim_consumer_groups,
+                groups_pattern=self.trim_consumer_groups_pattern,
+                share_groups=self.trim_share_groups,
+            ),
         )
+
+    @property
+    def unnamed_policy(self) -> TopicPolicy:
+        """Of a topic that no rule matches, and that ``tiersidecar enable`` tiers."""
+        return self.retention_defaults.policy
 
     @property
     def internal_topics(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -20,7 +20,7 @@ from tiersidecar.app.config_values import (
     shown,
 )
 from tiersidecar.decide.topics import INTERNAL_TOPICS
-from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, RetentionMode, TopicPolicy
+from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, RetentionMode, ShareGroupHold, TopicPolicy, TrimHolds
 
 AS_LOCAL = -1
 """A copy lag of -1: the local retention (RemoteLogManagerConfig)."""
@@ -44,6 +44,7 @@ def _topic_name(name: str) -> str:
     return name
 
 
+GroupName = Annotated[str, Field(min_length=1)]
 Pattern = Annotated[str, AfterValidator(_regular_expression)]
 
 
@@ -57,6 +58,22 @@ class RetentionDefaults:
     local_retention_bytes: int = AS_TOTAL
     copy_lag_ms: int = 0
     copy_lag_bytes: int = 0
+    holds: TrimHolds = field(default_factory=TrimHolds)
+
+    @property
+    def policy(self) -> TopicPolicy:
+        """Of a topic that no rule matches, and that ``tiersidecar enable`` tiers all the same."""
+        return _with_lag(
+            TopicPolicy(
+                retention_ms=self.retention_ms,
+                retention_bytes=self.retention_bytes,
+                local_retention_ms=self.local_retention_ms,
+                local_retention_bytes=self.local_retention_bytes,
+                holds=self.holds,
+            ),
+            self.copy_lag_ms,
+            self.copy_lag_bytes,
+        )
 
 
 class TopicRule(Section):
@@ -97,6 +114,15 @@ class TopicRule(Section):
     remote_copy_lag_bytes: Annotated[RetentionBytes | None, Field(examples=["1GiB"])] = None
     """Copy a sealed segment only when this much lies behind it; default: log.remote.copy.lag.bytes."""
 
+    trim_consumer_groups: Annotated[tuple[GroupName, ...] | None, Field(examples=["[billing]"])] = None
+    """Consumer groups past whose committed offsets nothing is trimmed; default: trim.consumer.groups at the top level."""
+
+    trim_consumer_groups_pattern: Annotated[Pattern | None, Field(examples=["'audit-.*'"])] = None
+    """The same by a regular expression for whole names; default: trim.consumer.groups.pattern at the top level."""
+
+    trim_share_groups: ShareGroupHold | None = None
+    """Whether share groups hold trims; default: trim.share.groups at the top level."""
+
     @model_validator(mode="after")
     def _settings_fit_together(self) -> Self:
         faults: list[tuple[KeyPath, str]] = []
@@ -123,13 +149,18 @@ class TopicRule(Section):
             local_retention_ms=_either(self.local_retention_ms, defaults.local_retention_ms),
             local_retention_bytes=_either(self.local_retention_bytes, defaults.local_retention_bytes),
             copy_disabled=self.remote_log_copy_disable,
+            holds=self._holds(defaults.holds),
         )
         lag_ms = _either(self.remote_copy_lag_ms, defaults.copy_lag_ms)
         lag_bytes = _either(self.remote_copy_lag_bytes, defaults.copy_lag_bytes)
-        return replace(
-            policy,
-            copy_lag_ms=policy.effective_local_retention_ms if lag_ms == AS_LOCAL else lag_ms,
-            copy_lag_bytes=policy.effective_local_retention_bytes if lag_bytes == AS_LOCAL else lag_bytes,
+        return _with_lag(policy, lag_ms, lag_bytes)
+
+    def _holds(self, default: TrimHolds) -> TrimHolds:
+        groups, pattern = self.trim_consumer_groups, self.trim_consumer_groups_pattern
+        return TrimHolds(
+            groups=default.groups if groups is None else groups,
+            groups_pattern=default.groups_pattern if pattern is None else pattern,
+            share_groups=self.trim_share_groups or default.share_groups,
         )
 
     def faults_with(self, defaults: RetentionDefaults) -> list[tuple[KeyPath, str]]:
@@ -139,6 +170,15 @@ class TopicRule(Section):
             *_retention_faults("ms", policy.retention_ms, policy.local_retention_ms, policy.copy_disabled),
             *_retention_faults("bytes", policy.retention_bytes, policy.local_retention_bytes, policy.copy_disabled),
         ]
+
+
+def _with_lag(policy: TopicPolicy, lag_ms: int, lag_bytes: int) -> TopicPolicy:
+    """A lag of -1 is the local retention."""
+    return replace(
+        policy,
+        copy_lag_ms=policy.effective_local_retention_ms if lag_ms == AS_LOCAL else lag_ms,
+        copy_lag_bytes=policy.effective_local_retention_bytes if lag_bytes == AS_LOCAL else lag_bytes,
+    )
 
 
 def _either(value: int | None, default: int) -> int:

@@ -10,6 +10,7 @@ from tiersidecar.app.identity import Identity
 from tiersidecar.decide.copy import pending_segments
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.metadata_log import MetadataLog
@@ -85,9 +86,14 @@ class ProcessStatus:
             halted_reason=halted or None,
             held_back_reason=self.board.untrimmable_topics.get(tip.topic)
             or self.board.expiry_stops.get(tip)
+            or self._trim_hold(tip)
             or self.board.held_back.get(tip)
             or None,
         )
+
+    def _trim_hold(self, tip: TopicIdPartition) -> str:
+        hold = self.board.trim_holds.get(tip)
+        return "" if hold is None else hold.reason
 
     def _local_start(self, tiered: TieredPartition, local: LocalPartition | None) -> int:
         known = self.board.log_start_offsets.get(tiered.view.topic_id_partition)

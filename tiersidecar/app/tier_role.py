@@ -14,6 +14,7 @@ from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.follow import FollowTask
+from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff, Lanes
 from tiersidecar.tasks.read_back import ReadBack
@@ -21,6 +22,7 @@ from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim import TrimTask
+from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.watch import Watch
 
 _SWEEP_INTERVAL_MAX_S = 60.0
@@ -75,6 +77,12 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         telemetry=parts.telemetry,
     )
     copy = build_copy(parts, gate=gate, in_flight=in_flight, remover=remover, quota=quota, lag=lag, backfill=backfill)
+    trim_gate = TrimGate(
+        board=parts.board,
+        reads=GroupReads(board=parts.board, broker=parts.broker, clock=parts.clock),
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )
     trim = TrimTask(
         board=parts.board,
         broker=parts.broker,
@@ -93,6 +101,7 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
             blocking=parts.blocking,
             quota=quota,
         ),
+        gate=trim_gate,
         clock=parts.clock,
         telemetry=parts.telemetry,
         failpoints=parts.failpoints,
@@ -113,6 +122,7 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         retain_has_work=retain.has_work,
         follow=follow.run,
         follow_has_work=follow.has_work,
+        report=trim_gate.report,
         interval_s=parts.look_interval_s,
         telemetry=parts.telemetry,
     )

@@ -26,9 +26,35 @@ class TieringMode(StrEnum):
     DELETING = "deleting"
 
 
+class ShareGroupHold(StrEnum):
+    """Whether trims stop at the start offsets of share groups, which nothing but the broker's own log can serve."""
+
+    HOLD = "hold"
+    IGNORE = "ignore"
+
+
 UNLIMITED = -1
 AS_TOTAL = -2
 """``local.retention.*`` of -2: the same as the total retention (S-050)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimHolds:
+    """Whom a trim in strict mode waits for: these consumer groups, those whose whole name matches ``groups_pattern`` and
+    that have committed offsets of the topic, and share groups."""
+
+    groups: tuple[str, ...] = ()
+    groups_pattern: str = ""
+    share_groups: ShareGroupHold = ShareGroupHold.HOLD
+
+    @property
+    def share(self) -> bool:
+        return self.share_groups is ShareGroupHold.HOLD
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether one has to know all groups of the cluster, and not only those named here."""
+        return self.share or bool(self.groups_pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +73,7 @@ class TopicPolicy:
     delete_remote: bool = False
     copy_lag_ms: int = 0
     copy_lag_bytes: int = 0
+    holds: TrimHolds = TrimHolds()
 
     @property
     def effective_local_retention_ms(self) -> int:

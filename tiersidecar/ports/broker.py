@@ -6,9 +6,9 @@ Each raises :class:`~tiersidecar.domain.errors.BrokerUnreachableError` when it d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -108,6 +108,48 @@ class DescribeLogSizes(Protocol):
         """Bytes on disk of each partition's leader, by partition; those whose leader did not answer are left out."""
 
 
+class GroupType(StrEnum):
+    """What matters of a group's type: ``CONSUMER`` commits offsets (classic, consumer, streams), ``SHARE`` does not."""
+
+    CONSUMER = "consumer"
+    SHARE = "share"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupAnswer:
+    """One group's offsets by topic and partition, each the next to be read; or Kafka's name of what kept it from being told.
+    Partitions without an offset are left out."""
+
+    offsets: Mapping[tuple[str, int], Offset]
+    error: str | None = None
+
+
+class ReadGroups(Protocol):
+    async def list_groups(self) -> dict[str, GroupType]:
+        """Every group of the cluster.
+
+        Raises:
+            BrokerRefusedError: not all of them can be seen: a right is missing, or a coordinator is not there (retriable).
+        """
+
+    async def list_share_groups(self) -> tuple[str, ...]:
+        """Every share group; asks nothing, and needs no right, where the brokers are too old to have any.
+
+        Raises:
+            BrokerRefusedError: as :meth:`list_groups`.
+        """
+
+    async def committed_offsets(
+        self, groups: Collection[str], partitions: Collection[tuple[str, int]]
+    ) -> dict[str, GroupAnswer]:
+        """What these consumer groups have committed; of one that does not exist, nothing."""
+
+    async def share_start_offsets(
+        self, groups: Collection[str], partitions: Collection[tuple[str, int]]
+    ) -> dict[str, GroupAnswer]:
+        """Where these share groups begin: all before it is acknowledged or archived."""
+
+
 class AlterConfigs(Protocol):
     async def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
         """Set (or, with None, remove) single overrides; the others stay (IncrementalAlterConfigs)."""
@@ -138,6 +180,9 @@ class Broker(
     Protocol,
 ):
     """The local broker, and through it the cluster."""
+
+    @property
+    def groups(self) -> ReadGroups: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,6 +142,19 @@ TRIM_REFUSALS = Metric(
     help="Trims that were due but withheld by a check.",
     labels=("topic", "reason"),
 )
+TRIM_HELD_BYTES = Metric(
+    name="tiersidecar_trim_held_bytes",
+    kind="gauge",
+    help="Bytes past local retention, and remote, that stay because a group has not read them, or it is not known.",
+    labels=("topic", "partition"),
+)
+TRIM_HELD_BY_GROUP = Metric(
+    name="tiersidecar_trim_held_by_group_bytes",
+    kind="gauge",
+    help="Such bytes by the group that holds them: the ten that hold most, all others as (others); (unknown) where groups "
+    "cannot be listed. Several groups may hold the same bytes.",
+    labels=("group",),
+)
 REMOTE_LOG_SIZE = Metric(
     name="kafka_remote_log_size_bytes",
     kind="gauge",
@@ -267,6 +280,7 @@ LEADER_GAUGES = (
     LOG_START_UNEXPLAINED,
     REMOTE_LOG_SIZE,
     REMOTE_SEGMENTS,
+    TRIM_HELD_BYTES,
 )
 """What only a partition's leader says of it: forgotten when it leads no more (T-30)."""
 

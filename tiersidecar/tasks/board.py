@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -38,6 +39,7 @@ class Board:
     log_start_offsets: dict[TopicIdPartition, int] = field(default_factory=dict)
     held_back: dict[TopicIdPartition, str] = field(default_factory=dict)
     expiry_stops: dict[TopicIdPartition, str] = field(default_factory=dict)
+    trim_holds: dict[TopicIdPartition, TrimHold] = field(default_factory=dict)
     pins: PinBoard = field(default_factory=PinBoard)
     follow_notes: dict[TopicIdPartition, FollowNote] = field(default_factory=dict)
     watch_trouble: str = "the log dirs and the broker have not been looked at yet"
@@ -79,6 +81,7 @@ class Board:
             self.log_start_offsets,
             self.held_back,
             self.expiry_stops,
+            self.trim_holds,
             self.follow_notes,
         ):
             hints.pop(partition, None)

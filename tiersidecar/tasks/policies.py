@@ -11,10 +11,18 @@ from tiersidecar.tasks.board import Board
 
 
 class TopicPolicies:
-    """``defaults`` is what the configuration says of a topic's name."""
+    """``defaults`` is what the configuration says of a topic's name, ``unnamed`` what it says of all that no rule matches and
+    that ``enable`` tiers."""
 
-    def __init__(self, *, board: Board, state: StateLog, defaults: Callable[[str], TopicPolicy | None]) -> None:
-        self._board, self._state, self._defaults = board, state, defaults
+    def __init__(
+        self,
+        *,
+        board: Board,
+        state: StateLog,
+        defaults: Callable[[str], TopicPolicy | None],
+        unnamed: TopicPolicy,
+    ) -> None:
+        self._board, self._state, self._defaults, self._unnamed = board, state, defaults, unnamed
 
     def policy_for(self, topic: str) -> TopicPolicy | None:
         """None: the topic is left alone.
@@ -24,14 +32,15 @@ class TopicPolicies:
         """
         topic_id = self._board.topic_ids.get(topic)
         state = None if topic_id is None else self._state.topic_state(topic_id)
-        return resolved_policy(self._defaults(topic), state)
+        return resolved_policy(self._defaults(topic), state, self._unnamed)
 
 
-def resolved_policy(default: TopicPolicy | None, state: TopicState | None) -> TopicPolicy | None:
-    """The state topic's word over the configuration's; what only the configuration has (copy lag) stays."""
+def resolved_policy(default: TopicPolicy | None, state: TopicState | None, unnamed: TopicPolicy) -> TopicPolicy | None:
+    """The state topic's word over the configuration's; what only the configuration has (copy lag, whom trims wait for) stays,
+    and comes from ``unnamed`` where no rule of it speaks of the topic."""
     if state is None:
         return default
-    base = default or TopicPolicy()
+    base = default or unnamed
     if state.mode not in set(TieringMode):
         # Said by a later version: keep the data and touch nothing, until somebody who understands it comes.
         return TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True)

@@ -25,6 +25,7 @@ from tiersidecar.ports.telemetry import TRIM_REFUSALS, TRIMMED_BYTES, Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.topic_checks import TopicChecks
+from tiersidecar.tasks.trim_gate import TrimGate
 
 log = structlog.get_logger(__name__)
 
@@ -59,13 +60,14 @@ class TrimTask:
         lineages: LineageSource,
         checks: TopicChecks,
         verifier: VerifyStep,
+        gate: TrimGate,
         clock: Clock,
         telemetry: Telemetry,
         failpoints: Failpoints,
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
-        self._lineages, self._checks, self._verifier = lineages, checks, verifier
+        self._lineages, self._checks, self._verifier, self._gate = lineages, checks, verifier, gate
         self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
         self._observe_only = observe_only
 
@@ -88,7 +90,7 @@ class TrimTask:
         tip = partition.view.topic_id_partition
         while self._board.leads(tip, partition.view.leader_epoch) and self.may_have_work(partition):
             log_start_offset = await self._log_start_offset(partition)
-            steps = await self._due_steps(partition, log_start_offset)
+            steps = await self._gate.allowed(partition, await self._due_steps(partition, log_start_offset))
             if not steps or not await self._is_allowed(tip):
                 return
             if self._observe_only:
@@ -128,8 +130,10 @@ class TrimTask:
             tip, PartitionState(trim_offset=offset, trim_epoch=partition.view.leader_epoch)
         )
         await self._failpoints.reach("trim.intended.published")
-        # Everything before this line took time: settings and leadership are looked at once more.
+        # Everything before this line took time: settings, groups and leadership are looked at once more.
         await self._checks.check([tip.topic])
+        if not await self._gate.is_open(partition, steps):
+            return
         await self._log_start_offset(partition)
         if not self._board.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
             return

@@ -28,7 +28,7 @@ LaneWork = Callable[[TieredPartition], Awaitable[None]]
 
 class Watch:
     """One per process.  ``copy`` and ``retain`` are what two lanes of a led partition do, ``follow`` the third, which followed
-    ones have as well."""
+    ones have as well; ``report`` is called at each look."""
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Watch:
         retain_has_work: Callable[[TieredPartition], bool],
         follow: LaneWork,
         follow_has_work: Callable[[TieredPartition], bool],
+        report: Callable[[], None],
         interval_s: float,
         telemetry: Telemetry,
     ) -> None:
@@ -53,7 +54,7 @@ class Watch:
         self._in_flight, self._lag, self._backfill, self._lanes = in_flight, lag, backfill, lanes
         self._copy, self._retain, self._retain_has_work = copy, retain, retain_has_work
         self._follow, self._follow_has_work = follow, follow_has_work
-        self._interval_s, self._telemetry = interval_s, telemetry
+        self._report, self._interval_s, self._telemetry = report, interval_s, telemetry
 
     async def run(self) -> None:
         """Look, and look again at each file event and every interval; never ends by itself."""
@@ -78,6 +79,7 @@ class Watch:
             self._let_go(before)
         await self._checks.refresh({tip.topic for tip in self._board.assignment})
         self._in_flight.report_age()
+        self._report()
         self._report_lags()
         self._start_lanes(self._board.assignment.values())
 

@@ -28,7 +28,7 @@ SECTIONS: dict[KeyPath, tuple[type[Section], ...]] = {
     ("status",): (StatusSection,),
     ("logging",): (LoggingSection,),
 }
-READ_BY_THE_CONFIGURATION_ITSELF = re.compile(r"log\.(local\.)?retention\..*|log\.remote\.copy\.lag\..*|type")
+READ_BY_THE_CONFIGURATION_ITSELF = re.compile(r"trim\..*|log\.(local\.)?retention\..*|log\.remote\.copy\.lag\..*|type")
 
 
 def code_that_reads() -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.scripted import MemoryStateLog
 from tests.support.segments import TIP
-from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy, TrimHolds
 from tiersidecar.ports.state_log import TopicState
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies, resolved_policy
@@ -62,14 +62,22 @@ def said(mode: str) -> TopicState:
     ],
 )
 def test_resolution(default: TopicPolicy | None, state: TopicState | None, expected: TopicPolicy | None) -> None:
-    assert resolved_policy(default, state) == expected
+    assert resolved_policy(default, state, TopicPolicy()) == expected
+
+
+def test_a_topic_that_only_enable_speaks_of_has_what_the_configuration_says_of_all() -> None:
+    """Not least whom trims wait for: switching a topic on must not let them pass."""
+    unnamed = TopicPolicy(copy_lag_ms=7, holds=TrimHolds(groups=("billing",)))
+    found = resolved_policy(None, STATE, unnamed)
+    assert found is not None
+    assert (found.copy_lag_ms, found.holds.groups, found.retention_ms) == (7, ("billing",), 2000)
 
 
 def test_the_state_is_of_a_topic_id_not_of_a_name() -> None:
     """A topic made anew under the name starts with the configuration."""
     board, state = Board(), MemoryStateLog()
     asyncio.run(state.publish_topic_state(TIP.topic_id, STATE))
-    policies = TopicPolicies(board=board, state=state, defaults=lambda topic: CONFIGURED)
+    policies = TopicPolicies(board=board, state=state, defaults=lambda topic: CONFIGURED, unnamed=TopicPolicy())
     assert policies.policy_for("orders") == CONFIGURED
     board.topic_ids = {"orders": TIP.topic_id}
     found = policies.policy_for("orders")

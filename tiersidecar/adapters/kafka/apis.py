@@ -16,12 +16,17 @@ from kio.index import load_payload_module
 from kio.schema.api_versions.v4 import ApiVersionsResponse
 from kio.schema.create_topics.v7 import CreateTopicsResponse
 from kio.schema.delete_records.v2 import DeleteRecordsResponse
+from kio.schema.describe_cluster.v2 import DescribeClusterResponse
 from kio.schema.describe_configs.v4 import DescribeConfigsResponse
 from kio.schema.describe_log_dirs.v4 import DescribeLogDirsResponse
+from kio.schema.describe_share_group_offsets.v1 import DescribeShareGroupOffsetsResponse
 from kio.schema.fetch.v15 import FetchResponse
+from kio.schema.find_coordinator.v6 import FindCoordinatorResponse
 from kio.schema.incremental_alter_configs.v1 import IncrementalAlterConfigsResponse
+from kio.schema.list_groups.v5 import ListGroupsResponse
 from kio.schema.list_offsets.v11 import ListOffsetsResponse
 from kio.schema.metadata.v13 import MetadataResponse
+from kio.schema.offset_fetch.v9 import OffsetFetchResponse
 from kio.schema.sasl_authenticate.v2 import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1 import SaslHandshakeResponse
 from kio.static.constants import EntityType
@@ -72,6 +77,15 @@ DESCRIBE_LOG_DIRS = Api(name="DescribeLogDirs", oldest=2, response_type=Describe
 # Topics by id (KIP-516); any replica answers consumers (KIP-392).  Later versions tell of other brokers, which we do not ask.
 FETCH = Api(name="Fetch", oldest=13, response_type=FetchResponse)
 CREATE_TOPICS = Api(name="CreateTopics", oldest=5, response_type=CreateTopicsResponse)
+# Groups by type (KIP-848), many at once (KIP-699, KIP-709).  Version 10 of OffsetFetch is by topic id, which buys us nothing.
+LIST_GROUPS = Api(name="ListGroups", oldest=5, response_type=ListGroupsResponse)
+FIND_COORDINATOR = Api(name="FindCoordinator", oldest=4, response_type=FindCoordinatorResponse)
+OFFSET_FETCH = Api(name="OffsetFetch", oldest=8, response_type=OffsetFetchResponse)
+# From 4.1 on (KIP-932).
+DESCRIBE_SHARE_GROUP_OFFSETS = Api(
+    name="DescribeShareGroupOffsets", oldest=0, response_type=DescribeShareGroupOffsetsResponse
+)
+DESCRIBE_CLUSTER = Api(name="DescribeCluster", oldest=0, response_type=DescribeClusterResponse)
 
 
 def _schema(api: Api[Any], version: int) -> Any:
@@ -223,4 +237,50 @@ def create_topic(
         configs=tuple(schema.CreatableTopicConfig(name=name, value=value) for name, value in configs.items()),
     )
     request: RequestPayload = schema.CreateTopicsRequest(topics=(wanted,), timeout=timedelta(seconds=timeout_s))
+    return request
+
+
+def describe_cluster(version: int) -> RequestPayload:
+    """What we may do with the cluster; the brokers come along."""
+    later_fields = {"include_fenced_brokers": False} if version >= 2 else {}
+    request: RequestPayload = _schema(DESCRIBE_CLUSTER, version).DescribeClusterRequest(
+        include_cluster_authorized_operations=True, **later_fields
+    )
+    return request
+
+
+def list_groups(version: int) -> RequestPayload:
+    """All types and states, of one coordinator."""
+    request: RequestPayload = _schema(LIST_GROUPS, version).ListGroupsRequest()
+    return request
+
+
+def find_coordinator(version: int, groups: Sequence[str]) -> RequestPayload:
+    """Of groups of any type."""
+    request: RequestPayload = _schema(FIND_COORDINATOR, version).FindCoordinatorRequest(coordinator_keys=tuple(groups))
+    return request
+
+
+def offset_fetch(version: int, groups: Sequence[str], partitions: Mapping[str, Sequence[int]]) -> RequestPayload:
+    """Committed offsets; a transaction that has not ended changes none."""
+    schema = _schema(OFFSET_FETCH, version)
+    topics = tuple(
+        schema.OffsetFetchRequestTopics(name=topic, partition_indexes=tuple(indexes))
+        for topic, indexes in partitions.items()
+    )
+    wanted = tuple(schema.OffsetFetchRequestGroup(group_id=group, topics=topics) for group in groups)
+    request: RequestPayload = schema.OffsetFetchRequest(groups=wanted, require_stable=False)
+    return request
+
+
+def describe_share_group_offsets(
+    version: int, groups: Sequence[str], partitions: Mapping[str, Sequence[int]]
+) -> RequestPayload:
+    schema = _schema(DESCRIBE_SHARE_GROUP_OFFSETS, version)
+    topics = tuple(
+        schema.DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=tuple(indexes))
+        for topic, indexes in partitions.items()
+    )
+    wanted = tuple(schema.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=topics) for group in groups)
+    request: RequestPayload = schema.DescribeShareGroupOffsetsRequest(groups=wanted)
     return request

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from tiersidecar.adapters.kafka import apis
 from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLimits, refused
 from tiersidecar.adapters.kafka.connector import Connector
+from tiersidecar.adapters.kafka.groups import KafkaGroups
 from tiersidecar.adapters.kafka.leaders import broker_addresses, leader_views
 from tiersidecar.adapters.kafka.routes import Routes, Rows
 from tiersidecar.adapters.kafka.security import PLAINTEXT, SecuritySettings
@@ -90,6 +91,7 @@ class KafkaBroker:
 
     def __init__(self, routes: Routes, *, broker_timeout_s: float) -> None:
         self._routes = routes
+        self.groups = KafkaGroups(routes)
         self._broker_timeout_s = broker_timeout_s
         self._told: set[str] = set()
 

@@ -68,7 +68,7 @@ class Session:
 
     def policy(self, topic: str, topic_id: Uuid) -> TopicPolicy | None:
         """How the topic is tiered; None: not at all."""
-        return resolved_policy(self.config.policy_for(topic), self.topic_state(topic_id))
+        return resolved_policy(self.config.policy_for(topic), self.topic_state(topic_id), self.config.unnamed_policy)
 
     async def offset(self, view: LeaderView, spec: OffsetSpec | int) -> Offset:
         """An offset of the partition, fenced by its leader epoch; -1 where no record has that time.

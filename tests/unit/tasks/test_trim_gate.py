@@ -1,0 +1,128 @@
+"""What holds a trim back is asked once for all topics, told once, and looked at again right before the records go (issue 6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.tier_shell import TierShell
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.policy import ShareGroupHold, TopicPolicy, TrimHolds
+from tiersidecar.ports.telemetry import TRIM_HELD_BY_GROUP
+from tiersidecar.tasks.group_reads import MAX_AGE_S
+from tiersidecar.tasks.segment_objects import LayoutSettings
+from tiersidecar.tasks.trim_gate import GROUPS_SHOWN, OTHERS
+
+POLICY = TopicPolicy(local_retention_ms=0, holds=TrimHolds(groups=("billing",)))
+ALL = TopicPolicy(local_retention_ms=0, holds=TrimHolds(groups_pattern=".*"))
+NOBODY = TopicPolicy(local_retention_ms=0, holds=TrimHolds(share_groups=ShareGroupHold.IGNORE))
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[TierShell]:
+    async with ThreadBlocking(max_threads=2) as blocking:
+        clock, telemetry = ManualClock(now_ms=2_000_000_000_000), RecordedTelemetry()
+        shell = TierShell(tmp_path, blocking, LayoutSettings(), POLICY, clock=clock, telemetry=telemetry)
+        await shell.look()
+        yield shell
+
+
+async def copied(shell: TierShell, policy: TopicPolicy = POLICY) -> TieredPartition:
+    """All sealed segments are remote and due."""
+    shell.policy = policy
+    await shell.look()
+    tiered = shell.tiered(shell.tip("plain-0"))
+    await shell.copy.run(tiered)
+    return tiered
+
+
+async def pass_time(shell: TierShell) -> None:
+    assert isinstance(shell.clock, ManualClock)
+    await shell.clock.advance(MAX_AGE_S)
+
+
+async def test_a_trim_goes_as_far_as_the_group_has_read(shell: TierShell) -> None:
+    tiered = await copied(shell)
+    tip = tiered.view.topic_id_partition
+    segments = shell.board.local.partitions[tip].segments
+    with capture_logs() as logs:
+        await shell.trim.run(tiered)
+        assert shell.broker.deleted == []
+        assert "billing has no committed offset" in shell.board.trim_holds[tip].reason
+        shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): segments[1].base_offset}
+        await pass_time(shell)
+        await shell.trim.run(tiered)
+        assert shell.broker.deleted == [(tip, segments[1].base_offset)]
+        shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): segments[-1].base_offset}
+        await pass_time(shell)
+        await shell.trim.run(tiered)
+    assert shell.broker.deleted[-1] == (tip, segments[-1].base_offset)
+    assert shell.board.trim_holds == {}
+    told = [entry["event"] for entry in logs if entry["event"].startswith("trim.held_back")]
+    assert told == ["trim.held_back", "trim.held_back.cleared"], "once, not at every look"
+
+
+async def test_a_group_that_goes_back_meanwhile_stops_the_trim(shell: TierShell) -> None:
+    """``kafka-consumer-groups --reset-offsets`` while segments are read back, which may take long."""
+    tiered = await copied(shell)
+    tip = tiered.view.topic_id_partition
+    last = shell.board.local.partitions[tip].segments[-1].base_offset
+    shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): last}
+
+    async def reset() -> None:
+        shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): 0}
+        await pass_time(shell)
+
+    shell.failpoints.actions["trim.verified"] = reset
+    await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
+    assert shell.board.trim_holds[tip].held_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "is_trimmed"),
+    [
+        pytest.param(ALL, "CLUSTER_AUTHORIZATION_FAILED", False, id="groups by pattern cannot be listed"),
+        pytest.param(TopicPolicy(local_retention_ms=0), "NOT_COORDINATOR", False, id="share groups cannot be listed"),
+        pytest.param(NOBODY, "CLUSTER_AUTHORIZATION_FAILED", True, id="nobody is waited for, so nobody is listed"),
+    ],
+)
+async def test_a_broker_that_refuses(shell: TierShell, policy: TopicPolicy, error: str, is_trimmed: bool) -> None:
+    tiered = await copied(shell, policy)
+    shell.broker.groups.error = error
+    await shell.trim.run(tiered)
+    assert bool(shell.broker.deleted) == is_trimmed
+    hold = shell.board.trim_holds.get(tiered.view.topic_id_partition)
+    assert is_trimmed or (hold is not None and error in hold.reason)
+
+
+async def test_partitions_that_are_due_together_share_a_look(shell: TierShell) -> None:
+    await copied(shell, ALL)
+    for tip in list(shell.board.assignment)[:3]:
+        tiered = shell.tiered(tip)
+        await shell.copy.run(tiered)
+        await shell.trim.run(tiered)
+    assert shell.broker.groups.asked == ["list", "list shares"]
+
+
+async def test_the_metric_has_a_bounded_number_of_groups(shell: TierShell) -> None:
+    tiered = await copied(shell, ALL)
+    tip = tiered.view.topic_id_partition
+    telemetry = shell.telemetry
+    assert isinstance(telemetry, RecordedTelemetry)
+    shell.broker.groups.consumers = {f"group-{n:02}": {(tip.topic, tip.partition): 0} for n in range(GROUPS_SHOWN + 3)}
+    await shell.trim.run(tiered)
+    held = shell.board.trim_holds[tip].held_bytes
+    shown = telemetry.by_label(TRIM_HELD_BY_GROUP, "group")
+    assert len(shown) == GROUPS_SHOWN + 1
+    assert shown[OTHERS] == 3 * held
+    shell.broker.groups.consumers = {}
+    await pass_time(shell)
+    await shell.trim.run(tiered)
+    assert telemetry.by_label(TRIM_HELD_BY_GROUP, "group") == {}

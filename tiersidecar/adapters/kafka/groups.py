@@ -1,0 +1,195 @@
+"""What groups have read, from their coordinators (:class:`~tiersidecar.ports.broker.ReadGroups`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tiersidecar.adapters.kafka import apis
+from tiersidecar.adapters.kafka.apis import Api
+from tiersidecar.adapters.kafka.connection import BrokerConnection, refused
+from tiersidecar.adapters.kafka.routes import Routes
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.ports.broker import GroupAnswer, GroupType
+
+COORDINATORS_TOPIC = "__consumer_offsets"
+"""Each of its partitions' leaders coordinates the groups of that partition."""
+_GROUPS_PER_REQUEST = 500
+_DESCRIBE_BIT = 1 << 8
+"""``AclOperation.DESCRIBE`` among the authorized operations (KIP-430)."""
+
+Partitions = Collection[tuple[str, int]]
+_Leaders = tuple[tuple[int, int], ...]
+
+
+class KafkaGroups:
+    """Groups by their coordinators, all coordinators at once.  Retries nothing."""
+
+    def __init__(self, routes: Routes) -> None:
+        self._routes = routes
+
+    async def list_groups(self) -> dict[str, GroupType]:
+        """As the port says.
+
+        A broker answers ListGroups without an error also where it shows only some groups, and groups whose coordinator is
+        away are in nobody's answer.  So it is asked first whether we may see all, and who coordinates before and after.
+        """
+        await self._demand_describe_on_cluster()
+        before = await self._coordinators()
+        listed = await asyncio.gather(*(self._list(BrokerId(leader)) for leader in {leader for leader, _ in before}))
+        if await self._coordinators() != before:
+            raise refused(apis.LIST_GROUPS, "the cluster", ErrorCode.not_coordinator, "coordinators moved meanwhile")
+        return {group: kind for groups in listed for group, kind in groups.items()}
+
+    async def list_share_groups(self) -> tuple[str, ...]:
+        connection = await self._routes.any()
+        if connection.newest_version(apis.DESCRIBE_SHARE_GROUP_OFFSETS) < 0:
+            return ()
+        return tuple(group for group, kind in (await self.list_groups()).items() if kind is GroupType.SHARE)
+
+    async def committed_offsets(self, groups: Collection[str], partitions: Partitions) -> dict[str, GroupAnswer]:
+        """As the port says."""
+        wanted = _by_topic(partitions)
+
+        async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
+            response = await connection.ask(
+                apis.OFFSET_FETCH, lambda version: apis.offset_fetch(version, chunk, wanted)
+            )
+            return {
+                group.group_id: _answer(
+                    group.error_code,
+                    (
+                        (topic.name, row.partition_index, row.committed_offset, row.error_code)
+                        for topic in group.topics
+                        for row in topic.partitions
+                    ),
+                )
+                for group in response.groups
+            }
+
+        return await self._ask_coordinators(apis.OFFSET_FETCH, groups, ask)
+
+    async def share_start_offsets(self, groups: Collection[str], partitions: Partitions) -> dict[str, GroupAnswer]:
+        """As the port says."""
+        wanted = _by_topic(partitions)
+
+        async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
+            response = await connection.ask(
+                apis.DESCRIBE_SHARE_GROUP_OFFSETS,
+                lambda version: apis.describe_share_group_offsets(version, chunk, wanted),
+            )
+            return {
+                group.group_id: _answer(
+                    group.error_code,
+                    (
+                        (topic.topic_name, row.partition_index, row.start_offset, row.error_code)
+                        for topic in group.topics
+                        for row in topic.partitions
+                    ),
+                )
+                for group in response.groups
+            }
+
+        return await self._ask_coordinators(apis.DESCRIBE_SHARE_GROUP_OFFSETS, groups, ask)
+
+    async def _demand_describe_on_cluster(self) -> None:
+        connection = await self._routes.any()
+        response = await connection.ask(apis.DESCRIBE_CLUSTER, apis.describe_cluster)
+        if response.error_code is not ErrorCode.none:
+            raise refused(apis.DESCRIBE_CLUSTER, "the cluster", response.error_code, response.error_message)
+        if not response.cluster_authorized_operations & _DESCRIBE_BIT:
+            needed = "without Describe on the cluster some groups may not be shown"
+            raise refused(apis.LIST_GROUPS, "the cluster", ErrorCode.cluster_authorization_failed, needed)
+
+    async def _coordinators(self) -> _Leaders:
+        """Leader and epoch of each partition of the topic; none while no group has ever been."""
+        response = await self._routes.metadata((COORDINATORS_TOPIC,))
+        (topic,) = response.topics
+        if topic.error_code is ErrorCode.unknown_topic_or_partition:
+            return ()
+        if topic.error_code is not ErrorCode.none:
+            raise refused(apis.METADATA, f"topic {COORDINATORS_TOPIC}", topic.error_code)
+        for row in topic.partitions:
+            if row.leader_id < 0:
+                what = f"{COORDINATORS_TOPIC}-{row.partition_index}"
+                raise refused(apis.LIST_GROUPS, what, ErrorCode.coordinator_not_available, "no leader")
+        ordered = sorted(topic.partitions, key=lambda row: row.partition_index)
+        return tuple((row.leader_id, row.leader_epoch) for row in ordered)
+
+    async def _list(self, broker_id: BrokerId) -> dict[str, GroupType]:
+        connection = await self._routes.broker(broker_id)
+        response = await connection.ask(apis.LIST_GROUPS, apis.list_groups)
+        if response.error_code is not ErrorCode.none:
+            raise refused(apis.LIST_GROUPS, f"broker {broker_id}", response.error_code)
+        return {
+            group.group_id: GroupType.SHARE if group.group_type.lower() == "share" else GroupType.CONSUMER
+            for group in response.groups
+        }
+
+    async def _ask_coordinators(
+        self, api: Api[Any], groups: Collection[str], ask: Callable[[BrokerConnection, Sequence[str]], Any]
+    ) -> dict[str, GroupAnswer]:
+        """Each group's answer; what kept one from being answered is its ``error``.
+
+        Raises:
+            BrokerUnreachableError: nobody tells the coordinators.
+        """
+        if not groups:
+            return {}
+        connection = await self._routes.any()
+        names = sorted(groups)
+        found = await connection.ask(apis.FIND_COORDINATOR, lambda version: apis.find_coordinator(version, names))
+        answers: dict[str, GroupAnswer] = {}
+        chunks: defaultdict[BrokerId, list[str]] = defaultdict(list)
+        for row in found.coordinators:
+            if row.error_code is ErrorCode.none:
+                chunks[BrokerId(row.node_id)].append(row.key)
+            else:
+                answers[row.key] = _unknown(row.error_code.name.upper())
+
+        async def ask_one(broker_id: BrokerId, chunk: list[str]) -> Mapping[str, GroupAnswer]:
+            try:
+                told: Mapping[str, GroupAnswer] = await ask(await self._routes.broker(broker_id), chunk)
+            except (BrokerUnreachableError, BrokerRefusedError) as error:
+                return {group: _unknown(f"{api.name}: {error}") for group in chunk}
+            return told
+
+        asked = [
+            ask_one(broker_id, members[start : start + _GROUPS_PER_REQUEST])
+            for broker_id, members in chunks.items()
+            for start in range(0, len(members), _GROUPS_PER_REQUEST)
+        ]
+        for told in await asyncio.gather(*asked):
+            answers.update(told)
+        return {group: answers.get(group, _unknown("UNKNOWN_SERVER_ERROR")) for group in names}
+
+
+def _by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    topics: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, partition in partitions:
+        topics[topic].append(partition)
+    return topics
+
+
+def _answer(error_code: ErrorCode, rows: Iterable[tuple[str, int, int, ErrorCode]]) -> GroupAnswer:
+    if error_code is ErrorCode.group_id_not_found:  # also said of a group that is of another type
+        return GroupAnswer(offsets={})
+    if error_code is not ErrorCode.none:
+        return _unknown(error_code.name.upper())
+    offsets: dict[tuple[str, int], Offset] = {}
+    for topic, partition, offset, row_error in rows:
+        if row_error is not ErrorCode.none:
+            return _unknown(f"{topic}-{partition}: {row_error.name.upper()}")
+        if offset >= 0:
+            offsets[topic, partition] = Offset(offset)
+    return GroupAnswer(offsets=offsets)
+
+
+def _unknown(error: str) -> GroupAnswer:
+    return GroupAnswer(offsets={}, error=error)

@@ -1,0 +1,128 @@
+"""Whom a trim waits for: consumer groups by their committed offsets, share groups by their start offsets (DESIGN.md section 5).
+
+What is not known is never taken for "has read all": a group that cannot be asked, or was named and has committed nothing,
+holds every trim of the partition, and the hold says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tiersidecar.decide.trim import TrimStep
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.policy import TrimHolds
+
+_NAMED_IN_A_REASON = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRead:
+    """What is known of one group: the next offset it will read, by (topic, partition); ``problem`` is why that is not known."""
+
+    group: str
+    offsets: Mapping[tuple[str, int], Offset]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsView:
+    """All groups that topics here may wait for.  ``consumers_problem`` and ``shares_problem`` say why the groups of that kind
+    could not be listed: there may be more than those given."""
+
+    consumers: Sequence[GroupRead] = ()
+    shares: Sequence[GroupRead] = ()
+    consumers_problem: str = ""
+    shares_problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """One that a partition's trims may not pass: ``offset`` is the first that must stay, None where nothing may go.  ``group``
+    is empty where it is not known which group."""
+
+    group: str
+    offset: Offset | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimHold:
+    """``allowed`` may be trimmed now; ``held_bytes`` may not, because of ``holders``, each with the bytes that it alone
+    would hold."""
+
+    allowed: tuple[TrimStep, ...]
+    held_bytes: int = 0
+    holders: tuple[tuple[Holder, int], ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """One sentence; empty when nothing is held back."""
+        shown = [holder.reason for holder, _ in self.holders[:_NAMED_IN_A_REASON]]
+        more = len(self.holders) - len(shown)
+        return "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+def holders_of(holds: TrimHolds, topic: str, partition: int, view: GroupsView) -> tuple[Holder, ...]:
+    """Who has a say in this partition.
+
+    A group that is named counts whatever it has done.  One that only the pattern matches counts once it has committed an offset
+    of any partition of the topic: from then on a partition without one is a partition that it has not begun.  A share group
+    counts where it has a start offset.
+    """
+    found: list[Holder] = []
+    for read in view.consumers:
+        is_named = read.group in holds.groups
+        if not is_named and not _matches(holds.groups_pattern, read.group):
+            continue
+        if is_named or read.problem or any(of_topic == topic for of_topic, _ in read.offsets):
+            found.append(_holder("consumer group", read, topic, partition))
+    if holds.groups_pattern and view.consumers_problem:
+        found.append(Holder(group="", offset=None, reason=f"consumer groups are not known: {view.consumers_problem}"))
+    if holds.share:
+        if view.shares_problem:
+            found.append(Holder(group="", offset=None, reason=f"share groups are not known: {view.shares_problem}"))
+        found += [
+            _holder("share group", read, topic, partition)
+            for read in view.shares
+            if read.problem or (topic, partition) in read.offsets
+        ]
+    return tuple(found)
+
+
+def decide_hold(steps: Sequence[TrimStep], holders: Iterable[Holder]) -> TrimHold:
+    """The steps that nobody holds, oldest first; and who holds the others, the one that holds most first."""
+    holding = [(holder, _held_bytes(steps, holder)) for holder in holders]
+    holding = [(holder, held) for holder, held in holding if not _lets_go(holder, steps)]
+    holding.sort(key=lambda one: (-one[1], one[0].group))
+    allowed = tuple(step for step in steps if all(_may_go(step, holder) for holder, _ in holding))
+    held_bytes = sum(step.local.size_bytes for step in steps[len(allowed) :])
+    return TrimHold(allowed=allowed, held_bytes=held_bytes, holders=tuple(holding))
+
+
+def _holder(kind: str, read: GroupRead, topic: str, partition: int) -> Holder:
+    offset = None if read.problem else read.offsets.get((topic, partition))
+    if read.problem:
+        reason = f"what {kind} {read.group} has read is not known: {read.problem}"
+    elif offset is None:
+        reason = f"{kind} {read.group} has no committed offset"
+    else:
+        reason = f"{kind} {read.group} has read up to {offset}"
+    return Holder(group=read.group, offset=offset, reason=reason)
+
+
+def _matches(pattern: str, group: str) -> bool:
+    return bool(pattern) and re.fullmatch(pattern, group) is not None
+
+
+def _may_go(step: TrimStep, holder: Holder) -> bool:
+    return holder.offset is not None and step.offset <= holder.offset
+
+
+def _lets_go(holder: Holder, steps: Sequence[TrimStep]) -> bool:
+    return all(_may_go(step, holder) for step in steps)
+
+
+def _held_bytes(steps: Sequence[TrimStep], holder: Holder) -> int:
+    return sum(step.local.size_bytes for step in steps if not _may_go(step, holder))

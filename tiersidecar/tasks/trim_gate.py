@@ -1,0 +1,99 @@
+"""Lets a trim go as far as the groups that it waits for have read, and tells who holds back how much."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import structlog
+
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.trim import TrimStep
+from tiersidecar.decide.trim_holds import TrimHold, decide_hold, holders_of
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.telemetry import TRIM_HELD_BY_GROUP, TRIM_HELD_BYTES, TRIM_REFUSALS, Telemetry
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.group_reads import GroupReads
+
+log = structlog.get_logger(__name__)
+
+GROUPS_SHOWN = 10
+"""Groups with a metric of their own, those that hold most; the others are one together."""
+OTHERS, UNKNOWN = "(others)", "(unknown)"
+_HOLD_MAX_AGE_S = 120.0
+"""A partition whose trim is due looks every few seconds: a hold that nobody renews is over."""
+
+
+class TrimGate:
+    """One per process; what it holds back is on the board."""
+
+    def __init__(self, *, board: Board, reads: GroupReads, clock: Clock, telemetry: Telemetry) -> None:
+        self._board, self._reads, self._clock, self._telemetry = board, reads, clock, telemetry
+        self._seen_s: dict[TopicIdPartition, float] = {}
+        self._shown: set[str] = set()
+
+    async def allowed(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
+        """The first of ``steps`` that no group holds, as of a few seconds ago."""
+        hold = await self._hold(partition, steps)
+        self._note(partition.view.topic_id_partition, hold)
+        return hold.allowed
+
+    async def is_open(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> bool:
+        """Whether all of ``steps``, which were allowed a while ago, still are."""
+        return not (await self._hold(partition, steps)).holders
+
+    def report(self) -> None:
+        """Drop holds that are over, and tell by group how much is held back."""
+        now_s = self._clock.monotonic_s()
+        for tip in [tip for tip, seen_s in self._seen_s.items() if now_s - seen_s >= _HOLD_MAX_AGE_S]:
+            self._board.trim_holds.pop(tip, None)
+        for tip in self._seen_s.keys() - self._board.trim_holds.keys():
+            del self._seen_s[tip]
+            self._telemetry.forget(TRIM_HELD_BYTES, topic=tip.topic, partition=str(tip.partition))
+        held = self._held_by_group()
+        for group in self._shown - held.keys():
+            self._telemetry.forget(TRIM_HELD_BY_GROUP, group=group)
+        for group, held_bytes in held.items():
+            self._telemetry.gauge(TRIM_HELD_BY_GROUP, held_bytes, group=group)
+        self._shown = set(held)
+
+    async def _hold(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> TrimHold:
+        tip, holds = partition.view.topic_id_partition, partition.policy.holds
+        if not steps or not (holds.groups or holds.needs_list):
+            return TrimHold(allowed=tuple(steps))
+        view = await self._reads.view(partition)
+        return decide_hold(steps, holders_of(holds, tip.topic, tip.partition, view))
+
+    def _held_by_group(self) -> dict[str, int]:
+        held: defaultdict[str, int] = defaultdict(int)
+        for hold in self._board.trim_holds.values():
+            for holder, held_bytes in hold.holders:
+                held[holder.group or UNKNOWN] += held_bytes
+        ranked = sorted(held.items(), key=lambda one: (-one[1], one[0]))
+        rest = sum(held_bytes for _, held_bytes in ranked[GROUPS_SHOWN:])
+        return dict(ranked[:GROUPS_SHOWN]) | ({OTHERS: rest} if len(ranked) > GROUPS_SHOWN else {})
+
+    def _note(self, tip: TopicIdPartition, hold: TrimHold) -> None:
+        before = self._board.trim_holds.pop(tip, None)
+        if hold.holders:
+            self._board.trim_holds[tip] = hold
+            self._seen_s[tip] = self._clock.monotonic_s()
+            self._telemetry.gauge(TRIM_HELD_BYTES, hold.held_bytes, topic=tip.topic, partition=str(tip.partition))
+        if any(holder.offset is None for holder, _ in hold.holders):
+            self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason="groups")
+        self._say(tip, before, hold)
+        if before is not None or hold.holders:
+            self.report()
+
+    def _say(self, tip: TopicIdPartition, before: TrimHold | None, hold: TrimHold) -> None:
+        """Once for each set of groups: how far they have read changes all the time."""
+        holders = frozenset(holder.group for holder, _ in hold.holders)
+        if holders == frozenset(holder.group for holder, _ in (before.holders if before else ())):
+            return
+        if holders:
+            log.warning(
+                "trim.held_back", topic=tip.topic, partition=tip.partition, bytes=hold.held_bytes, reason=hold.reason
+            )
+        else:
+            log.info("trim.held_back.cleared", topic=tip.topic, partition=tip.partition)
