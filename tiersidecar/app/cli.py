@@ -50,7 +50,7 @@ def run(
         str,
         typer.Option(
             metavar="ROLE,...",
-            help="What this process does: tier copies, trims and follows; read serves HTTP.",
+            help="What this process does: tier copies, trims and follows; read serves HTTP; gateway Kafka clients.",
         ),
     ] = ",".join(Role),
 ) -> None:

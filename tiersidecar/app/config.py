@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from tiersidecar.app.config_broker import BrokerSection
 from tiersidecar.app.config_document import KeyPath, read_document
 from tiersidecar.app.config_faults import document_faults, validation_faults
+from tiersidecar.app.config_gateway import GatewaySection
 from tiersidecar.app.config_prefixes import without_plugin_prefixes
 from tiersidecar.app.config_section import Section, refuse
 from tiersidecar.app.config_services import LoggingSection, ReadSection, StatusSection
@@ -47,10 +48,14 @@ TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
 
 
 class Role(StrEnum):
-    """What a process does (DESIGN.md section 6): ``tier`` copies, trims, expires and follows; ``read`` serves HTTP."""
+    """What a process does (DESIGN.md section 6).
+
+    ``tier`` copies, trims, expires and follows; ``read`` serves HTTP; ``gateway`` serves Kafka's protocol.
+    """
 
     TIER = "tier"
     READ = "read"
+    GATEWAY = "gateway"
 
 
 class Mode(StrEnum):
@@ -257,6 +262,9 @@ class Config(Section):
 
     read: ReadSection = ReadSection()
     """The HTTP read service."""
+
+    gateway: GatewaySection = GatewaySection()
+    """The Kafka gateway."""
 
     status: StatusSection = StatusSection()
     """Metrics, health and the status page."""

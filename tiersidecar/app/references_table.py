@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_broker import BrokerSection
+from tiersidecar.app.config_gateway import GatewayListenerSection, GatewaySection
 from tiersidecar.app.config_keys import choices, is_optional, keys_in, quantity_of
 from tiersidecar.app.config_section import Section
 from tiersidecar.app.config_services import LoggingSection, ReadSection, StatusSection
@@ -28,6 +29,8 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Section store, each of encryption.key.pairs", KeyPair),
     ("List topics, each rule", TopicRule),
     ("Section read", ReadSection),
+    ("Section gateway", GatewaySection),
+    ("Section gateway, each of listeners", GatewayListenerSection),
     ("Section status", StatusSection),
     ("Section logging", LoggingSection),
 )

@@ -12,6 +12,7 @@ import structlog
 import uvloop
 
 from tiersidecar.app.config import Config, Role
+from tiersidecar.app.gateway_role import run_gateway
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
 from tiersidecar.app.reload import Reloader, reloading_on_hangup
@@ -25,7 +26,7 @@ log = structlog.get_logger(__name__)
 EXIT_OK, EXIT_FATAL, EXIT_CONFIG = 0, 1, 2
 
 RoleMain = Callable[[Any], Coroutine[Any, Any, None]]
-_ROLES: dict[Role, RoleMain] = {Role.TIER: run_tier, Role.READ: run_read}
+_ROLES: dict[Role, RoleMain] = {Role.TIER: run_tier, Role.READ: run_read, Role.GATEWAY: run_gateway}
 
 
 def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:

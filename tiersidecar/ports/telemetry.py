@@ -268,6 +268,42 @@ PINS_UNAVAILABLE = Metric(
     labels=("log_dir",),
 )
 READ_POOL_BUSY = Metric(name="tiersidecar_reader_pool_busy", kind="gauge", help="Remote reads running.")
+GATEWAY_CONNECTIONS = Metric(
+    name="tiersidecar_gateway_connections",
+    kind="gauge",
+    help="Client connections that are open.",
+    labels=("listener",),
+)
+GATEWAY_CONNECTIONS_REFUSED = Metric(
+    name="tiersidecar_gateway_connections_refused_total",
+    kind="counter",
+    help="Client connections that were not taken: too many, a failed TLS handshake, or no broker behind.",
+    labels=("listener", "reason"),
+)
+GATEWAY_CONNECTIONS_CLOSED = Metric(
+    name="tiersidecar_gateway_connections_closed_total",
+    kind="counter",
+    help="Client connections that have ended. The reason malformed is a client that does not speak Kafka's protocol.",
+    labels=("listener", "reason"),
+)
+GATEWAY_REQUESTS = Metric(
+    name="tiersidecar_gateway_requests_total",
+    kind="counter",
+    help="Requests that clients sent and that are answered (a Produce with acks=0 is not).",
+    labels=("listener",),
+)
+GATEWAY_REWRITTEN = Metric(
+    name="tiersidecar_gateway_responses_rewritten_total",
+    kind="counter",
+    help="Responses that went to clients with changes.",
+    labels=("listener",),
+)
+GATEWAY_BYTES = Metric(
+    name="tiersidecar_gateway_bytes_total",
+    kind="counter",
+    help="Bytes from clients (in) and to clients (out).",
+    labels=("listener", "direction"),
+)
 
 LEADER_GAUGES = (
     COPY_LAG_BYTES,

@@ -10,6 +10,7 @@ from tests.unit.app.config_files import LEAST, load
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_broker import BrokerSection
 from tiersidecar.app.config_document import KeyPath
+from tiersidecar.app.config_gateway import GatewayListenerSection, GatewaySection
 from tiersidecar.app.config_keys import keys_in
 from tiersidecar.app.config_report import warnings_of
 from tiersidecar.app.config_section import Section, undotted
@@ -25,6 +26,8 @@ SECTIONS: dict[KeyPath, tuple[type[Section], ...]] = {
     ("store",): (FilesystemStore, S3Store),
     ("store", "encryption.key.pairs"): (KeyPair,),
     ("read",): (ReadSection,),
+    ("gateway",): (GatewaySection,),
+    ("gateway", "listeners"): (GatewayListenerSection,),
     ("status",): (StatusSection,),
     ("logging",): (LoggingSection,),
 }

@@ -9,6 +9,7 @@ import pytest
 
 from tiersidecar.app.config import Config, load_config
 from tiersidecar.app.config_broker import BrokerSection
+from tiersidecar.app.config_gateway import GatewayListenerSection, GatewaySection
 from tiersidecar.app.config_keys import all_key_paths, keys_in
 from tiersidecar.app.config_report import warnings_of
 from tiersidecar.app.config_section import Section
@@ -29,6 +30,8 @@ SECTIONS = (
     KeyPair,
     TopicRule,
     ReadSection,
+    GatewaySection,
+    GatewayListenerSection,
     StatusSection,
     LoggingSection,
 )
@@ -37,6 +40,7 @@ SECRETS = {
     "TIERSIDECAR_SASL_PASSWORD": "x",
     "TIERSIDECAR_KEY_PASSWORD": "x",
     "TIERSIDECAR_READ_KEY_PASSWORD": "x",
+    "TIERSIDECAR_GATEWAY_KEY_PASSWORD": "x",
     "AWS_ACCESS_KEY_ID": "x",
     "AWS_SECRET_ACCESS_KEY": "x",
 }

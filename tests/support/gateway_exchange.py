@@ -1,0 +1,41 @@
+"""Exchanges for tests of rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
+
+T = TypeVar("T")
+
+
+class NobodyToAsk:
+    """An upstream for rewrites that ask nothing."""
+
+    async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
+        raise AssertionError(f"API {api_key} was asked")
+
+
+def exchange_of(api_key: int, api_version: int, *, request: bytes = b"") -> Exchange:
+    return Exchange(
+        api_key=api_key,
+        api_version=api_version,
+        correlation_id=1,
+        client_id="a client",
+        request=memoryview(request),
+        upstream=NobodyToAsk(),
+        connection=ConnectionState(),
+        listener="GATEWAY",
+    )
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that awaits nothing; without an event loop, whose making takes longer than most tests."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise AssertionError("it awaits something")

@@ -1,0 +1,44 @@
+"""The role ``gateway``: Kafka's protocol, in front of the local broker."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import structlog
+
+from tiersidecar.app.build_gateway import advertised_addresses, gateway_limits, gateway_rewrites, listener_settings
+from tiersidecar.app.config import Role
+from tiersidecar.app.parts import Parts
+from tiersidecar.services.gateway.limits import ResponseMemory
+from tiersidecar.services.gateway.listener import serve_gateway
+from tiersidecar.tasks.roster import keep_roster
+
+log = structlog.get_logger(__name__)
+
+
+async def run_gateway(parts: Parts) -> None:
+    """Serve until cancelled.
+
+    Raises:
+        ConfigError: a certificate cannot be used.
+        ListenError: an address cannot be listened on.
+    """
+    section = parts.config.gateway
+    memory = ResponseMemory(section.response_memory_bytes)
+    async with AsyncExitStack() as stack:
+        for listener in section.listeners:
+            serving = await stack.enter_async_context(
+                serve_gateway(
+                    listener_settings(parts.config, listener),
+                    rewrites=gateway_rewrites(parts, advertised_addresses(listener, parts.identity.broker_id)),
+                    limits=gateway_limits(section),
+                    memory=memory,
+                    telemetry=parts.telemetry,
+                )
+            )
+            log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)
+        if {Role.TIER, Role.READ} & parts.roles:
+            await asyncio.Event().wait()  # another role keeps the roster
+        parts.status.reasons.append(lambda: parts.board.watch_trouble)
+        await keep_roster(parts.roster, parts.look_interval_s)

@@ -1,0 +1,217 @@
+"""A listening socket, and the connections that came by it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import structlog
+
+from tiersidecar.domain.errors import ListenError
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.gateway.connection import GatewayConnection
+from tiersidecar.services.gateway.exchange import Rewrites
+from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.traffic import Traffic
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG = 512
+_SWEEP_S = 1.0
+_NO_DESCRIPTOR_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerSettings:
+    """Where to listen, and the one broker behind.
+
+    ``port`` 0 takes a free one.  ``tls`` is what clients meet, ``broker_tls`` what the broker does; None is none.
+    """
+
+    name: str
+    host: str
+    port: int
+    broker_host: str
+    broker_port: int
+    tls: ssl.SSLContext | None = None
+    broker_tls: ssl.SSLContext | None = None
+    max_connections: int = 10_000
+    max_connections_per_ip: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayListener:
+    """Where it listens; ``port`` is the real one when 0 was asked for."""
+
+    name: str
+    host: str
+    port: int
+
+
+@asynccontextmanager
+async def serve_gateway(
+    settings: ListenerSettings,
+    *,
+    rewrites: Rewrites,
+    limits: GatewayLimits,
+    memory: ResponseMemory,
+    telemetry: Telemetry,
+) -> AsyncIterator[GatewayListener]:
+    """Serve until left; entered means listening.  All connections are closed at the end.
+
+    Raises:
+        ListenError: the address cannot be listened on.
+    """
+    listening = await _listen(settings)
+    clients = _Clients(settings, rewrites, limits, memory, telemetry)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(clients.accept(listening, group)), group.create_task(clients.sweep())]
+            try:
+                yield GatewayListener(name=settings.name, host=settings.host, port=listening.getsockname()[1])
+            finally:
+                for task in tasks:
+                    task.cancel()
+                clients.close()
+    finally:
+        listening.close()
+
+
+async def _listen(settings: ListenerSettings) -> socket.socket:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.settimeout(0)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        raise ListenError(
+            service=f"gateway {settings.name}",
+            address=f"{settings.host}:{settings.port}",
+            reason=(error.strerror or str(error)).lower(),
+        ) from error
+    return listening
+
+
+@dataclass(slots=True)
+class _Clients:
+    settings: ListenerSettings
+    rewrites: Rewrites
+    limits: GatewayLimits
+    memory: ResponseMemory
+    telemetry: Telemetry
+    per_ip: Counter[str] = field(default_factory=Counter)
+    connections: dict[GatewayConnection, str] = field(default_factory=dict)
+    connecting: set[asyncio.Task[None]] = field(default_factory=set)
+    traffic: Traffic = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.traffic = Traffic(listener=self.settings.name)
+
+    async def accept(self, listening: socket.socket, group: asyncio.TaskGroup) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, address = await loop.sock_accept(listening)
+            except OSError as error:
+                # No descriptors left, say: those who wait in the backlog are taken when there are some.
+                log.warning("gateway.accept.failed", listener=self.settings.name, reason=str(error))
+                await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
+                continue
+            ip = address[0]
+            if self.per_ip.total() >= self.settings.max_connections:
+                self._refuse(client, "max_connections")
+            elif self.per_ip[ip] >= self.settings.max_connections_per_ip:
+                self._refuse(client, "max_connections_per_ip")
+            else:
+                self.per_ip[ip] += 1
+                connecting = group.create_task(self._connect(client, ip))
+                self.connecting.add(connecting)
+                connecting.add_done_callback(self.connecting.discard)
+
+    async def sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now_s = asyncio.get_running_loop().time()
+            for connection in tuple(self.connections):
+                connection.sweep(now_s)
+            self.traffic.connections = len(self.connections)
+            self.traffic.tell(self.telemetry)
+
+    def close(self) -> None:
+        for task in self.connecting:
+            task.cancel()
+        for connection in tuple(self.connections):
+            connection.close("shutdown")
+        self.traffic.tell(self.telemetry)
+
+    def _refuse(self, client: socket.socket, reason: str) -> None:
+        client.close()
+        self.traffic.refused[reason] += 1
+
+    async def _connect(self, client: socket.socket, ip: str) -> None:
+        connection = GatewayConnection(
+            traffic=self.traffic,
+            rewrites=self.rewrites,
+            limits=self.limits,
+            memory=self.memory,
+            monotonic_s=asyncio.get_running_loop().time,
+            when_closed=self._closed,
+        )
+        self.connections[connection] = ip
+        reason = "handshake"
+        try:
+            async with asyncio.timeout(self.limits.connect_timeout_s):
+                await self._take_client(connection, client)
+                reason = "broker_unreachable"
+                await self._reach_broker(connection)
+        except (OSError, TimeoutError) as error:
+            log.info("gateway.connection.refused", listener=self.settings.name, reason=reason, error=str(error))
+            self.traffic.refused[reason] += 1
+            connection.close(reason)
+            if connection.client.is_gone:
+                client.close()
+                self._closed(connection)
+            return
+        connection.connected()
+
+    async def _take_client(self, connection: GatewayConnection, client: socket.socket) -> None:
+        client.settimeout(0)
+        tls = self.settings.tls
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: connection.client,
+            client,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self.limits.connect_timeout_s,
+        )
+
+    async def _reach_broker(self, connection: GatewayConnection) -> None:
+        tls = self.settings.broker_tls
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection.broker,
+            self.settings.broker_host,
+            self.settings.broker_port,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self.limits.connect_timeout_s,
+        )
+
+    def _closed(self, connection: GatewayConnection) -> None:
+        ip = self.connections.pop(connection, None)
+        if ip is None:
+            return
+        self.per_ip[ip] -= 1
+        if not self.per_ip[ip]:
+            del self.per_ip[ip]

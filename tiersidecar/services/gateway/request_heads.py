@@ -1,0 +1,102 @@
+"""What the gateway looks at in a request: its first twelve bytes, and in few APIs a little more."""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+
+from kio.index import KioIndexError, load_request_schema
+
+from tiersidecar.formats.wire.cursor import Cursor
+from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.services.gateway.api_keys import ApiKey
+
+HEAD_BYTES = 12
+"""Size, API key, API version, correlation id."""
+LEAST_REQUEST_BYTES = 10
+"""Those without the size, and the length of the client's id."""
+MOST_LOOKED_AT_BYTES = 2 * 32_767 + 64
+"""Where the acks of a Produce request are at the latest: behind two strings."""
+
+_OLDEST_PRODUCE = 3
+"""Brokers of 4.x offer older ones, for the sake of librdkafka, and kio does not know them."""
+_HEAD = struct.Struct(">ihhi")
+
+
+def read_head(buffer: bytes | memoryview, position: int) -> tuple[int, int, int, int]:
+    """Size, API key, API version and correlation id of the frame at ``position``, which has 12 bytes at least."""
+    head: tuple[int, int, int, int] = _HEAD.unpack_from(buffer, position)
+    return head
+
+
+def client_id_and_body(frame: bytes | memoryview) -> tuple[str | None, int]:
+    """The client's id, and where the body begins in a whole frame (with its size).
+
+    Raises:
+        MalformedMessageError: the header is none, or of an API or version that kio does not know.
+    """
+    _, api_key, api_version, _ = _HEAD.unpack_from(frame)
+    cursor = Cursor(frame, flexible=False, position=HEAD_BYTES)
+    length = cursor.int16()
+    start = cursor.position
+    cursor.skip(max(length, 0))
+    client_id = None if length < 0 else bytes(frame[start : cursor.position]).decode("utf-8", "replace")
+    cursor.flexible = has_flexible_header(api_key, api_version)
+    cursor.skip_tagged_fields()
+    return client_id, cursor.position
+
+
+@cache
+def has_flexible_header(api_key: int, api_version: int) -> bool:
+    """Whether requests of this version, and their responses but for ApiVersions', have tagged fields in the header.
+
+    Raises:
+        MalformedMessageError: kio does not know it.
+    """
+    if api_key == ApiKey.PRODUCE and 0 <= api_version < _OLDEST_PRODUCE:
+        return False
+    try:
+        return load_request_schema(api_key, api_version).__flexible__
+    except KioIndexError as error:
+        raise MalformedMessageError(f"API {api_key} version {api_version} is not known") from error
+
+
+def write_request_header(api_key: int, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """Without the frame's size."""
+    encoded = (client_id or "").encode()
+    length = -1 if client_id is None else len(encoded)
+    tagged = b"\0" if has_flexible_header(api_key, api_version) else b""
+    return struct.pack(">hhih", api_key, api_version, correlation_id, length) + encoded + tagged
+
+
+def produce_acks(frame: bytes | memoryview, api_version: int) -> int | None:
+    """``acks`` of the Produce request that begins in ``frame``; None while too little of it is there.
+
+    Raises:
+        MalformedMessageError: it cannot come any more.
+    """
+    try:
+        cursor = Cursor(frame, flexible=False, position=HEAD_BYTES)
+        cursor.skip_string()  # client_id
+        cursor.flexible = api_version >= 9
+        cursor.skip_tagged_fields()
+        if api_version >= 3:
+            cursor.skip_string()  # transactional_id
+        return cursor.int16()
+    except MalformedMessageError:
+        if len(frame) >= MOST_LOOKED_AT_BYTES:
+            raise
+        return None
+
+
+def sasl_mechanism(frame: bytes | memoryview) -> str:
+    """``mechanism`` of a whole SaslHandshake request, which is in the old format in both of its versions.
+
+    Raises:
+        MalformedMessageError: it is none.
+    """
+    cursor = Cursor(frame, flexible=False, position=HEAD_BYTES)
+    cursor.skip_string()  # client_id
+    start = cursor.position + 2
+    cursor.skip_string()
+    return bytes(frame[start : cursor.position]).decode("ascii", "replace")
