@@ -18,7 +18,7 @@ from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_placement import move_replica, place
 from tests.support.keep_producing import KeepProducing
-from tests.support.produce import ProducedRecord, produce_mix
+from tests.support.produce import IDEMPOTENT_STYLES, ProducedRecord, produce_mix
 from tests.support.read_service import fetch_records, shape_of
 from tests.support.remote_events import object_keys_in, read_events
 from tests.support.sidecars import Sidecars
@@ -71,7 +71,14 @@ def created(sidecars: Sidecars, topic: str, nodes: list[int]) -> str:
 
 def produce(sidecars: Sidecars, topic: str, *, seed: int = 0, total_bytes: int = 500_000) -> list[ProducedRecord]:
     return asyncio.run(
-        produce_mix(sidecars.cluster.client_settings, topic, total_bytes=total_bytes, batch_bytes=16_384, seed=seed)
+        produce_mix(
+            sidecars.cluster.client_settings,
+            topic,
+            total_bytes=total_bytes,
+            batch_bytes=16_384,
+            styles=IDEMPOTENT_STYLES,
+            seed=seed,
+        )
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Literal
 
 import pytest
@@ -21,11 +22,21 @@ async def read_all(cluster: KafkaCluster, topic: str, partition: int, isolation:
         **cluster.client_settings, isolation_level=isolation, auto_offset_reset="earliest"
     ) as consumer:
         consumer.assign([at])
-        end = (await consumer.end_offsets([at]))[at]
+        end = await end_offset(consumer, at, cluster.admin.latest_offset(topic, partition))
         while await consumer.position(at) < end:
             for records in (await consumer.getmany(at, timeout_ms=200)).values():
                 found += records
     return found
+
+
+async def end_offset(consumer: AIOKafkaConsumer, at: TopicPartition, high_watermark: int) -> int:
+    """The consumer's end, once no transaction is open: a broker answers EndTxn before it has written the markers."""
+    async with asyncio.timeout(60):
+        while True:
+            end = int((await consumer.end_offsets([at]))[at])
+            if end >= high_watermark:
+                return end
+            await asyncio.sleep(0.05)
 
 
 def as_consumed(record: ProducedRecord) -> tuple[object, ...]:

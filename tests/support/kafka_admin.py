@@ -164,12 +164,16 @@ class KafkaAdmin:
         wait_until(lambda: self._has_leaders(topic, partitions), f"{topic} has leaders")
 
     def delete_topic(self, topic: str) -> None:
-        """Delete ``topic``; its directories go a little later (``log.segment.delete.delay.ms``)."""
+        """Delete ``topic``; returns when this broker knows it no more (a producer could still write to it before).
+
+        Its directories go a little later (``log.segment.delete.delay.ms``).
+        """
         state = DeleteTopicState(name=TopicName(topic), topic_id=None)
         with self.connected() as connection:
             answer = connection.call(DeleteTopicsRequest(topics=(state,), timeout=_TIMEOUT))
         deleted = cast(DeleteTopicsResponse, answer).responses[0]
         _check(f"DeleteTopics {topic}", deleted.error_code, deleted.error_message)
+        wait_until(lambda: not self._knows(topic), f"{topic} is gone")
 
     def earliest_offset(self, topic: str, partition: int) -> int:
         """The broker's log start offset."""
@@ -216,6 +220,13 @@ class KafkaAdmin:
             answer = connection.call(IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False))
         altered = cast(IncrementalAlterConfigsResponse, answer).responses[0]
         _check(f"IncrementalAlterConfigs {name}", altered.error_code, altered.error_message)
+
+    def _knows(self, topic: str) -> bool:
+        try:
+            self.describe_topic(topic)
+        except KafkaAdminError as error:
+            return error.error_code is not ErrorCode.unknown_topic_or_partition
+        return True
 
     def _has_leaders(self, topic: str, partitions: int) -> bool:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -54,6 +55,8 @@ ALL_STYLES = (
     Style(compression="zstd", outcome="committed"),
     Style(outcome="aborted"),
 )
+IDEMPOTENT_STYLES = tuple(style for style in ALL_STYLES if style.idempotent or style.outcome is not None)
+"""For partitions whose leader changes: what is sent again, because the answer to it was lost, is not written twice."""
 
 
 async def produce_mix(
@@ -72,7 +75,10 @@ async def produce_mix(
 
     ``batch_bytes`` bounds a batch before compression, and must stay below the topic's segment size.  ``on_progress``
     gets the bytes of values sent so far.  The same seed gives the same keys, values and headers.  The result is in
-    order of partition and offset.
+    order of partition and offset.  Records that were acknowledged stay: every style waits for all in-sync replicas.
+
+    Raises:
+        AssertionError: the brokers acknowledged an offset twice.
     """
     draw = random.Random(seed)
     produced: list[ProducedRecord] = []
@@ -89,14 +95,22 @@ async def produce_mix(
                     sent_bytes += sum(len(record.value or b"") for record in records)
             if on_progress is not None:
                 on_progress(sent_bytes)
+    _assert_distinct(produced)
     return sorted(produced, key=lambda record: (record.partition, record.offset))
+
+
+def _assert_distinct(produced: list[ProducedRecord]) -> None:
+    """A log that lost acknowledged records gives their offsets to others, and no read can agree with both."""
+    for (partition, offset), times in Counter((record.partition, record.offset) for record in produced).items():
+        assert times == 1, f"{produced[0].topic}-{partition}: offset {offset} was acknowledged {times} times"
 
 
 @asynccontextmanager
 async def _open_sender(
     client_settings: Mapping[str, Any], style: Style, batch_bytes: int
 ) -> AsyncIterator[AIOKafkaProducer]:
-    settings: dict[str, Any] = {"compression_type": style.compression, "max_batch_size": batch_bytes}
+    # Not acks=1, aiokafka's default: a leader that has not heard yet that it leads no more says yes, and truncates.
+    settings: dict[str, Any] = {"acks": "all", "compression_type": style.compression, "max_batch_size": batch_bytes}
     if style.outcome is not None:
         settings["transactional_id"] = f"produce-mix-{style.outcome}-{uuid.uuid4()}"
     elif style.idempotent:

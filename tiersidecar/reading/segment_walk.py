@@ -28,10 +28,11 @@ class SegmentWalk:
         self, topic_id_partition: TopicIdPartition, offset: int, stop_offset: int, allowance: Allowance
     ) -> AsyncGenerator[tuple[Located, BatchSlice], None]:
         """Batches from ``offset`` on, below ``stop_offset`` (exclusive), as far as ``allowance`` reaches, each slice with
-        the segment that holds it.
+        the segment that holds it.  ``stop_offset`` lies at the end of the remote tier at most.
 
         Raises:
-            OffsetOutOfRangeError: no segment holds ``offset``, and it is not the end of the remote tier.
+            OffsetOutOfRangeError: no segment holds ``offset``, and it is not the end of the remote tier; or a read without
+                a bound in bytes has come to a hole, which it must not skip unseen.
         """
         next_offset = Offset(offset)
         located = await self._first(topic_id_partition, offset)
@@ -55,6 +56,8 @@ class SegmentWalk:
                     next_offset = max(next_offset, located.stop_offset)
                     if not allowance.is_used_up:
                         located = await self._lookup.locate(topic_id_partition, next_offset)
+        if next_offset < stop_offset and allowance.left_bytes is None:
+            raise await self._lookup.out_of_range(topic_id_partition, next_offset)
 
     async def _first(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
         located = await self._lookup.locate(topic_id_partition, offset)

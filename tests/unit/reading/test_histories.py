@@ -125,6 +125,19 @@ async def test_a_gap_between_remote_segments_is_out_of_range() -> None:
         assert await streamed(path, builder, 70) == batches_between("plain-0", 70, 105)
 
 
+async def test_a_stream_ends_with_an_error_at_a_gap_and_a_bounded_read_before_it() -> None:
+    """What lies past the gap must not look like what follows; a reader of bounded answers is told by the next one."""
+    builder = RemoteBuilder()
+    await builder.add(source(0, 35))
+    await builder.add(source(70, 105))
+    async with open_run(builder.run) as path:
+        with pytest.raises(OffsetOutOfRangeError) as error:
+            await streamed(path, builder, 0)
+        assert error.value.offset == 35
+        fetched = await path.reader.read_batches(builder.partition, 0, max_bytes=1_000_000)
+        assert fetched.next_offset == 35
+
+
 FIRST_MS = 1_700_000_000_000
 
 
