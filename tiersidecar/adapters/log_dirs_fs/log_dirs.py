@@ -25,6 +25,12 @@ from tiersidecar.formats.kafka.checkpoints import (
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.log_dirs import LogDirIdentity, LogDirsView, SegmentArtefacts
 
+_MOVED_WITHIN_S = 5.0
+"""How long a partition may be in two log dirs: a broker that moves one renames the new directory, then the old."""
+
+_Name = tuple[str, int]
+"""Topic and partition."""
+
 
 class FilesystemLogDirs:
     """``log.dirs`` as the broker is configured with them.
@@ -32,7 +38,7 @@ class FilesystemLogDirs:
     ``segment_blocking`` are the threads that read segments, those of ``blocking`` unless given: reads may be made to wait
     behind the broker's, the scans must not.
     Each log dir is scanned in a thread of its own turn; one that does not answer within ``scan_timeout_s`` is a fault
-    until it does, and is not asked again before.
+    until it does, and is not asked again before.  A partition in two log dirs is a fault once that has lasted for 5 s.
     """
 
     def __init__(
@@ -46,11 +52,12 @@ class FilesystemLogDirs:
         scan_timeout_s: float = 30.0,
     ) -> None:
         self._log_dirs = tuple(str(Path(log_dir)) for log_dir in log_dirs)
-        self._blocking, self._scan_timeout_s = blocking, scan_timeout_s
+        self._blocking, self._clock, self._scan_timeout_s = blocking, clock, scan_timeout_s
         self._segment_blocking = segment_blocking or blocking
         self._queues = {log_dir: self._scan_queue(log_dir, clock) for log_dir in self._log_dirs}
         self._watch = DirectoryWatch(self._log_dirs, clock=clock, debounce_s=debounce_ms / 1000)
         self._last_partitions: Mapping[TopicIdPartition, LocalPartition] = {}
+        self._double_since_s: dict[_Name, float] = {}
 
     async def identities(self) -> tuple[LogDirIdentity, ...]:
         found: list[LogDirIdentity] = []
@@ -66,7 +73,7 @@ class FilesystemLogDirs:
 
     async def scan(self) -> LogDirsView:
         scans = await asyncio.gather(*(self._scan_in_time(log_dir) for log_dir in self._log_dirs))
-        partitions, faults = _join(scans)
+        partitions, faults = self._join(scans)
         self._last_partitions = partitions
         self._watch.want(directory for scan in scans for directory in scan.directories)
         return LogDirsView(partitions=partitions, faults=faults)
@@ -99,6 +106,34 @@ class FilesystemLogDirs:
                     found[tip] = offset
         return found
 
+    def _join(self, scans: Sequence[LogDirScan]) -> tuple[dict[TopicIdPartition, LocalPartition], dict[str, str]]:
+        """One view of all log dirs.
+
+        A partition found in two is where it was: a broker that moves one has both for a moment, and the scans are not of
+        the same.  When that lasts it is in neither: a broker refuses to start on that.
+        """
+        partitions: dict[TopicIdPartition, LocalPartition] = {}
+        faults = {directory: reason for scan in scans for directory, reason in scan.faults.items()}
+        by_name: dict[_Name, list[LocalPartition]] = {}
+        for scan in scans:
+            for partition in scan.partitions:
+                tip = partition.topic_id_partition
+                by_name.setdefault((tip.topic, tip.partition), []).append(partition)
+        now_s = self._clock.monotonic_s()
+        doubles = {name: found for name, found in by_name.items() if len(found) > 1}
+        self._double_since_s = {name: self._double_since_s.get(name, now_s) for name in doubles}
+        for name, found in by_name.items():
+            if name in doubles and now_s - self._double_since_s[name] >= _MOVED_WITHIN_S:
+                everywhere = " and ".join(partition.directory for partition in found)
+                faults.update({partition.directory: f"the same partition is in {everywhere}" for partition in found})
+                continue
+            partitions |= {one.topic_id_partition: one for one in found if name not in doubles or self._was_there(one)}
+        return partitions, faults
+
+    def _was_there(self, partition: LocalPartition) -> bool:
+        before = self._last_partitions.get(partition.topic_id_partition)
+        return before is not None and before.directory == partition.directory
+
     def _scan_queue(self, log_dir: str, clock: Clock) -> ScanQueue:
         scanner = LogDirScanner(log_dir, now_ms=clock.now_ms)
         return ScanQueue(lambda: self._blocking.run(scanner.scan))
@@ -109,24 +144,6 @@ class FilesystemLogDirs:
         if done:
             return scanning.result()
         return LogDirScan(faults={log_dir: f"it has not answered for {self._scan_timeout_s:g} s: its disk hangs"})
-
-
-def _join(scans: Sequence[LogDirScan]) -> tuple[dict[TopicIdPartition, LocalPartition], dict[str, str]]:
-    """One view of all log dirs.  A partition found in two is in neither: a broker refuses to start on that."""
-    partitions: dict[TopicIdPartition, LocalPartition] = {}
-    faults = {directory: reason for scan in scans for directory, reason in scan.faults.items()}
-    by_name: dict[tuple[str, int], list[LocalPartition]] = {}
-    for scan in scans:
-        for partition in scan.partitions:
-            tip = partition.topic_id_partition
-            by_name.setdefault((tip.topic, tip.partition), []).append(partition)
-    for found in by_name.values():
-        if len(found) == 1:
-            partitions[found[0].topic_id_partition] = found[0]
-            continue
-        everywhere = " and ".join(partition.directory for partition in found)
-        faults.update({partition.directory: f"the same partition is in {everywhere}" for partition in found})
-    return partitions, faults
 
 
 def _read_identity(log_dir: str) -> LogDirIdentity:

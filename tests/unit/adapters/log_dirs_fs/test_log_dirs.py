@@ -217,8 +217,11 @@ class TestFaults:
         other = ScratchLogDir(tmp_path / "d2")
         there = other.add_partition("orders-0", 0, topic_id=Uuid(bytes(range(2, 18))))
         other.add_partition("orders-1", 0)
-        both = [str(scratch.path), str(other.path)]
-        view = await FilesystemLogDirs(both, blocking=blocking, clock=ManualClock(LATER_MS)).scan()
+        both, clock = [str(scratch.path), str(other.path)], ManualClock(LATER_MS)
+        log_dirs = FilesystemLogDirs(both, blocking=blocking, clock=clock)
+        assert names(await log_dirs.scan()) == ["orders-1"]
+        await clock.advance(5)
+        view = await log_dirs.scan()
         assert names(view) == ["orders-1"]
         assert view.faults.keys() == {str(here), str(there)}
         assert all(str(here) in reason and str(there) in reason for reason in view.faults.values())
@@ -234,6 +237,27 @@ class TestFaults:
         view = await FilesystemLogDirs(both, blocking=blocking, clock=ManualClock(LATER_MS)).scan()
         assert view.faults == {}
         assert view.partitions[tip("orders")].log_dir == str(scratch.path)
+
+    async def test_a_partition_that_takes_its_new_place_is_in_two_for_a_moment(
+        self, tmp_path: Path, scratch: ScratchLogDir, blocking: Blocking
+    ) -> None:
+        """Kafka renames the -future directory first, then the old one to -delete (``replaceCurrentWithFutureLog``)."""
+        here = scratch.add_partition("orders-0", 0)
+        other = ScratchLogDir(tmp_path / "d2")
+        future = other.add_partition("orders-0.0123456789abcdef0123456789abcdef-future", 0)
+        both, clock = [str(scratch.path), str(other.path)], ManualClock(LATER_MS)
+        log_dirs = FilesystemLogDirs(both, blocking=blocking, clock=clock)
+        await log_dirs.scan()
+        future.rename(other.path / "orders-0")
+        for _ in range(2):
+            view = await log_dirs.scan()
+            assert (view.faults, view.partitions[tip("orders")].log_dir) == ({}, str(scratch.path))
+            await clock.advance(2)
+        here.rename(scratch.path / "orders-0.0123456789abcdef0123456789abcdef-delete")
+        view = await log_dirs.scan()
+        assert (view.faults, view.partitions[tip("orders")].log_dir) == ({}, str(other.path))
+        await clock.advance(60)
+        assert (await log_dirs.scan()).faults == {}
 
     async def test_a_log_dir_that_hangs_is_a_fault_until_it_answers(
         self, tmp_path: Path, scratch: ScratchLogDir, blocking: Blocking
