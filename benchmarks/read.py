@@ -46,6 +46,7 @@ from benchmarks.support.report import Goal, Report  # noqa: E402
 from benchmarks.support.s3_clients import make_bucket  # noqa: E402
 from tests.support.memory_metadata_log import MemoryMetadataLog  # noqa: E402
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server  # noqa: E402
+from tiersidecar.adapters.allocator import reuse_freed_memory  # noqa: E402
 from tiersidecar.adapters.stores.s3_settings import S3Settings  # noqa: E402
 from tiersidecar.domain.ids import TopicIdPartition  # noqa: E402
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata  # noqa: E402
@@ -311,6 +312,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="less data, fewer runs: under 45 seconds")
     scale = QUICK if parser.parse_args().quick else FULL
+    reuse_freed_memory()  # as the daemon does; it holds for the bare clients too
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     report = Report()
     report.begin(

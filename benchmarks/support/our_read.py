@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
@@ -38,6 +39,7 @@ async def open_reads(
     bounded = BoundedStore(MeteredStore(store, NoTelemetry()), limits=StoreLimits(), clock=clock)
     async with AsyncExitStack() as stack:
         blocking = await stack.enter_async_context(ThreadBlocking(max_threads=THREADS))
+        await _start_threads(blocking)
         manifests = ManifestCache(store=bounded, blocking=blocking)
         stack.push_async_callback(manifests.aclose)
         blobs = IndexBlobReader(store=bounded, blocking=blocking, manifests=manifests)
@@ -56,6 +58,12 @@ async def open_reads(
             )
         )
         yield path, blocking
+
+
+async def _start_threads(blocking: ThreadBlocking) -> None:
+    """All of them: the daemon does so once in its life, so it is no part of a read."""
+    meeting = threading.Barrier(THREADS)
+    await asyncio.gather(*(blocking.run(meeting.wait) for _ in range(THREADS)))
 
 
 async def read_all(path: ReadPath, partitions: Collection[TopicIdPartition]) -> int:

@@ -23,6 +23,7 @@ import uvloop
 from benchmarks.support.our_copy import filesystem_store
 from benchmarks.support.our_read import open_service
 from tests.support.memory_metadata_log import MemoryMetadataLog
+from tiersidecar.adapters.allocator import reuse_freed_memory
 from tiersidecar.domain.segments import MetadataEvent, RemotePartitionDeleteMetadata
 from tiersidecar.reading.read_path import ReadSettings
 from tiersidecar.services.reader.server import ReaderServiceSettings
@@ -87,6 +88,7 @@ async def _serve(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    reuse_freed_memory()  # as the daemon does at its start
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     allow_open_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -256,6 +256,21 @@ async def test_without_an_authorizer_whoever_gets_in_may_read(secured: Secured) 
                     await authorizer.may_read(Credentials(), secured.topic)
 
 
+async def test_a_callers_bearer_token_is_the_brokers_to_judge(secured: Secured) -> None:
+    for protocol, listener in SASL_LISTENERS.items():
+        callers = CallerListener(
+            bootstrap_servers=secured.cluster.bootstrap_servers_of(listener),
+            security_protocol=protocol,
+            sasl_mechanism=SaslMechanism.OAUTHBEARER,
+            ssl_ca_file=str(secured.authority.authority_path),
+        )
+        async with open_authorizer(callers, limits=LIMITS) as authorizer:
+            assert await authorizer.may_read(Credentials(token=unsecured_token("carol")), secured.topic)
+            for refused in (unsecured_token("carol", lifetime_s=-60), "no-token-of-theirs"):
+                with pytest.raises(CallerNotAuthenticatedError):
+                    await authorizer.may_read(Credentials(token=refused), secured.topic)
+
+
 async def test_anonymous_callers_are_never_lent_our_certificate(secured: Secured) -> None:
     for listener, protocol in (("INTERNAL", SecurityProtocol.PLAINTEXT), ("TLS", SecurityProtocol.SSL)):
         callers = CallerListener(

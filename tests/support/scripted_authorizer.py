@@ -8,17 +8,20 @@ from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
 
 
 class ScriptedAuthorizer:
-    """``ports.broker.AuthorizeRead``: ``anonymous`` topics for everybody, ``users`` by name: password and their topics."""
+    """``ports.broker.AuthorizeRead``: ``anonymous`` topics for everybody, ``users`` by name: password and their
+    topics; ``tokens`` by token: its topics."""
 
     def __init__(
         self,
         *,
         anonymous: Collection[str] | None = (),
         users: Mapping[str, tuple[str, Collection[str]]] | None = None,
+        tokens: Mapping[str, Collection[str]] | None = None,
         fault: Exception | None = None,
     ) -> None:
         self._anonymous = anonymous
         self._users = users or {}
+        self._tokens = tokens or {}
         self.fault = fault
         self.asked: list[tuple[Credentials, str]] = []
 
@@ -26,6 +29,10 @@ class ScriptedAuthorizer:
         self.asked.append((credentials, topic))
         if self.fault is not None:
             raise self.fault
+        if credentials.token is not None:
+            if credentials.token not in self._tokens:
+                raise CallerNotAuthenticatedError
+            return topic in self._tokens[credentials.token]
         if credentials.username is None:
             if self._anonymous is None:
                 raise CallerNotAuthenticatedError

@@ -12,7 +12,7 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.chunk_files_cache import open_chunk_files_cache
 from tiersidecar.reading.chunk_manager import ChunkLayer
-from tiersidecar.reading.disk_cache import DiskCacheSettings
+from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings
 from tiersidecar.reading.index_cache import IndexFilesSource
 from tiersidecar.reading.index_files_cache import open_index_files_cache
 
@@ -24,16 +24,16 @@ _WITHOUT_TTL = -1
 
 @asynccontextmanager
 async def open_index_cache(
-    config: Config, store: IndexFilesSource, *, blocking: Blocking, clock: Clock
+    config: Config, store: IndexFilesSource, *, bound: CacheBound, blocking: Blocking, clock: Clock
 ) -> AsyncIterator[IndexFilesSource]:
-    """Index files in front of those in the ``store``.
+    """Index files in front of those in the ``store``, at most ``bound`` of them.
 
     Raises:
         ConfigError: the directory cannot be used.
     """
     settings = DiskCacheSettings(
         directory=str(Path(config.state_dir) / INDEX_CACHE_DIRECTORY),
-        max_bytes=config.remote_log_index_file_cache_total_size_bytes,
+        bound=bound,
         ttl_ms=config.remote_log_index_file_cache_ttl_ms,
     )
     async with AsyncExitStack() as stack:
@@ -56,14 +56,14 @@ async def open_chunk_cache(
     """
     settings = DiskCacheSettings(
         directory=str(Path(config.state_dir) / CHUNK_CACHE_DIRECTORY),
-        max_bytes=config.read.chunk_cache_disk_bytes,
+        bound=CacheBound(config.read.chunk_cache_disk_bytes),
         ttl_ms=_WITHOUT_TTL,
     )
     async with AsyncExitStack() as stack:
         with _needing(settings.directory):
             opening = open_chunk_files_cache(settings, blocking=blocking, clock=clock, telemetry=telemetry)
             layer = await stack.enter_async_context(opening)
-        yield [layer] if settings.max_bytes else []
+        yield [layer] if config.read.chunk_cache_disk_bytes else []
 
 
 @contextmanager

@@ -17,6 +17,9 @@ from tiersidecar.adapters.kafka.security import (
 )
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_broker import BrokerSection
+from tiersidecar.app.config_services import ReadSection
+from tiersidecar.ports.broker import Credentials
+from tiersidecar.services.reader.presented import KnownCaller, KnownCallers
 
 
 def bootstrap_servers(section: BrokerSection) -> str:
@@ -44,8 +47,8 @@ def caller_listener(config: Config) -> CallerListener:
     """Where callers' own credentials are tried: the authorization listener, with none of our secrets."""
     read, broker = config.read, config.broker
     protocol = SecurityProtocol(read.authorization_security_protocol or broker.security_protocol)
-    mechanism = read.authorization_sasl_mechanism or broker.sasl_mechanism
-    if mechanism is None or mechanism == "OAUTHBEARER":
+    mechanism = read.authorization_sasl_mechanism or broker.sasl_mechanism or "PLAIN"
+    if read.authorization_sasl_mechanism is None and mechanism == "OAUTHBEARER":
         mechanism = "PLAIN"  # a token of ours says nothing of what callers have
     servers = read.authorization_bootstrap_servers or broker.bootstrap_servers
     return CallerListener(
@@ -54,6 +57,18 @@ def caller_listener(config: Config) -> CallerListener:
         sasl_mechanism=SaslMechanism(mechanism) if protocol.has_sasl else None,
         ssl_ca_file=broker.ssl_ca_location if protocol.has_tls else None,
         ssl_check_hostname=broker.ssl_endpoint_identification_algorithm == "https",
+    )
+
+
+def known_callers(read: ReadSection) -> KnownCallers:
+    """Whom ``read.callers`` gives a user of the broker's."""
+    return KnownCallers(
+        KnownCaller(
+            token=_revealed(one.bearer_token),
+            subject=one.certificate_subject,
+            credentials=Credentials(username=one.sasl_username, password=_revealed(one.sasl_password)),
+        )
+        for one in read.callers
     )
 
 

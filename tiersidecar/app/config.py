@@ -220,7 +220,7 @@ class Config(Section):
     """Longest search for an offset by time in remote segments."""
 
     remote_log_index_file_cache_total_size_bytes: Size = 1_073_741_824
-    """Bytes of remote indexes kept on disk in state.dir."""
+    """Bytes of remote indexes kept on disk in state.dir. Changed by a reload (SIGHUP)."""
 
     remote_log_index_file_cache_ttl_ms: RetentionMs = 900_000
     """An index unused for so long leaves the cache; -1 is never."""

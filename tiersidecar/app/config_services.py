@@ -2,14 +2,66 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from cryptography import x509
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic_core import PydanticCustomError
 
 from tiersidecar.app.config_broker import SaslMechanism, SecurityProtocol
 from tiersidecar.app.config_document import KeyPath
 from tiersidecar.app.config_section import Section, refuse
-from tiersidecar.app.config_values import Address, Addresses, FilePath, PositiveDurationMs, Secret, Size
+from tiersidecar.app.config_values import Address, Addresses, FilePath, PositiveDurationMs, Secret, Size, shown
+
+_LEAST_TOKEN = 32
+
+
+def _distinguished_name(text: str) -> str:
+    try:
+        x509.Name.from_rfc4514_string(text)
+    except ValueError:
+        details = {"got": shown(text)}
+        raise PydanticCustomError(
+            "subject", "{got} is not a distinguished name such as CN=reports,O=Example", details
+        ) from None
+    return text
+
+
+def _bearer_token(secret: SecretStr) -> SecretStr:
+    if not re.fullmatch(rf"[A-Za-z0-9._~+/=-]{{{_LEAST_TOKEN},}}", secret.get_secret_value(), re.ASCII):
+        reason = "a bearer token has {least} or more characters, letters, digits and . _ ~ + / = - alone"
+        raise PydanticCustomError("token", reason, {"least": _LEAST_TOKEN})
+    return secret
+
+
+class ReadCaller(Section):
+    """One entry of `read.callers`: somebody who proves who he is to the read service, and the user he is at the broker.
+    Whether that user may read a topic is the broker's to say."""
+
+    bearer_token: Annotated[
+        Annotated[Secret, AfterValidator(_bearer_token)] | None, Field(examples=["{file: /run/secrets/reports-token}"])
+    ] = None
+    """Token that he sends as `Authorization: Bearer`, 32 characters or more (`openssl rand -hex 32`); either this or
+    `certificate.subject`."""
+
+    certificate_subject: Annotated[
+        Annotated[str, AfterValidator(_distinguished_name)] | None, Field(examples=["CN=reports,O=Example"])
+    ] = None
+    """Subject of his client certificate (RFC 4514, as `openssl x509 -noout -subject -nameopt RFC2253` prints it); needs
+    `read.ssl.client.ca.location`."""
+
+    sasl_username: Annotated[str, Field(min_length=1, examples=["reports"])]
+    """Kafka user by whose name the broker is asked."""
+
+    sasl_password: Annotated[Secret, Field(examples=["{file: /run/secrets/reports-password}"])]
+    """Password of that user."""
+
+    @model_validator(mode="after")
+    def _one_proof(self) -> Self:
+        if (self.bearer_token is None) == (self.certificate_subject is None):
+            refuse([((), "needs either bearer.token or certificate.subject")])
+        return self
 
 
 class ReadSection(Section):
@@ -30,6 +82,16 @@ class ReadSection(Section):
     ssl_key_password: Annotated[Secret | None, Field(examples=["{env: TIERSIDECAR_READ_KEY_PASSWORD}"])] = None
     """Password of the private key."""
 
+    ssl_client_ca_location: Annotated[FilePath | None, Field(examples=["/etc/tiersidecar/clients-ca.pem"])] = None
+    """PEM file of the authorities whose client certificates are taken; no other caller gets a connection then, unless
+    `ssl.client.auth` is `requested`. A certificate opens the door and no topic: see `callers`."""
+
+    ssl_client_auth: Literal["required", "requested"] = "required"
+    """With `ssl.client.ca.location`: whether a caller without a certificate may connect all the same (`requested`)."""
+
+    callers: Annotated[tuple[ReadCaller, ...], Field(examples=["[]"])] = ()
+    """Callers who have a bearer token or a client certificate, and the Kafka users that they are."""
+
     authorization_bootstrap_servers: Annotated[Addresses | None, Field(min_length=1, examples=["127.0.0.1:9093"])] = (
         None
     )
@@ -40,10 +102,15 @@ class ReadSection(Section):
     """Protocol of that listener; default: broker.security.protocol."""
 
     authorization_sasl_mechanism: Annotated[SaslMechanism | None, Field(examples=["SCRAM-SHA-512"])] = None
-    """Mechanism for callers' credentials: PLAIN or SCRAM; default: broker.sasl.mechanism."""
+    """Mechanism for callers' credentials: PLAIN and SCRAM take `Authorization: Basic`, OAUTHBEARER takes `Authorization:
+    Bearer` and passes the token on as it is; default: broker.sasl.mechanism, and PLAIN where that is OAUTHBEARER."""
 
     max_requests: Annotated[int, Field(ge=1, le=100_000)] = 64
     """Requests that are served at once; more are turned away with 429. Each may hold a chunk until its client has taken it."""
+
+    store_requests_per_minute: Annotated[Annotated[int, Field(ge=1)] | None, Field(examples=[6000])] = None
+    """Requests for chunks and indexes that reads may make of the store in a minute; over it new reads are turned away with 429,
+    and streams wait. Default: none. Changed by a reload (SIGHUP)."""
 
     write_timeout_ms: PositiveDurationMs = 60_000
     """A client that takes nothing for so long is cut off."""
@@ -71,8 +138,26 @@ class ReadSection(Section):
                 faults.append((("authentication",), f"must be required {because}"))
         if self.ssl_key_location is not None and not self.uses_tls:
             faults.append((("ssl.certificate.location",), "is required with ssl.key.location"))
-        if self.authorization_sasl_mechanism == "OAUTHBEARER":
-            faults.append((("authorization.sasl.mechanism",), "OAUTHBEARER has no user and password to pass on"))
+        refuse(faults)
+        return self
+
+    @model_validator(mode="after")
+    def _callers_can_be_known(self) -> Self:
+        faults: list[tuple[KeyPath, str]] = []
+        if self.ssl_client_ca_location is not None and not self.uses_tls:
+            faults.append((("ssl.certificate.location",), "is required with ssl.client.ca.location"))
+        if self.callers and self.authorization_sasl_mechanism == "OAUTHBEARER":
+            faults.append(
+                (("callers",), "have passwords, which authorization.sasl.mechanism OAUTHBEARER does not take")
+            )
+        proofs: set[object] = set()
+        for number, caller in enumerate(self.callers):
+            if caller.certificate_subject is not None and self.ssl_client_ca_location is None:
+                faults.append((("callers", number, "certificate.subject"), "needs read.ssl.client.ca.location"))
+            proof = caller.bearer_token or caller.certificate_subject
+            if proof in proofs:
+                faults.append((("callers", number), "has the token or the subject of an earlier one"))
+            proofs.add(proof)
         refuse(faults)
         return self
 

@@ -1,4 +1,4 @@
-"""The fetch quota on the process's clock."""
+"""The quotas of reads, of bytes and of requests to the store, on the process's clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tiersidecar.ports.clock import Clock
 
 
 class ConfiguredFetchQuota:
-    """``remote.log.manager.fetch.max.bytes.per.second``, as the read path wants it."""
+    """``remote.log.manager.fetch.max.bytes.per.second``, or ``read.store.requests.per.minute``, as the read path wants it."""
 
     def __init__(self, quota: RateQuota, clock: Clock) -> None:
         self._quota, self._clock = quota, clock
@@ -16,6 +16,6 @@ class ConfiguredFetchQuota:
         """0 when a read may start, else the seconds until one may."""
         return self._quota.throttle_s(self._clock.monotonic_s())
 
-    def record(self, size_bytes: int) -> None:
-        """Charge bytes that a read has returned."""
-        self._quota.record(size_bytes, self._clock.monotonic_s())
+    def record(self, amount: int) -> None:
+        """Charge what a read has returned, or asked of the store."""
+        self._quota.record(amount, self._clock.monotonic_s())

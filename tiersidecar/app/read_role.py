@@ -12,7 +12,7 @@ import structlog
 from tiersidecar.adapters.kafka.authorizer import open_authorizer
 from tiersidecar.adapters.kafka.local_reads import BrokerLocalReads
 from tiersidecar.app.build_read_caches import open_chunk_cache, open_index_cache
-from tiersidecar.app.build_security import caller_listener
+from tiersidecar.app.build_security import caller_listener, known_callers
 from tiersidecar.app.config import Role
 from tiersidecar.app.config_services import ReadSection
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
@@ -21,6 +21,7 @@ from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.read_path import ReadSettings, open_read_path
+from tiersidecar.reading.request_budget import CountedFetches
 from tiersidecar.reading.segment_lookup import StateLogStarts
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 from tiersidecar.tasks.board import Board
@@ -37,19 +38,21 @@ async def run_read(parts: Parts) -> None:
         ListenError: the address cannot be listened on.
     """
     config = parts.config
+    requests = ConfiguredFetchQuota(parts.tuning.store_requests, parts.clock)
+    store = CountedFetches(parts.store, requests)
     async with AsyncExitStack() as stack:
         blobs = IndexBlobReader(
-            store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
+            store=store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
         )
         index_files = await stack.enter_async_context(
-            open_index_cache(config, blobs, blocking=parts.blocking, clock=parts.clock)
+            open_index_cache(config, blobs, bound=parts.tuning.index_cache, blocking=parts.blocking, clock=parts.clock)
         )
         chunk_layers = await stack.enter_async_context(
             open_chunk_cache(config, blocking=parts.blocking, clock=parts.clock, telemetry=parts.telemetry)
         )
         path = await stack.enter_async_context(
             open_read_path(
-                store=parts.store,
+                store=store,
                 metadata=parts.metadata,
                 manifests=parts.manifests,
                 lineages=parts.lineages,
@@ -57,6 +60,7 @@ async def run_read(parts: Parts) -> None:
                 blocking=parts.blocking,
                 clock=parts.clock,
                 quota=ConfiguredFetchQuota(parts.tuning.fetch_quota, parts.clock),
+                requests=requests,
                 telemetry=parts.telemetry,
                 settings=ReadSettings(
                     reader_threads=config.remote_log_reader_threads,
@@ -76,12 +80,14 @@ async def run_read(parts: Parts) -> None:
                 catalogue=_AssignedPartitions(parts.board),
                 authorize=authorizer,
                 local=BrokerLocalReads(authorizer),
+                telemetry=parts.telemetry,
                 blocking=parts.blocking,
                 settings=ReaderServiceSettings(
                     host=config.read.listen.host,
                     port=config.read.listen.port,
                     ssl_context=_server_tls(config.read),
                     requires_credentials=config.read.authentication == "required",
+                    known_callers=known_callers(config.read),
                     max_requests=config.read.max_requests,
                     write_timeout_s=config.read.write_timeout_ms / 1000,
                 ),
@@ -114,4 +120,11 @@ def _server_tls(section: ReadSection) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         fault = f"read.ssl.certificate.location: {section.ssl_certificate_location} cannot be used: {error}"
         raise ConfigError(source="read", faults=(fault,)) from error
+    if section.ssl_client_ca_location is not None:
+        context.verify_mode = ssl.CERT_REQUIRED if section.ssl_client_auth == "required" else ssl.CERT_OPTIONAL
+        try:
+            context.load_verify_locations(section.ssl_client_ca_location)
+        except (OSError, ssl.SSLError) as error:
+            fault = f"read.ssl.client.ca.location: {section.ssl_client_ca_location} cannot be used: {error}"
+            raise ConfigError(source="read", faults=(fault,)) from error
     return context

@@ -12,9 +12,9 @@ from pydantic.fields import FieldInfo
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_broker import BrokerSection
 from tiersidecar.app.config_gateway import GatewayListenerSection, GatewaySection
-from tiersidecar.app.config_keys import choices, is_optional, keys_in, quantity_of
+from tiersidecar.app.config_keys import choices, is_optional, keys_in, quantity_of, sections_in
 from tiersidecar.app.config_section import Section
-from tiersidecar.app.config_services import LoggingSection, ReadSection, StatusSection
+from tiersidecar.app.config_services import LoggingSection, ReadCaller, ReadSection, StatusSection
 from tiersidecar.app.config_store import FilesystemStore, KeyPair, S3Store
 from tiersidecar.app.config_topics import TopicRule
 from tiersidecar.app.config_values import SECRET_FORMS, Address
@@ -29,6 +29,7 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Section store, each of encryption.key.pairs", KeyPair),
     ("List topics, each rule", TopicRule),
     ("Section read", ReadSection),
+    ("Section read, each of callers", ReadCaller),
     ("Section gateway", GatewaySection),
     ("Section gateway, each of listeners", GatewayListenerSection),
     ("Section status", StatusSection),
@@ -108,7 +109,7 @@ def _kind(field: FieldInfo) -> str:
             Address: "host:port",
         }.get(plain, "section")
     if get_origin(plain) is tuple:
-        return "list of sections" if field.alias == "topics" else "list"
+        return "list of sections" if sections_in(plain) else "list"
     return "section"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from tiersidecar.adapters.allocator import reuse_freed_memory
 from tiersidecar.app.config import Config, Role
 from tiersidecar.app.gateway_role import run_gateway
 from tiersidecar.app.process_status import ProcessStatus
@@ -34,6 +35,7 @@ def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config
 
     ``load`` reads the configuration anew, for SIGHUP.
     """
+    reuse_freed_memory()  # before the first thread
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_supervise(config, roles, load))
 

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.config import Config
-from tiersidecar.decide.quota import RateQuota
+from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S, RateQuota
 from tiersidecar.ports.clock import Clock
+from tiersidecar.reading.disk_cache import CacheBound
 from tiersidecar.tasks.copy_slots import CopySlots
 
 RELOADABLE = frozenset(
     {
         "copy.backfill.max.bytes.per.second",
+        "remote.log.index.file.cache.total.size.bytes",
         "remote.log.manager.copier.thread.pool.size",
         "remote.log.manager.copy.max.bytes.per.second",
         "remote.log.manager.fetch.max.bytes.per.second",
+        "read.store.requests.per.minute",
         "store.upload.rate.limit.bytes.per.second",
     }
 )
@@ -31,6 +34,8 @@ class Tuning:
     copy_quota: RateQuota
     backfill_quota: RateQuota
     fetch_quota: RateQuota
+    store_requests: RateQuota
+    index_cache: CacheBound
 
     def apply(self, config: Config) -> None:
         """Put what ``config`` says into force."""
@@ -39,6 +44,8 @@ class Tuning:
         self.copy_quota.bytes_per_s = config.remote_log_manager_copy_max_bytes_per_second
         self.backfill_quota.bytes_per_s = config.copy_backfill_max_bytes_per_second
         self.fetch_quota.bytes_per_s = config.remote_log_manager_fetch_max_bytes_per_second
+        self.store_requests.bytes_per_s = _per_s(config.read.store_requests_per_minute)
+        self.index_cache.max_bytes = config.remote_log_index_file_cache_total_size_bytes
 
 
 def initial_tuning(config: Config, clock: Clock) -> Tuning:
@@ -61,4 +68,12 @@ def initial_tuning(config: Config, clock: Clock) -> Tuning:
             window_num=config.remote_log_manager_fetch_quota_window_num,
             window_size_s=config.remote_log_manager_fetch_quota_window_size_seconds,
         ),
+        store_requests=RateQuota(
+            bytes_per_s=_per_s(config.read.store_requests_per_minute), window_num=1, window_size_s=60
+        ),
+        index_cache=CacheBound(config.remote_log_index_file_cache_total_size_bytes),
     )
+
+
+def _per_s(per_minute: int | None) -> float:
+    return UNLIMITED_BYTES_PER_S if per_minute is None else per_minute / 60

@@ -7,7 +7,7 @@ Each raises :class:`~tiersidecar.domain.errors.BrokerUnreachableError` when it d
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Protocol
 
@@ -187,10 +187,11 @@ class Broker(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What a caller of the read service presents; all None is ANONYMOUS."""
+    """What a caller of the read service presents: username and password, or a bearer token; all None is ANONYMOUS."""
 
     username: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
 
 
 class AuthorizeRead(Protocol):

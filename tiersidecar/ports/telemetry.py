@@ -211,11 +211,28 @@ READ_STORE_BYTES = Metric(
     kind="counter",
     help="Bytes of chunks and indexes fetched from the store.",
 )
+READ_STORE_REQUESTS = Metric(
+    name="tiersidecar_read_store_requests_total",
+    kind="counter",
+    help="Requests that reads have made of the store.",
+    labels=("kind",),
+)
+READS_SHED = Metric(
+    name="tiersidecar_reads_shed_total",
+    kind="counter",
+    help="Reads turned away. Reasons: pool, fetch_quota, store_requests.",
+    labels=("reason",),
+)
 READ_CACHE_BYTES = Metric(
     name="tiersidecar_read_cache_bytes_total",
     kind="counter",
     help="Bytes of chunks served from a cache.",
     labels=("tier",),
+)
+READ_RETURNED_BYTES = Metric(
+    name="tiersidecar_read_returned_bytes_total",
+    kind="counter",
+    help="Bytes of batches, records and segment files that clients of the read service took, from both tiers.",
 )
 STORE_OPERATIONS = Metric(
     name="tiersidecar_store_operations_total",

@@ -9,19 +9,20 @@ from typing import Protocol, TypeVar
 
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import READ_POOL_BUSY, NoTelemetry, Telemetry
+from tiersidecar.ports.telemetry import READ_POOL_BUSY, READS_SHED, NoTelemetry, Telemetry
 
 T = TypeVar("T")
 
 
 class FetchQuota(Protocol):
-    """``remote.log.manager.fetch.max.bytes.per.second``: reads over it are shed, never queued."""
+    """Bytes per second (``remote.log.manager.fetch.max.bytes.per.second``), or requests per minute: reads over it are shed,
+    never queued."""
 
     def throttle_s(self) -> float:
         """0 when a read may start, else the seconds until one may."""
 
-    def record(self, size_bytes: int) -> None:
-        """Charge bytes that a read has returned."""
+    def record(self, amount: int) -> None:
+        """Charge bytes that a read has returned, or requests that it has made."""
 
 
 class UnlimitedQuota:
@@ -30,14 +31,15 @@ class UnlimitedQuota:
     def throttle_s(self) -> float:
         return 0.0
 
-    def record(self, size_bytes: int) -> None:
+    def record(self, amount: int) -> None:
         return None
 
 
 class ReaderPool:
     """``remote.log.reader.threads`` reads at once, ``remote.log.reader.max.pending.tasks`` waiting, the rest shed at once.
 
-    A long stream takes its place step by step, so that a slow client holds none while it is being written to.
+    New reads are shed too while ``quota`` (bytes) or ``requests`` (to the store) are used up.  A long stream takes its place
+    step by step, so that a slow client holds none while it is being written to.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class ReaderPool:
         running: int = 10,
         waiting: int = 100,
         quota: FetchQuota | None = None,
+        requests: FetchQuota | None = None,
         telemetry: Telemetry | None = None,
         retry_after_ms: int = 1000,
     ) -> None:
@@ -54,6 +57,7 @@ class ReaderPool:
         self._waiting = 0
         self._busy = 0
         self._quota = quota or UnlimitedQuota()
+        self._requests = requests or UnlimitedQuota()
         self._telemetry = telemetry or NoTelemetry()
         self._retry_after_ms = retry_after_ms
 
@@ -66,13 +70,14 @@ class ReaderPool:
         """A place for a new read.
 
         Raises:
-            QuotaExceededError: the fetch quota is used up, or as many wait as may; at once, without waiting.
+            QuotaExceededError: a quota is used up, or as many wait as may; at once, without waiting.
         """
-        throttle_s = self._quota.throttle_s()
-        if throttle_s > 0:
-            raise QuotaExceededError(what="the remote fetch quota", retry_after_ms=int(throttle_s * 1000) + 1)
+        if (throttle_s := self._quota.throttle_s()) > 0:
+            raise self._shed("fetch_quota", "the remote fetch quota", _retry_after_ms(throttle_s))
+        if (throttle_s := self._requests.throttle_s()) > 0:
+            raise self._shed("store_requests", "the budget of requests to the store", _retry_after_ms(throttle_s))
         if self._places.locked() and self._waiting >= self._max_waiting:
-            raise QuotaExceededError(what="the remote reader pool", retry_after_ms=self._retry_after_ms)
+            raise self._shed("pool", "the remote reader pool", self._retry_after_ms)
         async with self.resume():
             yield
 
@@ -106,10 +111,18 @@ class ReaderPool:
             if part is None:
                 return
             yield part
-            if (throttle_s := self._quota.throttle_s()) > 0:
+            if (throttle_s := max(self._quota.throttle_s(), self._requests.throttle_s())) > 0:
                 await clock.sleep(throttle_s)
             place = self.resume()
+
+    def _shed(self, reason: str, what: str, retry_after_ms: int) -> QuotaExceededError:
+        self._telemetry.count(READS_SHED, reason=reason)
+        return QuotaExceededError(what=what, retry_after_ms=retry_after_ms)
 
     def _count(self, change: int) -> None:
         self._busy += change
         self._telemetry.gauge(READ_POOL_BUSY, self._busy)
+
+
+def _retry_after_ms(throttle_s: float) -> int:
+    return int(throttle_s * 1000) + 1

@@ -5,7 +5,6 @@ One Protocol, and layers that compose: a cache is a ChunkManager in front of ano
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,12 +12,13 @@ from tiersidecar.domain.chunks import Chunk
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.store import FetchRange
-from tiersidecar.ports.telemetry import READ_CACHE_BYTES, READ_STORE_BYTES, NoTelemetry, Telemetry
+from tiersidecar.ports.store import Buffer, FetchRange
+from tiersidecar.ports.telemetry import READ_CACHE_BYTES, NoTelemetry, Telemetry
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.manifests import RemoteSegment
+from tiersidecar.reading.merged_fetches import MergedFetches
 from tiersidecar.reading.single_flight import SingleFlight
-from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
+from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S
 
 ChunkKey = tuple[RemoteLogSegmentId, int]
 
@@ -45,7 +45,7 @@ class ChunkManager(Protocol):
 class StoreChunkManager:
     """The last layer: ranged GETs of stored chunks, detransformed off the loop.
 
-    ``max_parallel`` GETs run at once, each with ``timeout_s``.
+    ``max_parallel`` GETs run at once, each with ``timeout_s``; neighbours are fetched together up to ``merged_bytes``.
     """
 
     def __init__(
@@ -54,35 +54,40 @@ class StoreChunkManager:
         store: FetchRange,
         blocking: Blocking,
         max_parallel: int = 16,
+        merged_bytes: int = 0,
         timeout_s: float = FETCH_TIMEOUT_S,
         telemetry: Telemetry | None = None,
     ) -> None:
-        self._store = store
         self._blocking = blocking
-        self._places = asyncio.Semaphore(max_parallel)
-        self._timeout_s = timeout_s
-        self._telemetry = telemetry or NoTelemetry()
+        self._fetches = MergedFetches(
+            store,
+            max_parallel=max_parallel,
+            max_bytes=merged_bytes,
+            timeout_s=timeout_s,
+            telemetry=telemetry or NoTelemetry(),
+        )
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
         """See :class:`ChunkManager`."""
         chunk = segment.chunk_index.chunk(index)
-        async with self._places:
-            try:
-                return await self._fetch(segment, chunk)
-            except CorruptDataError:
-                # Once more: bytes are damaged on the way more often than at rest.
-                return await self._fetch(segment, chunk)
+        try:
+            return await self._fetch(segment, chunk)
+        except CorruptDataError:
+            # Once more: bytes are damaged on the way more often than at rest.
+            return await self._fetch(segment, chunk)
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """Nothing is kept here."""
 
     async def aclose(self) -> None:
-        """Nothing is kept here."""
+        """See :class:`ChunkManager`."""
+        await self._fetches.aclose()
 
     async def _fetch(self, segment: RemoteSegment, chunk: Chunk) -> bytes:
-        key = segment.keys.log
-        stored = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, chunk.transformed))
-        self._telemetry.count(READ_STORE_BYTES, len(stored))
+        stored = await self._fetches.fetch_range(segment.keys.log, chunk.transformed)
+        if segment.transform.is_identity and isinstance(stored, bytes):
+            # Only their number is checked then, and a hop to a thread costs as much as reading a MiB.
+            return _original(segment, chunk, stored)
         return await self._blocking.run(_original, segment, chunk, stored)
 
 
@@ -112,10 +117,6 @@ class MemoryChunkCache:
         self._chunks.discard((segment.id, index))
         self._inner.discard(segment, index)
 
-    def resize(self, max_bytes: int) -> None:
-        """Change the bound while running."""
-        self._chunks.resize(max_bytes)
-
     async def aclose(self) -> None:
         """See :class:`ChunkManager`."""
         await self._flights.aclose()
@@ -131,7 +132,7 @@ ChunkLayer = Callable[[ChunkManager], ChunkManager]
 """A layer to put in front of another one: ``functools.partial(MemoryChunkCache, max_bytes=…)``."""
 
 
-def _original(segment: RemoteSegment, chunk: Chunk, stored: bytes) -> bytes:
+def _original(segment: RemoteSegment, chunk: Chunk, stored: Buffer) -> bytes:
     where = f"chunk {chunk.index} of {segment.keys.log}"
     original = segment.transform.detransform(stored, len(chunk.original), where=where)
     return original if isinstance(original, bytes) else bytes(original)

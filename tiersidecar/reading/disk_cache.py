@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -25,13 +25,20 @@ class _Entry:
     used_at_s: float
 
 
+@dataclass(slots=True)
+class CacheBound:
+    """How much a cache may keep.  It may be changed while the cache runs, which is down to it within seconds (S-124)."""
+
+    max_bytes: int = 1024 * 1024 * 1024
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskCacheSettings:
     """Kafka's: ``remote.log.index.file.cache.total.size.bytes``, ``remote.log.index.file.cache.ttl.ms`` (-1: no limit),
     and the delay after which a dropped file is removed."""
 
     directory: str
-    max_bytes: int = 1024 * 1024 * 1024
+    bound: CacheBound = field(default_factory=CacheBound)
     ttl_ms: int = 15 * 60 * 1000
     file_delete_delay_ms: int = 10_000
 
@@ -41,7 +48,7 @@ class DiskCache:
 
     def __init__(self, settings: DiskCacheSettings, *, blocking: Blocking, clock: Clock) -> None:
         self._settings = settings
-        self._max_bytes = settings.max_bytes
+        self._bound = settings.bound
         self._files = CacheDirectory(settings.directory)
         self._blocking = blocking
         self._clock = clock
@@ -70,7 +77,7 @@ class DiskCache:
         """Keep ``files``, and drop what was not used longest if they are too many.  A disk that does not take them is no
         error of the reader's: nothing is kept then."""
         size_bytes = sum(map(len, files.values()))
-        if size_bytes > self._max_bytes:
+        if size_bytes > self._bound.max_bytes:
             return
         try:
             await self._blocking.run(self._files.write, files)
@@ -87,11 +94,6 @@ class DiskCache:
         if entry is not None:
             self.size_bytes -= entry.size_bytes
 
-    async def resize(self, max_bytes: int) -> None:
-        """Change the bound while running (S-124)."""
-        self._max_bytes = max_bytes
-        await self._shrink()
-
     async def rehydrate(self, groups: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int]) -> None:
         """Take over what is there: ``groups`` of names by key, ``sizes`` of files."""
         for key, names in groups.items():
@@ -101,7 +103,8 @@ class DiskCache:
         await self._shrink()
 
     async def tidy(self) -> None:
-        """Drop what has been idle for too long; remove what was dropped long enough ago."""
+        """Drop what has been idle for too long, or is too much now; remove what was dropped long enough ago."""
+        await self._shrink()
         now_s = self._clock.monotonic_s()
         if self._settings.ttl_ms >= 0:
             idle_since_s = now_s - self._settings.ttl_ms / 1000
@@ -129,7 +132,7 @@ class DiskCache:
         self.size_bytes += size_bytes
 
     async def _shrink(self) -> None:
-        while self.size_bytes > self._max_bytes:
+        while self.size_bytes > self._bound.max_bytes:
             await self._drop_entry(next(iter(self._entries)))
 
     async def _drop_entry(self, key: str) -> None:

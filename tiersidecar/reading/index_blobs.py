@@ -16,7 +16,7 @@ from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FetchRange
-from tiersidecar.ports.telemetry import READ_STORE_BYTES, NoTelemetry, Telemetry
+from tiersidecar.ports.telemetry import READ_STORE_BYTES, READ_STORE_REQUESTS, NoTelemetry, Telemetry
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
 
@@ -118,6 +118,7 @@ class IndexBlobReader:
         spans = merged_ranges([one for one in ranges if len(one)], _MERGED_GAP_BYTES)
         key = segment.keys.indexes
         stored = {span: await fetch_within(self._timeout_s, key, self._store.fetch_range(key, span)) for span in spans}
+        self._telemetry.count(READ_STORE_REQUESTS, len(spans), kind="index")
         self._telemetry.count(READ_STORE_BYTES, sum(map(len, spans)))
         return await self._blocking.run(_opened_parts, segment, ranges, stored)
 

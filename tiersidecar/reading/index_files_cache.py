@@ -48,10 +48,6 @@ class IndexFilesCache:
         self._cache.discard(_key(segment_id))
         self._inner.discard(segment_id)
 
-    async def resize(self, max_bytes: int) -> None:
-        """Change the bound while running (S-124)."""
-        await self._cache.resize(max_bytes)
-
 
 @asynccontextmanager
 async def open_index_files_cache(

@@ -10,6 +10,8 @@ from types import TracebackType
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.manifests import RemoteSegment
 
+_TOGETHER_BYTES = 4 * 1024 * 1024
+
 
 class ReadAheadBudget:
     """Bytes that may be fetched ahead: ``reader_bytes`` for each reader, ``total_bytes`` for all of them together."""
@@ -65,15 +67,19 @@ class ReadAhead:
         try:
             for index in range(first, chunk_count):
                 stop = min(index + 1 + self._window_bytes // chunk_size, chunk_count)
-                while following < stop:
-                    ahead.append(self._start(segment, following))
-                    following += 1
+                if following <= index or self._is_worth_it(stop - following, chunk_size):
+                    ahead.extend(self._start(segment, number) for number in range(following, stop))
+                    following = stop
                 chunk = await ahead[0]
                 ahead.popleft()
                 yield chunk
                 self._grow(chunk_size)
         finally:
             await _abandon(ahead)
+
+    def _is_worth_it(self, missing: int, chunk_size: int) -> bool:
+        """Small chunks are asked for by the quarter of a window, so that neighbours can be fetched together."""
+        return missing * chunk_size >= min(_TOGETHER_BYTES, self._window_bytes // 4)
 
     def _grow(self, chunk_size: int) -> None:
         wanted = min(self._window_bytes or chunk_size, self._budget.reader_bytes - self._window_bytes)

@@ -32,7 +32,8 @@ _MIB = 1024 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
     """Sizes and bounds of the read path; the two of the pool are ``remote.log.reader.threads`` and
-    ``remote.log.reader.max.pending.tasks``.  Read-ahead is bounded per reader and for all of them together."""
+    ``remote.log.reader.max.pending.tasks``.  Read-ahead is bounded per reader and for all of them together.
+    Neighbouring chunks are fetched by one request up to ``merged_fetch_bytes``."""
 
     reader_threads: int = 10
     reader_max_pending_tasks: int = 100
@@ -41,6 +42,7 @@ class ReadSettings:
     read_ahead_bytes: int = 16 * _MIB
     read_ahead_total_bytes: int = 64 * _MIB
     parallel_fetches: int = 16
+    merged_fetch_bytes: int = 4 * _MIB
     fetch_timeout_s: float = FETCH_TIMEOUT_S
 
 
@@ -69,6 +71,7 @@ async def open_read_path(
     blocking: Blocking,
     clock: Clock,
     quota: FetchQuota | None = None,
+    requests: FetchQuota | None = None,
     telemetry: Telemetry | None = None,
     settings: ReadSettings | None = None,
     chunk_layers: Sequence[ChunkLayer] = (),
@@ -95,6 +98,7 @@ async def open_read_path(
             running=settings.reader_threads,
             waiting=settings.reader_max_pending_tasks,
             quota=quota,
+            requests=requests,
             telemetry=telemetry,
         )
         yield ReadPath(
@@ -136,6 +140,7 @@ def _chunk_manager(
         store=store,
         blocking=blocking,
         max_parallel=settings.parallel_fetches,
+        merged_bytes=settings.merged_fetch_bytes,
         timeout_s=settings.fetch_timeout_s,
         telemetry=telemetry,
     )

@@ -146,6 +146,8 @@ class RemoteLogReader:
         )
         async with aclosing(parts), aclosing(self._pool.in_steps(parts, self._clock)) as steps:
             async for part in steps:
+                # A stream asks for no number of bytes: each part is asked for when its turn comes.
+                self._telemetry.count(READ_REQUESTED_BYTES, len(part.batches))
                 yield part
 
     async def _read(

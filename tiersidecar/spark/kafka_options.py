@@ -9,7 +9,13 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
 
-from tiersidecar.adapters.kafka.security import ClientCredentials, SaslMechanism, SecuritySettings, TokenFile
+from tiersidecar.adapters.kafka.security import (
+    ClientCredentials,
+    GivenToken,
+    SaslMechanism,
+    SecuritySettings,
+    TokenFile,
+)
 from tiersidecar.domain.errors import ConfigError
 
 _MODULES = "org.apache.kafka.common.security"
@@ -59,8 +65,10 @@ def _sasl(security: SecuritySettings) -> dict[str, str]:
                 "sasl.oauthbearer.token.endpoint.url": source.token_endpoint_url,
                 "sasl.jaas.config": _jaas(mechanism, given),
             }
-        case None:
-            raise AssertionError("SecuritySettings refuses OAUTHBEARER without a token source")
+        case GivenToken() | None:
+            raise AssertionError(
+                "a configuration has a file or an endpoint for OAUTHBEARER: SecuritySettings sees to it"
+            )
 
 
 def _jaas(mechanism: SaslMechanism, given: dict[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from tests.support.remote_runs import load_run, open_run, segments_of
 from tests.unit.app.config_files import LEAST, load
 from tiersidecar.app.build_read_caches import open_chunk_cache, open_index_cache
 from tiersidecar.app.config import Config
+from tiersidecar.app.tuning import initial_tuning
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.index_blobs import IndexFiles
+from tiersidecar.reading.index_cache import IndexFilesSource
 
 FILES = IndexFiles(offset_index=b"o" * 40, time_index=b"t" * 60, transaction_index=b"")
 
@@ -38,6 +41,13 @@ def configured(tmp_path: Path, text: str = "") -> Config:
     return load(tmp_path, f"{LEAST}\nstate.dir: {tmp_path / 'state'}\n{text}")
 
 
+def open_index(
+    config: Config, source: IndexFilesSource, clock: ManualClock
+) -> AbstractAsyncContextManager[IndexFilesSource]:
+    bound = initial_tuning(config, clock).index_cache
+    return open_index_cache(config, source, bound=bound, blocking=InlineBlocking(), clock=clock)
+
+
 async def segment() -> RemoteLogSegmentMetadata:
     run = await load_run("plain")
     return segments_of(run, run.partition("plain-0"))[0]
@@ -46,7 +56,7 @@ async def segment() -> RemoteLogSegmentMetadata:
 async def test_indexes_are_found_again_by_the_next_process(tmp_path: Path) -> None:
     config, source, clock = configured(tmp_path), CountingSource(), ManualClock()
     for _ in range(2):
-        async with open_index_cache(config, source, blocking=InlineBlocking(), clock=clock) as cache:
+        async with open_index(config, source, clock) as cache:
             assert await cache.read_index_files(await segment()) == FILES
     assert source.reads == 1
     assert len(list((tmp_path / "state" / "remote-log-index-cache").iterdir())) == 4
@@ -55,7 +65,7 @@ async def test_indexes_are_found_again_by_the_next_process(tmp_path: Path) -> No
 async def test_the_index_cache_keeps_no_more_than_its_configured_bytes(tmp_path: Path) -> None:
     config = configured(tmp_path, "remote.log.index.file.cache.total.size.bytes: 99\n")
     source = CountingSource()
-    async with open_index_cache(config, source, blocking=InlineBlocking(), clock=ManualClock()) as cache:
+    async with open_index(config, source, ManualClock()) as cache:
         for _ in range(2):
             await cache.read_index_files(await segment())
     assert source.reads == 2
@@ -82,7 +92,7 @@ async def test_a_directory_that_cannot_be_used_is_a_fault_of_the_configuration(t
     config = configured(tmp_path)
     (tmp_path / "state").write_text("a file")
     with pytest.raises(ConfigError, match=r"state.dir: .*remote-log-index-cache cannot be used: not a directory"):
-        async with open_index_cache(config, CountingSource(), blocking=InlineBlocking(), clock=ManualClock()):
+        async with open_index(config, CountingSource(), ManualClock()):
             pass
     with pytest.raises(ConfigError, match="remote-log-chunk-cache"):
         async with open_chunk_cache(

@@ -235,11 +235,6 @@ def test_broken_yaml_never_quotes_the_line_which_may_hold_a_secret(tmp_path: Pat
             ["line 7: read.ssl.certificate.location: is required with ssl.key.location"],
             id="a key without a certificate",
         ),
-        pytest.param(
-            "read:\n  authorization.sasl.mechanism: OAUTHBEARER\n",
-            ["line 8: read.authorization.sasl.mechanism: OAUTHBEARER has no user and password to pass on"],
-            id="a mechanism that callers cannot use",
-        ),
     ],
 )
 def test_a_fault_names_its_line_and_key(tmp_path: Path, lines: str, faults: list[str]) -> None:

@@ -15,6 +15,7 @@ from tests.support.manual_clock import ManualClock
 from tests.unit.app.config_files import LEAST, load
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_keys import keys_in
+from tiersidecar.app.config_services import ReadSection
 from tiersidecar.app.config_store import FilesystemStore
 from tiersidecar.app.reload import Reloader, changed_keys, reloading_on_hangup
 from tiersidecar.app.tuning import RELOADABLE, Tuning, initial_tuning
@@ -26,6 +27,8 @@ remote.log.manager.copy.max.bytes.per.second: 40MiB
 remote.log.manager.copier.thread.pool.size: 4
 copy.backfill.max.bytes.per.second: 30MiB
 remote.log.manager.fetch.max.bytes.per.second: 60MiB
+read: {store.requests.per.minute: 120}
+remote.log.index.file.cache.total.size.bytes: 70MiB
 """
 
 
@@ -53,6 +56,8 @@ def test_rates_come_into_force(least: Config, tuning: Tuning, tmp_path: Path) ->
     assert rates(tuning) == (None, UNLIMITED_BYTES_PER_S, UNLIMITED_BYTES_PER_S)
     [told] = reload(least, tuning, tmp_path, LEAST + RATES)
     assert rates(tuning) == (20 * 2**20, 40 * 2**20, 60 * 2**20)
+    assert tuning.store_requests.bytes_per_s == 2
+    assert tuning.index_cache.max_bytes == 70 * 2**20
     assert set(told["applied"]) == RELOADABLE
 
 
@@ -87,6 +92,7 @@ def test_a_faulty_file_changes_nothing(least: Config, tuning: Tuning, tmp_path: 
 def test_the_reloadable_keys_exist_and_say_so() -> None:
     documented = {key: field.description or "" for key, field in keys_in(Config)}
     documented |= {f"store.{key}": field.description or "" for key, field in keys_in(FilesystemStore)}
+    documented |= {f"read.{key}": field.description or "" for key, field in keys_in(ReadSection)}
     assert {key for key, text in documented.items() if "Changed by a reload" in text} == RELOADABLE
 
 

@@ -6,9 +6,16 @@ import asyncio
 
 import pytest
 
-from tests.support.manual_clock import settle
-from tiersidecar.domain.errors import QuotaExceededError
+from tests.support.manual_clock import ManualClock, settle
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
+from tiersidecar.decide.quota import RateQuota
+from tiersidecar.domain.errors import ObjectNotFoundError, QuotaExceededError
+from tiersidecar.ports.telemetry import READS_SHED
 from tiersidecar.reading.admission import ReaderPool
+from tiersidecar.reading.request_budget import CountedFetches
 
 
 class Quota:
@@ -18,7 +25,7 @@ class Quota:
     def throttle_s(self) -> float:
         return self.throttle
 
-    def record(self, size_bytes: int) -> None:
+    def record(self, amount: int) -> None:
         return None
 
 
@@ -79,3 +86,23 @@ async def test_a_used_up_quota_sheds_although_places_are_free() -> None:
         async with pool.admit():
             pytest.fail("it was let in")
     assert error.value.retry_after_ms == 251
+
+
+async def test_reads_over_the_budget_of_requests_are_shed_and_said_to_be() -> None:
+    """U4: in a minute of its own for each budget, not queued."""
+    clock, telemetry = ManualClock(), RecordedTelemetry()
+    budget = ConfiguredFetchQuota(RateQuota(bytes_per_s=2, window_num=1, window_size_s=60), clock)
+    store = CountedFetches(MemoryStore(clock=clock, ids=SystemIds()), budget)
+    pool = ReaderPool(requests=budget, telemetry=telemetry)
+    for _ in range(121):
+        async with pool.admit():
+            with pytest.raises(ObjectNotFoundError):
+                await store.fetch_object("nothing")
+    with pytest.raises(QuotaExceededError, match="requests to the store") as shed:
+        async with pool.admit():
+            pytest.fail("it was let in")
+    assert shed.value.retry_after_ms > 59_000
+    assert telemetry.value(READS_SHED, reason="store_requests") == 1
+    await clock.advance(61)
+    async with pool.admit():
+        pass

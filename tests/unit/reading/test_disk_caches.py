@@ -16,7 +16,7 @@ from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.chunk_files_cache import open_chunk_files_cache
-from tiersidecar.reading.disk_cache import DiskCacheSettings
+from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import RemoteIndexCache
 from tiersidecar.reading.index_files_cache import IndexFilesCache, open_index_files_cache
@@ -33,10 +33,10 @@ class Setting:
         self.segments = segments_of(run, run.partition("transactions-0"))
 
     @asynccontextmanager
-    async def opened(self, max_bytes: int = 1 << 30, ttl_ms: int = 900_000) -> AsyncIterator[IndexFilesCache]:
+    async def opened(self, bound: CacheBound | None = None, ttl_ms: int = 900_000) -> AsyncIterator[IndexFilesCache]:
         manifests = ManifestCache(store=self.store, blocking=InlineBlocking())
         inner = IndexBlobReader(store=self.store, blocking=InlineBlocking(), manifests=manifests)
-        settings = DiskCacheSettings(directory=str(self.directory), max_bytes=max_bytes, ttl_ms=ttl_ms)
+        settings = DiskCacheSettings(directory=str(self.directory), bound=bound or CacheBound(), ttl_ms=ttl_ms)
         async with open_index_files_cache(inner, settings, blocking=InlineBlocking(), clock=self.clock) as cache:
             yield cache
 
@@ -100,11 +100,13 @@ async def test_a_restart_takes_over_whole_sets_and_removes_the_rest(setting: Set
 async def test_over_its_bound_it_drops_what_was_not_used_longest_and_removes_it_after_the_delay(
     setting: Setting,
 ) -> None:
-    """S-124, S-130: first renamed, so that whoever has it open reads on."""
-    async with setting.opened() as cache:
+    """S-124, S-130: first renamed, so that whoever has it open reads on; and the bound may change while it runs."""
+    bound = CacheBound()
+    async with setting.opened(bound) as cache:
         sizes = [(await cache.read_index_files(segment)).size_bytes for segment in setting.segments[:3]]
         await cache.read_index_files(setting.segments[0])
-        await cache.resize(sizes[0] + sizes[2] + 2 * 4)
+        bound.max_bytes = sizes[0] + sizes[2] + 2 * 4
+        await setting.clock.advance(5)
         dropped = files_of(setting.segments[1])
         assert setting.names() & dropped == set()
         assert {f"{name}.deleted" for name in dropped} <= setting.names()
@@ -191,7 +193,7 @@ async def test_a_damaged_chunk_never_leaves_the_disk(tmp_path: Path) -> None:
 
 async def test_chunks_on_disk_are_bounded(tmp_path: Path) -> None:
     run = await load_run("plain")
-    settings = DiskCacheSettings(directory=str(tmp_path), max_bytes=40_000, ttl_ms=-1)
+    settings = DiskCacheSettings(directory=str(tmp_path), bound=CacheBound(40_000), ttl_ms=-1)
     clock = ManualClock()
     async with (
         open_chunk_files_cache(settings, blocking=InlineBlocking(), clock=clock) as layer,

@@ -27,7 +27,7 @@ async def builder() -> RemoteBuilder:
 
 
 def settings(read_ahead: int, total: int = 1 << 30) -> ReadSettings:
-    return ReadSettings(read_ahead_bytes=read_ahead, read_ahead_total_bytes=total)
+    return ReadSettings(read_ahead_bytes=read_ahead, read_ahead_total_bytes=total, merged_fetch_bytes=0)
 
 
 async def test_a_read_that_ends_in_its_first_chunk_fetches_no_other(builder: RemoteBuilder) -> None:

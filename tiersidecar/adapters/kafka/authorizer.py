@@ -18,7 +18,13 @@ from tiersidecar.adapters.kafka import apis
 from tiersidecar.adapters.kafka.broker import addresses
 from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLimits, refused
 from tiersidecar.adapters.kafka.connector import ConnectionPool, Connector
-from tiersidecar.adapters.kafka.security import PLAINTEXT, SaslMechanism, SecurityProtocol, SecuritySettings
+from tiersidecar.adapters.kafka.security import (
+    PLAINTEXT,
+    GivenToken,
+    SaslMechanism,
+    SecurityProtocol,
+    SecuritySettings,
+)
 from tiersidecar.adapters.kafka.tls import ssl_context
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
@@ -30,6 +36,7 @@ _NOT_SAID = -(2**31)
 _LOGINS_AT_ONCE = 8
 """Guessed passwords must not become a crowd of connections to the broker."""
 _CERTIFICATE_ALERTS = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE"})
+_ANONYMOUS = Credentials()
 _NO_ACCESS = frozenset({ErrorCode.topic_authorization_failed, ErrorCode.unknown_topic_or_partition})
 
 
@@ -37,11 +44,13 @@ _NO_ACCESS = frozenset({ErrorCode.topic_authorization_failed, ErrorCode.unknown_
 class CallerListener:
     """The listener that callers' credentials are tried on.
 
-    ``sasl_mechanism`` is PLAIN or SCRAM where the protocol has SASL.  Nothing of the daemon's own identity is in here: a
-    caller without credentials must not be taken for the daemon, and so gets no client certificate either.
+    ``sasl_mechanism`` is given where the protocol has SASL, and nowhere else: PLAIN and SCRAM take a caller's username and
+    password, OAUTHBEARER a caller's bearer token, from which the broker itself tells the principal.  Nothing of the daemon's
+    own identity is in here: a caller without credentials must not be taken for the daemon, and so gets no client certificate
+    either.
 
     Raises:
-        ValueError: SASL without a mechanism that takes a username and a password, or such a mechanism without SASL.
+        ValueError: SASL without a mechanism, or a mechanism without SASL.
     """
 
     bootstrap_servers: str
@@ -51,8 +60,7 @@ class CallerListener:
     ssl_check_hostname: bool = True
 
     def __post_init__(self) -> None:
-        takes_password = self.sasl_mechanism not in (None, SaslMechanism.OAUTHBEARER)
-        if self.security_protocol.has_sasl != takes_password:
+        if self.security_protocol.has_sasl != (self.sasl_mechanism is not None):
             raise ValueError(f"{self.security_protocol} with SASL mechanism {self.sasl_mechanism} for callers")
 
     def tls(self) -> ssl.SSLContext | None:
@@ -73,12 +81,14 @@ class CallerListener:
             CallerNotAuthenticatedError: none given where the listener demands some, given where it checks none, or such
                 as no broker could accept.
         """
-        given = credentials.username is not None or credentials.password is not None
         if not self.security_protocol.has_sasl:
-            if given:
-                raise CallerNotAuthenticatedError("the broker's listener checks no passwords")
+            if credentials != _ANONYMOUS:
+                raise CallerNotAuthenticatedError("the broker's listener checks no credentials")
             return PLAINTEXT
-        if not given:
+        if self.sasl_mechanism is SaslMechanism.OAUTHBEARER:
+            if credentials.token is None:
+                raise CallerNotAuthenticatedError("the broker's listener demands a bearer token")
+        elif credentials.username is None or credentials.password is None:
             raise CallerNotAuthenticatedError("the broker's listener demands a username and a password")
         try:
             return SecuritySettings(
@@ -86,6 +96,7 @@ class CallerListener:
                 sasl_mechanism=self.sasl_mechanism,
                 username=credentials.username,
                 password=credentials.password,
+                oauth_token_source=None if credentials.token is None else GivenToken(token=credentials.token),
             )
         except ValueError as error:
             raise CallerNotAuthenticatedError(str(error)) from error
@@ -103,7 +114,7 @@ async def open_authorizer(
 ) -> AsyncIterator[BrokerAuthorizer]:
     """The authorizer for callers of ``listener``; its connections are closed on leaving.
 
-    A caller's connection serves ``connection_ttl_s`` from its login, so that a withdrawn password ends soon; at most
+    A caller's connection serves ``connection_ttl_s`` from its login, so that a withdrawn password or token ends soon; at most
     ``max_connections`` callers are logged in at once.
     """
     connector = Connector(PLAINTEXT, client_id=client_id, tls=listener.tls(), limits=limits, monotonic_s=monotonic_s)
@@ -123,7 +134,8 @@ async def open_authorizer(
 class BrokerAuthorizer:
     """Asks the broker anew each time, over a connection per caller: a changed ACL holds at once.
 
-    Passwords are not kept: a connection is found again by a keyed hash, with a key that this process draws for itself.
+    Passwords and tokens are not kept: a connection is found again by a keyed hash, with a key that this process draws for
+    itself.
     """
 
     def __init__(
@@ -198,7 +210,7 @@ class BrokerAuthorizer:
         raise failure or BrokerUnreachableError(address=self._listener.bootstrap_servers, reason="no bootstrap server")
 
     def _digest(self, credentials: Credentials) -> bytes:
-        fields = (credentials.username, credentials.password)
+        fields = (credentials.username, credentials.password, credentials.token)
         text = b"".join(b"\0" if field is None else b"\1%d:" % len(field) + field.encode() for field in fields)
         return hmac.digest(self._key, text, hashlib.sha256)
 

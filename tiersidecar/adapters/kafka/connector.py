@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLimits, open_socket
 from tiersidecar.adapters.kafka.sasl import log_in
 from tiersidecar.adapters.kafka.security import SecuritySettings
-from tiersidecar.adapters.kafka.tokens import Tokens
+from tiersidecar.adapters.kafka.tokens import Tokens, open_tokens
 
 _NEW_LOGIN_AT = 0.85
 """Part of a session's lifetime after which it is not used for new requests (Java clients: 85 to 95 %)."""
@@ -47,7 +47,9 @@ class Connector:
         """
         connection = await open_socket(address, client_id=self._client_id, tls=self._tls, limits=self.limits)
         try:
-            lifetime_s = await log_in(connection, settings or self._settings, self._tokens)
+            source = None if settings is None else settings.oauth_token_source
+            tokens = self._tokens if source is None else open_tokens(source)
+            lifetime_s = await log_in(connection, settings or self._settings, tokens)
         except BaseException:
             await connection.close()
             raise

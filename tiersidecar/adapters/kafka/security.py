@@ -5,6 +5,7 @@ The fields are Kafka's client settings of the same meaning; PEM files instead of
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
@@ -44,6 +45,21 @@ class TokenFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenToken:
+    """A bearer token that a caller has presented, for this one login.
+
+    Raises:
+        ValueError: it has characters that no token has (RFC 6750), and that would break out of its field in the SASL message.
+    """
+
+    token: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9._~+/-]+=*", self.token, re.ASCII):
+            raise ValueError("a bearer token has other characters than RFC 6750 allows")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCredentials:
     """The client credentials grant (RFC 6749 section 4.4), as ``sasl.oauthbearer.token.endpoint.url`` uses it.
 
@@ -67,7 +83,7 @@ class ClientCredentials:
             raise ValueError("the token endpoint's URL must not carry credentials: they are client id and secret")
 
 
-OauthTokenSource = TokenFile | ClientCredentials
+OauthTokenSource = TokenFile | GivenToken | ClientCredentials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from tiersidecar.adapters.kafka.security import ClientCredentials, OauthTokenSource, TokenFile
+from tiersidecar.adapters.kafka.security import ClientCredentials, GivenToken, OauthTokenSource, TokenFile
 from tiersidecar.domain.errors import BrokerUnreachableError
 
 _MAX_TOKEN_BYTES = 64 * 1024
@@ -37,6 +37,8 @@ def open_tokens(source: OauthTokenSource, *, monotonic_s: Callable[[], float] = 
     match source:
         case TokenFile():
             return FileTokens(source)
+        case GivenToken():
+            return GivenTokens(source)
         case ClientCredentials():
             return EndpointTokens(source, monotonic_s=monotonic_s)
 
@@ -53,6 +55,16 @@ class FileTokens:
         except (OSError, UnicodeDecodeError) as error:
             raise BrokerUnreachableError(address=self._path, reason=f"no token: {error}") from error
         return _checked(text, self._path)
+
+
+class GivenTokens:
+    """Gives what it was given."""
+
+    def __init__(self, source: GivenToken) -> None:
+        self._token = source.token
+
+    async def token(self) -> str:
+        return self._token
 
 
 class EndpointTokens:

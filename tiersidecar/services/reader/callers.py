@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Collection
 
 from aiohttp import web
 
 from tiersidecar.ports.broker import AuthorizeRead, Credentials
+from tiersidecar.services.reader.presented import KnownCallers, client_certificate, read_authorization
 from tiersidecar.services.reader.problems import forbidden, unauthenticated
 
 ANONYMOUS = Credentials()
@@ -17,10 +16,11 @@ _AT_ONCE = 16
 
 
 class Callers:
-    """Takes the credentials off a request and asks the broker; keeps none of them."""
+    """Takes the credentials off a request and asks the broker; keeps none of a caller's."""
 
-    def __init__(self, authorize: AuthorizeRead, *, requires_credentials: bool) -> None:
+    def __init__(self, authorize: AuthorizeRead, *, known: KnownCallers, requires_credentials: bool) -> None:
         self._authorize = authorize
+        self._known = known
         self._requires_credentials = requires_credentials
 
     async def require_read(self, request: web.Request, topic: str) -> None:
@@ -49,33 +49,17 @@ class Callers:
         return [topic for topic, is_readable in zip(topics, verdicts, strict=True) if is_readable]
 
     def credentials(self, request: web.Request) -> Credentials:
-        """What the request carries; ANONYMOUS if nothing, where that is allowed.
+        """What the broker is asked with: the request's own credentials, else those of the owner of the client certificate,
+        else ANONYMOUS, where that is allowed.
 
         Raises:
             ProblemError: 401.
         """
         header = request.headers.get("Authorization")
         if header is not None:
-            return read_basic_credentials(header)
-        if self._requires_credentials:
+            return self._known.credentials_of(read_authorization(header))
+        certificate = client_certificate(request)
+        owner = None if certificate is None else self._known.owner_of(certificate)
+        if owner is None and self._requires_credentials:
             raise unauthenticated()
-        return ANONYMOUS
-
-
-def read_basic_credentials(header: str) -> Credentials:
-    """Credentials of an ``Authorization: Basic`` header (RFC 7617), UTF-8.
-
-    Raises:
-        ProblemError: 401 for another scheme, or what is not such a header.
-    """
-    scheme, _, encoded = header.partition(" ")
-    if scheme.lower() != "basic":
-        raise unauthenticated()
-    try:
-        username, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError) as error:
-        raise unauthenticated() from error
-    if not colon or not username or "\0" in username + password:
-        # SASL/PLAIN parts its fields by NUL.
-        raise unauthenticated()
-    return Credentials(username=username, password=password)
+        return owner or ANONYMOUS

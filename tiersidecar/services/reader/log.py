@@ -31,7 +31,7 @@ from tiersidecar.services.reader.routes import (
     TIMESTAMP,
     Isolation,
 )
-from tiersidecar.services.reader.streams import write_stream
+from tiersidecar.services.reader.streams import BodyWriter
 
 FIRST_OFFSET_HEADER = "Kafka-First-Offset"
 NEXT_OFFSET_HEADER = "Kafka-Next-Offset"
@@ -51,7 +51,7 @@ class LogOperations:
         callers: Callers,
         partition_of: Callable[[web.Request], Awaitable[TopicIdPartition]],
         blocking: Blocking,
-        write_timeout_s: float,
+        bodies: BodyWriter,
     ) -> None:
         self._path = path
         self._log = ContinuousLog(reader=path.reader, local=local, blocking=blocking)
@@ -59,7 +59,7 @@ class LogOperations:
         self._callers = callers
         self._partition_of = partition_of
         self._blocking = blocking
-        self._write_timeout_s = write_timeout_s
+        self._bodies = bodies
 
     async def read_batches(self, request: web.Request) -> web.StreamResponse:
         """``read_batches``."""
@@ -70,13 +70,12 @@ class LogOperations:
         stream = self._log.stream_batches(read)
         async with aclosing(stream) as parts, aclosing(_buffers(parts)) as rest:
             first = await anext(parts, None)
-            return await write_stream(
+            return await self._bodies.write(
                 request,
                 first.batches.buffer if first else None,
                 rest,
                 media_type=OCTETS,
                 headers={FIRST_OFFSET_HEADER: str(first.batches.base_offset)} if first else {},
-                write_timeout_s=self._write_timeout_s,
             )
 
     async def read_records(self, request: web.Request) -> web.StreamResponse:
@@ -86,13 +85,12 @@ class LogOperations:
         bytes_format, limit = BytesFormat(FORMAT.read(request)), LIMIT_RECORDS.read(request)
         stream = self._log.stream_batches(read)
         async with aclosing(stream) as parts, aclosing(self._lines(parts, read.offset, bytes_format, limit)) as lines:
-            return await write_stream(
+            return await self._bodies.write(
                 request,
                 await anext(lines, None),
                 lines,
                 media_type=NDJSON,
                 headers={},
-                write_timeout_s=self._write_timeout_s,
             )
 
     async def find_offset(self, request: web.Request) -> web.StreamResponse:
@@ -145,13 +143,12 @@ class LogOperations:
         headers = {NEXT_OFFSET_HEADER: str(fetched.next_offset), "Content-Length": str(fetched.size_bytes)}
         if fetched.slices:
             headers[FIRST_OFFSET_HEADER] = str(fetched.slices[0].base_offset)
-        return await write_stream(
+        return await self._bodies.write(
             request,
             None,
             _each(_own_bytes(fetched)),
             media_type=OCTETS,
             headers=headers,
-            write_timeout_s=self._write_timeout_s,
         )
 
     async def _lines(

@@ -32,6 +32,15 @@ _PROBLEMS = {
     HTTPStatus.INTERNAL_SERVER_ERROR: "What is stored does not pass its checks, or an unexpected error.",
     HTTPStatus.SERVICE_UNAVAILABLE: "Store, broker or metadata are away for the moment. Retry-After says when.",
 }
+_SECURITY_SCHEMES: dict[str, object] = {
+    "password": {"type": "http", "scheme": "basic", "description": "Kafka's SASL username and password."},
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "What the broker takes by OAUTHBEARER, or a token of the service's configuration.",
+    },
+    "certificate": {"type": "mutualTLS"},
+}
 _PROBLEM_SCHEMA: dict[str, object] = {
     "type": "object",
     "required": ["type", "title", "status", "detail"],
@@ -54,7 +63,7 @@ def openapi_document(routes: Sequence[Route], *, version: str) -> dict[str, obje
         "paths": {route.path: {"get": _operation(route)} for route in routes},
         "components": {
             "schemas": {"Problem": _PROBLEM_SCHEMA},
-            "securitySchemes": {"kafka": {"type": "http", "scheme": "basic"}},
+            "securitySchemes": _SECURITY_SCHEMES,
         },
     }
 
@@ -68,7 +77,9 @@ def _operation(route: Route) -> dict[str, object]:
         "responses": {**_successes(route), **_problem_responses(route)},
     }
     # Credentials are optional as far as HTTP goes: the broker decides what a caller without any may read.
-    return operation if route.is_public else {**operation, "security": [{"kafka": []}, {}]}
+    return (
+        operation if route.is_public else {**operation, "security": [*({name: []} for name in _SECURITY_SCHEMES), {}]}
+    )
 
 
 def _path_parameter(name: str) -> dict[str, object]:

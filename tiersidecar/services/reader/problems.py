@@ -22,7 +22,7 @@ from tiersidecar.domain.errors import (
 from tiersidecar.ports.broker import CallerNotAuthenticatedError
 
 PROBLEM_TYPE = "application/problem+json"
-CHALLENGE = 'Basic realm="kafka", charset="UTF-8"'
+CHALLENGE = 'Basic realm="kafka", charset="UTF-8", Bearer realm="kafka"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

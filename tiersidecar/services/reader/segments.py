@@ -17,7 +17,7 @@ from tiersidecar.services.reader.byte_ranges import requested_range
 from tiersidecar.services.reader.parameters import segment_of
 from tiersidecar.services.reader.problems import not_found
 from tiersidecar.services.reader.routes import OCTETS, IndexName
-from tiersidecar.services.reader.streams import write_stream
+from tiersidecar.services.reader.streams import BodyWriter
 
 _KINDS: dict[str, IndexKind] = {
     IndexName.OFFSET: IndexKind.OFFSET,
@@ -36,11 +36,11 @@ class SegmentOperations:
         *,
         path: ReadPath,
         partition_of: Callable[[web.Request], Awaitable[TopicIdPartition]],
-        write_timeout_s: float,
+        bodies: BodyWriter,
     ) -> None:
         self._path = path
         self._partition_of = partition_of
-        self._write_timeout_s = write_timeout_s
+        self._bodies = bodies
 
     async def read_log(self, request: web.Request) -> web.StreamResponse:
         """``read_segment_log``."""
@@ -52,13 +52,12 @@ class SegmentOperations:
         if part is not None:
             headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size_bytes}"
         async with aclosing(self._path.files.stream_log(segment, wanted)) as parts:
-            return await write_stream(
+            return await self._bodies.write(
                 request,
                 await anext(parts, None),
                 parts,
                 media_type=OCTETS,
                 headers=headers,
-                write_timeout_s=self._write_timeout_s,
                 status=HTTPStatus.OK if part is None else HTTPStatus.PARTIAL_CONTENT,
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 
 import structlog
@@ -14,6 +14,7 @@ from aiohttp import web
 from tiersidecar.domain.errors import ListenError, PartitionHaltedError, QuotaExceededError, TiersidecarError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.catalogue import PartitionCatalogue
@@ -21,10 +22,11 @@ from tiersidecar.services.reader.log import LogOperations
 from tiersidecar.services.reader.openapi import openapi_document
 from tiersidecar.services.reader.parameters import refuse_others
 from tiersidecar.services.reader.partitions import PartitionsOperations
+from tiersidecar.services.reader.presented import KnownCallers
 from tiersidecar.services.reader.problems import ProblemError, problem_of
 from tiersidecar.services.reader.routes import ROUTES, Route
 from tiersidecar.services.reader.segments import SegmentOperations
-from tiersidecar.services.reader.streams import BrokenStreamError, SlowClientError
+from tiersidecar.services.reader.streams import BodyWriter, BrokenStreamError, SlowClientError
 
 log = structlog.get_logger(__name__)
 
@@ -47,6 +49,7 @@ class ReaderServiceSettings:
     port: int = 8090
     ssl_context: ssl.SSLContext | None = None
     requires_credentials: bool = False
+    known_callers: KnownCallers = field(default_factory=KnownCallers)
     max_requests: int = 64
     write_timeout_s: float = 60.0
     shutdown_timeout_s: float = 1.0
@@ -74,6 +77,7 @@ async def serve_reader(
     authorize: AuthorizeRead,
     blocking: Blocking,
     local: ReadLocal | None = None,
+    telemetry: Telemetry | None = None,
     settings: ReaderServiceSettings | None = None,
 ) -> AsyncIterator[ReaderServer]:
     """Serve until left; entered means listening.  Without ``local`` only the remote tier is read.
@@ -83,7 +87,13 @@ async def serve_reader(
     """
     settings = settings or ReaderServiceSettings()
     application = reader_application(
-        path=path, catalogue=catalogue, authorize=authorize, blocking=blocking, local=local, settings=settings
+        path=path,
+        catalogue=catalogue,
+        authorize=authorize,
+        blocking=blocking,
+        local=local,
+        telemetry=telemetry or NoTelemetry(),
+        settings=settings,
     )
     runner = web.AppRunner(
         application,
@@ -111,22 +121,22 @@ def reader_application(
     authorize: AuthorizeRead,
     blocking: Blocking,
     local: ReadLocal | None,
+    telemetry: Telemetry,
     settings: ReaderServiceSettings,
 ) -> web.Application:
     """The application, without a listener."""
-    callers = Callers(authorize, requires_credentials=settings.requires_credentials)
+    callers = Callers(authorize, known=settings.known_callers, requires_credentials=settings.requires_credentials)
     partitions = PartitionsOperations(path=path, catalogue=catalogue, callers=callers)
+    bodies = BodyWriter(write_timeout_s=settings.write_timeout_s, telemetry=telemetry)
     reads = LogOperations(
         path=path,
         local=local,
         callers=callers,
         partition_of=partitions.authorized_partition,
         blocking=blocking,
-        write_timeout_s=settings.write_timeout_s,
+        bodies=bodies,
     )
-    segments = SegmentOperations(
-        path=path, partition_of=partitions.authorized_partition, write_timeout_s=settings.write_timeout_s
-    )
+    segments = SegmentOperations(path=path, partition_of=partitions.authorized_partition, bodies=bodies)
     description = openapi_document(ROUTES, version=version("tiersidecar"))
 
     async def describe(request: web.Request) -> web.StreamResponse:

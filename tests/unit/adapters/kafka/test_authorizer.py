@@ -179,8 +179,35 @@ async def test_credentials_that_no_broker_could_accept(credentials: Credentials)
 async def test_a_password_that_nobody_would_check_is_not_accepted() -> None:
     """A listener without SASL takes anyone as ANONYMOUS: that must not look like a successful login."""
     async with open_authorizer(CallerListener(bootstrap_servers="127.0.0.1:1")) as authorizer:
-        with pytest.raises(CallerNotAuthenticatedError, match="checks no passwords"):
+        with pytest.raises(CallerNotAuthenticatedError, match="checks no credentials"):
             await authorizer.may_read(ALICE, "t")
+
+
+BEARER = CallerListener(
+    bootstrap_servers="127.0.0.1:1",
+    security_protocol=SecurityProtocol.SASL_SSL,
+    sasl_mechanism=SaslMechanism.OAUTHBEARER,
+)
+
+
+@pytest.mark.parametrize(
+    ("listener", "credentials"),
+    [
+        pytest.param(sasl("127.0.0.1:1"), Credentials(token="abc"), id="a token where passwords are checked"),
+        pytest.param(BEARER, ALICE, id="a password where tokens are checked"),
+        pytest.param(BEARER, ANONYMOUS, id="nothing where tokens are checked"),
+        pytest.param(BEARER, Credentials(token="a\1auth=Bearer b"), id="a token that would end its field"),
+        pytest.param(
+            CallerListener(bootstrap_servers="127.0.0.1:1"), Credentials(token="abc"), id="a token nobody checks"
+        ),
+    ],
+)
+async def test_credentials_of_another_kind_are_refused_without_asking(
+    listener: CallerListener, credentials: Credentials
+) -> None:
+    async with open_authorizer(listener) as authorizer:
+        with pytest.raises(CallerNotAuthenticatedError):
+            await authorizer.may_read(credentials, "t")
 
 
 async def test_a_broker_that_is_away_is_not_a_refusal() -> None:
@@ -205,7 +232,7 @@ async def test_logins_are_bounded() -> None:
     ("protocol", "mechanism"),
     [
         (SecurityProtocol.SASL_SSL, None),
-        (SecurityProtocol.SASL_SSL, SaslMechanism.OAUTHBEARER),
+        (SecurityProtocol.PLAINTEXT, SaslMechanism.OAUTHBEARER),
         (SecurityProtocol.SSL, SaslMechanism.PLAIN),
     ],
 )

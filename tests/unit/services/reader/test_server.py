@@ -208,7 +208,10 @@ async def test_whether_a_topic_exists_is_not_told_to_those_who_may_not_read_it()
             "Basic " + base64.b64encode(b"alice\0root:secret").decode(), id="a NUL, which SASL/PLAIN parts by"
         ),
         pytest.param("Basic !!", id="no base64"),
-        pytest.param("Bearer abc", id="another scheme"),
+        pytest.param("Bearer abc", id="an unknown token"),
+        pytest.param("Bearer a,b", id="a character that no token has"),
+        pytest.param("Bearer", id="no token"),
+        pytest.param("Digest abc", id="another scheme"),
     ],
 )
 async def test_credentials_that_are_not_accepted_are_challenged(header: str) -> None:
@@ -216,7 +219,7 @@ async def test_credentials_that_are_not_accepted_are_challenged(header: str) -> 
     async with open_service(authorizer=authorizer) as service:
         status, _, headers = await service.get(f"{PLAIN}/batches?offset=0", headers={"Authorization": header})
         assert status == 401
-        assert headers["WWW-Authenticate"].startswith('Basic realm="kafka"')
+        assert headers["WWW-Authenticate"] == 'Basic realm="kafka", charset="UTF-8", Bearer realm="kafka"'
 
 
 async def test_a_service_that_demands_credentials_asks_the_broker_nothing_without_them() -> None:

@@ -1,0 +1,103 @@
+"""What callers present (Basic, Bearer, a client certificate), and for whom the operator keeps credentials of Kafka's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from cryptography import x509
+
+from tiersidecar.ports.broker import Credentials
+from tiersidecar.services.reader.problems import unauthenticated
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+"""RFC 6750, section 2.1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCaller:
+    """Somebody who has a token, or a client certificate with this subject (RFC 4514), and the username and password by which
+    Kafka knows him: he is asked for as their principal."""
+
+    credentials: Credentials
+    token: str | None = field(default=None, repr=False)
+    subject: str | None = None
+
+
+class KnownCallers:
+    """The operator's list.  It grants nothing: the broker decides about the principal that an entry names.
+
+    Raises:
+        ValueError: a subject that is no distinguished name.
+    """
+
+    def __init__(self, callers: Iterable[KnownCaller] = ()) -> None:
+        callers = tuple(callers)
+        # By digest, so that the time of a look-up tells nothing of how much of a token was right.
+        self._by_token = {_digest(one.token): one.credentials for one in callers if one.token is not None}
+        self._by_subject = {
+            _name(x509.Name.from_rfc4514_string(one.subject)): one.credentials
+            for one in callers
+            if one.subject is not None
+        }
+
+    def credentials_of(self, presented: Credentials) -> Credentials:
+        """Those that a listed token stands for; else what was presented, for the broker to judge."""
+        if presented.token is None:
+            return presented
+        return self._by_token.get(_digest(presented.token), presented)
+
+    def owner_of(self, certificate: bytes) -> Credentials | None:
+        """The credentials of the owner of a certificate (DER) whose chain the TLS handshake has verified; None if it is not
+        listed."""
+        if not self._by_subject:
+            return None
+        return self._by_subject.get(_name(x509.load_der_x509_certificate(certificate).subject))
+
+
+def client_certificate(request: web.Request) -> bytes | None:
+    """The client's certificate (DER), if the connection has one: the TLS context took none that it could not verify."""
+    tls = None if request.transport is None else request.transport.get_extra_info("ssl_object")
+    certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+    return certificate
+
+
+def read_authorization(header: str) -> Credentials:
+    """Credentials of an ``Authorization`` header, ``Basic`` (RFC 7617, UTF-8) or ``Bearer`` (RFC 6750).
+
+    Raises:
+        ProblemError: 401 for another scheme, or what is not such a header.
+    """
+    scheme, _, rest = header.partition(" ")
+    match scheme.lower():
+        case "basic":
+            return _read_basic(rest.strip())
+        case "bearer" if _TOKEN.fullmatch(rest.strip()):
+            return Credentials(token=rest.strip())
+        case _:
+            raise unauthenticated()
+
+
+def _read_basic(encoded: str) -> Credentials:
+    try:
+        username, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise unauthenticated() from error
+    if not colon or not username or "\0" in username + password:
+        # SASL/PLAIN parts its fields by NUL.
+        raise unauthenticated()
+    return Credentials(username=username, password=password)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _name(name: x509.Name) -> str:
+    """One spelling of equal names, whatever string types the authority has used."""
+    return name.rfc4514_string()
