@@ -1,0 +1,132 @@
+"""The two ends of a gateway in one event loop: a broker that a test scripts, and a client that sends bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
+from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.exchange import Rewrite
+from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.listener import ListenerSettings, serve_gateway
+from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, address_rewrites
+
+WAIT_S = 30.0
+ADVERTISED = AdvertisedAddresses(pattern="gateway-{node.id}:9092")
+
+
+def request(api_key: int, version: int, correlation_id: int, body: bytes = b"", *, client_id: bytes = b"c") -> bytes:
+    """A whole frame with a header of the old kind, which is enough where nobody reads it."""
+    payload = struct.pack(">hhih", api_key, version, correlation_id, len(client_id)) + client_id + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+def response(correlation_id: int, body: bytes = b"") -> bytes:
+    """A whole frame, with a header of the old kind."""
+    return struct.pack(">ii", 4 + len(body), correlation_id) + body
+
+
+@dataclass(slots=True)
+class Peer:
+    """One connection, seen from either end."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def frame(self) -> bytes:
+        """The next frame, with its size.
+
+        Raises:
+            IncompleteReadError: the connection has ended.
+        """
+        async with asyncio.timeout(WAIT_S):
+            size = await self.reader.readexactly(4)
+            return size + await self.reader.readexactly(struct.unpack(">i", size)[0])
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def ends(self) -> bytes:
+        """What still comes before the connection ends."""
+        async with asyncio.timeout(WAIT_S):
+            try:
+                return await self.reader.read()
+            except ConnectionResetError:
+                return b""
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class Ends:
+    """A gateway between a listening broker and clients."""
+
+    port: int
+    memory: ResponseMemory
+    telemetry: RecordedTelemetry
+    arrived: asyncio.Queue[Peer]
+    close_broker: Callable[[], None]
+    opened: list[Peer] = field(default_factory=list)
+
+    async def client(self) -> Peer:
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**26))
+        self.opened.append(peer)
+        return peer
+
+    async def pair(self) -> tuple[Peer, Peer]:
+        """A client, and the broker's end of its connection."""
+        client = await self.client()
+        async with asyncio.timeout(WAIT_S):
+            broker = await self.arrived.get()
+        return client, broker
+
+
+@asynccontextmanager
+async def gateway_between(
+    *,
+    limits: GatewayLimits | None = None,
+    memory_bytes: int = 2**26,
+    more: Callable[[dict[int, Rewrite]], None] | None = None,
+    max_connections: int = 100,
+    max_connections_per_ip: int = 100,
+) -> AsyncIterator[Ends]:
+    """``more`` may change the table of rewrites before ApiVersions is put in."""
+    rewrites: dict[int, Rewrite] = address_rewrites(ADVERTISED)
+    if more is not None:
+        more(rewrites)
+    rewrites[ApiKey.API_VERSIONS] = ApiVersionsRewrite(rewrites)
+    arrived: asyncio.Queue[Peer] = asyncio.Queue()
+    server = await asyncio.start_server(
+        lambda reader, writer: arrived.put_nowait(Peer(reader, writer)), "127.0.0.1", 0, limit=2**26
+    )
+    memory, telemetry = ResponseMemory(memory_bytes), RecordedTelemetry()
+    settings = ListenerSettings(
+        name="GATEWAY",
+        host="127.0.0.1",
+        port=0,
+        broker_host="127.0.0.1",
+        broker_port=server.sockets[0].getsockname()[1],
+        max_connections=max_connections,
+        max_connections_per_ip=max_connections_per_ip,
+    )
+    async with AsyncExitStack() as stack:
+        stack.callback(server.close)
+        listener = await stack.enter_async_context(
+            serve_gateway(
+                settings, rewrites=rewrites, limits=limits or GatewayLimits(), memory=memory, telemetry=telemetry
+            )
+        )
+        ends = Ends(port=listener.port, memory=memory, telemetry=telemetry, arrived=arrived, close_broker=server.close)
+        try:
+            yield ends
+        finally:
+            while not arrived.empty():
+                arrived.get_nowait().close()
+            for peer in ends.opened:
+                peer.close()
