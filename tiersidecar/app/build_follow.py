@@ -1,4 +1,4 @@
-"""The follow lane of the role ``tier``, and the keeper of all pins."""
+"""The follow lane of the role ``tier``, the keeper of all pins, and the watch of their disks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 from tiersidecar.app.config import Config, Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
 
@@ -35,6 +36,24 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
         failpoints=parts.failpoints,
     )
     return keeper, follow
+
+
+def build_disk_watch(parts: Parts) -> DiskWatch:
+    """By plain constructor calls."""
+    config = parts.config
+    settings = DiskSettings(
+        limits=_settings(config).limits,
+        policy=config.disk_pressure_policy,
+        alarm_s=config.disk_full_alarm_ms / 1000,
+    )
+    return DiskWatch(
+        settings=settings,
+        board=parts.board,
+        disks=parts.pins,
+        metadata=parts.metadata,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )
 
 
 def _settings(config: Config) -> PinSettings:

@@ -37,6 +37,7 @@ from tiersidecar.app.config_values import (
     comma_separated,
 )
 from tiersidecar.decide.backfill import BackfillOrder
+from tiersidecar.decide.pressure_trim import DiskPressurePolicy
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, ShareGroupHold, TopicPolicy, TrimHolds
@@ -110,8 +111,16 @@ class Config(Section):
     with an error in the log. -1 leaves the limit to disk.reserve."""
 
     disk_reserve: Percent = 10
-    """Part of each log dir's file system that stays free of links: below it they go, the oldest first, with an error in the
-    log."""
+    """Part of each log dir's file system that is to stay free: below it links go, the oldest first, with an error in the log,
+    and then what disk.pressure.policy says."""
+
+    disk_pressure_policy: DiskPressurePolicy = DiskPressurePolicy.KEEP
+    """What else goes below disk.reserve, of partitions in strict mode that this broker leads, the oldest segments first: `keep`
+    nothing, `trim-copied` what is remote, before its local retention is over, `drop-oldest` then also what is not remote, which
+    is lost, so that the broker lives."""
+
+    disk_full_alarm_ms: PositiveDurationMs = 21_600_000
+    """A disk that will be full sooner, at the rate of the last half hour, raises an alarm."""
 
     kafka_version: Annotated[str | None, Field(pattern=r"^\d+\.\d+(\.\d+)*$", examples=["'4.3.1'"])] = None
     """Kafka version whose formats are written into events and manifests; default: the local broker's own."""

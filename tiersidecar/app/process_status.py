@@ -62,6 +62,7 @@ class ProcessStatus:
             refused_topics=self.board.refused_topics,
             untrimmable_topics=self.board.untrimmable_topics,
             log_dir_faults=self.board.local.faults,
+            disk_troubles=self.board.disk_troubles,
         )
 
     def _partition(self, tiered: TieredPartition) -> PartitionStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tiersidecar.app.build_copy import build_copy
-from tiersidecar.app.build_follow import build_follow
+from tiersidecar.app.build_follow import build_disk_watch, build_follow
 from tiersidecar.app.build_retain import build_log_start_watch, build_remover, build_retain, build_topic_deletion
 from tiersidecar.app.config import Mode
 from tiersidecar.app.parts import Parts
@@ -46,6 +46,7 @@ async def run_tier(parts: Parts) -> None:
         watch = _watch(parts, lanes, gate, remover, follow)
         async with asyncio.TaskGroup() as group:
             group.create_task(keeper.run(), name="keep pins")
+            group.create_task(build_disk_watch(parts).run(), name="disk watch")
             if config.mode is Mode.ENFORCE:
                 group.create_task(gate.keep_probing(backoff.maximum_s), name="store probe")
             deletion, interval_s = build_topic_deletion(parts, remover=remover), config.deletes_topic_grace_ms / 10_000

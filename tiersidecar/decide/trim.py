@@ -22,7 +22,9 @@ class TrimView:
     """A led partition as the trim decision sees it.
 
     ``log_start_offset`` is the broker's, the local start; ``segments`` ascend and end with the active one;
-    ``remote_segments`` are those of any state, ascending by start offset.
+    ``remote_segments`` are those of any state, ascending by start offset.  The disk is short of room up to two offsets: below
+    ``pressure_offset`` local retention does not count, below ``drop_offset`` it is no matter either whether the data is remote
+    or who has read it (``disk.pressure.policy``).
     """
 
     policy: TopicPolicy
@@ -31,15 +33,21 @@ class TrimView:
     log_start_offset: int
     remote_segments: Sequence[RemoteLogSegmentMetadata]
     now_ms: int
+    pressure_offset: int = -1
+    drop_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimStep:
-    """One local segment that may go, and the remote segments that hold its offsets, in order."""
+    """One local segment that may go, and the remote segments that hold its offsets, in order; none where it is lost.
+
+    ``forced``: it goes even if those cannot be read back, and past any group.
+    """
 
     local: LocalSegment
     remote: tuple[RemoteLogSegmentMetadata, ...]
     reason: str
+    forced: bool = False
 
     @property
     def offset(self) -> Offset:
@@ -62,12 +70,13 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
             continue  # trimmed already: the broker deletes the files in its own time
         start = max(segment.base_offset, view.log_start_offset)
         cover = covering_segments(finished, start, segment.next_base_offset)
-        if not cover:
+        forced = segment.next_base_offset <= view.drop_offset
+        if not cover and not forced:
             break
         reason = _breach(view, segment, cover, excess_bytes)
         if not reason:
             break
-        steps.append(TrimStep(local=segment, remote=cover, reason=reason))
+        steps.append(TrimStep(local=segment, remote=cover, reason=reason, forced=forced))
         excess_bytes -= segment.size_bytes
     return tuple(steps)
 
@@ -115,9 +124,10 @@ def _excess_bytes(view: TrimView) -> int:
 def _breach(
     view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...], excess_bytes: int
 ) -> str:
+    assert segment.next_base_offset is not None  # only sealed segments are asked about
     limit_ms = view.policy.effective_local_retention_ms
-    if limit_ms != UNLIMITED and max(held.max_timestamp_ms for held in cover) <= view.now_ms - limit_ms:
+    if cover and limit_ms != UNLIMITED and max(held.max_timestamp_ms for held in cover) <= view.now_ms - limit_ms:
         return "local.retention.ms"
     if 0 < segment.size_bytes <= excess_bytes:
         return "local.retention.bytes"
-    return ""
+    return "disk.reserve" if segment.next_base_offset <= max(view.pressure_offset, view.drop_offset) else ""

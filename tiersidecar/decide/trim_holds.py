@@ -117,7 +117,7 @@ def _matches(pattern: str, group: str) -> bool:
 
 
 def _may_go(step: TrimStep, holder: Holder) -> bool:
-    return holder.offset is not None and step.offset <= holder.offset
+    return step.forced or (holder.offset is not None and step.offset <= holder.offset)
 
 
 def _lets_go(holder: Holder, steps: Sequence[TrimStep]) -> bool:

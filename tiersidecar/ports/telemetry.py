@@ -284,6 +284,38 @@ PINS_UNAVAILABLE = Metric(
     help="1 for a log dir in which no hard links can be made, so that nothing is pinned.",
     labels=("log_dir",),
 )
+DISK_FREE_BYTES = Metric(
+    name="tiersidecar_disk_free_bytes",
+    kind="gauge",
+    help="Bytes free on the file system of a log dir, to a process without privileges.",
+    labels=("log_dir",),
+)
+DISK_SIZE_BYTES = Metric(
+    name="tiersidecar_disk_size_bytes",
+    kind="gauge",
+    help="Size of the file system of a log dir.",
+    labels=("log_dir",),
+)
+DISK_SECONDS_TO_FULL = Metric(
+    name="tiersidecar_disk_seconds_to_full",
+    kind="gauge",
+    help="Time until that file system is full, at the rate of the last half hour, trims included; +Inf when it does not fill, "
+    "NaN while there is no rate yet.",
+    labels=("log_dir",),
+)
+DISK_STATE = Metric(
+    name="tiersidecar_disk_state",
+    kind="gauge",
+    help="1 for the state that it is in: ok, filling (full within disk.full.alarm.ms), below_reserve (disk.reserve).",
+    labels=("log_dir", "state"),
+)
+DROPPED_BYTES = Metric(
+    name="tiersidecar_dropped_bytes_total",
+    kind="counter",
+    help="Bytes of local segments that were given up for room on the disk and are not remote: lost, unless a pin saves them "
+    "(disk.pressure.policy: drop-oldest).",
+    labels=("topic",),
+)
 READ_POOL_BUSY = Metric(name="tiersidecar_reader_pool_busy", kind="gauge", help="Remote reads running.")
 GATEWAY_CONNECTIONS = Metric(
     name="tiersidecar_gateway_connections",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.epochs import EpochEntry
@@ -40,6 +41,10 @@ class Board:
     held_back: dict[TopicIdPartition, str] = field(default_factory=dict)
     expiry_stops: dict[TopicIdPartition, str] = field(default_factory=dict)
     trim_holds: dict[TopicIdPartition, TrimHold] = field(default_factory=dict)
+    pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
+    disk_troubles: Mapping[str, str] = field(default_factory=dict)
+    """Why somebody has to look at a disk, by its log dirs."""
+
     pins: PinBoard = field(default_factory=PinBoard)
     follow_notes: dict[TopicIdPartition, FollowNote] = field(default_factory=dict)
     watch_trouble: str = "the log dirs and the broker have not been looked at yet"

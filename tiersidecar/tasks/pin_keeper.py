@@ -29,6 +29,7 @@ from tiersidecar.ports.telemetry import (
     Telemetry,
 )
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.disk_watch import measure
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +97,7 @@ class PinKeeper:
             for unpin in [*self._gone(), *self._expired()]:
                 await self._drop_if_possible(unpin)
         self._forget_refused()
-        disks = await self._disks()
+        disks = await measure(self._pins)
         for unpin in self._without_room(disks) if self._settings.drops_pins else ():
             await self._drop_if_possible(unpin)
         self._report(disks)
@@ -198,19 +199,6 @@ class PinKeeper:
                 if reason is not None:
                     unpins.append(Unpin(pin=pin, reason=reason))
         return unpins
-
-    async def _disks(self) -> tuple[Disk, ...]:
-        """Each file system once; with the last answer where log dirs on it were asked one after the other."""
-        spaces = await self._pins.disk_spaces()
-        by_device = {space.device: space for space in spaces.values()}
-        return tuple(
-            Disk(
-                log_dirs=frozenset(log_dir for log_dir, space in spaces.items() if space.device == device),
-                size_bytes=space.size_bytes,
-                free_bytes=space.free_bytes,
-            )
-            for device, space in by_device.items()
-        )
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
         tips = {PinnedPartition.of(tip): tip for tip in self._board.assignment}

@@ -6,13 +6,15 @@ then DeleteRecords.  DeleteRecords carries no leader epoch, so leadership is ask
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
@@ -21,7 +23,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
-from tiersidecar.ports.telemetry import TRIM_REFUSALS, TRIMMED_BYTES, Telemetry
+from tiersidecar.ports.telemetry import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES, Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.topic_checks import TopicChecks
@@ -75,7 +77,12 @@ class TrimTask:
         """Whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
         policy, tip = partition.policy, partition.view.topic_id_partition
         limits = (policy.effective_local_retention_ms, policy.effective_local_retention_bytes)
-        if policy.mode is not RetentionMode.STRICT or all(limit == UNLIMITED for limit in limits):
+        if policy.mode is not RetentionMode.STRICT:
+            return False
+        pressure = self._board.pressure_trims.get(tip)
+        if pressure is not None and pressure.offset > self._board.log_start_offsets.get(tip, -1):
+            return True
+        if all(limit == UNLIMITED for limit in limits):
             return False
         local = self._board.local_partition(tip)
         copied_offset = self._board.copied_offsets.get(tip, -1)
@@ -96,16 +103,37 @@ class TrimTask:
             if self._observe_only:
                 log.info("trim.observed", topic=tip.topic, partition=tip.partition, offset=steps[-1].offset)
                 return
-            for step in steps[:_STEPS_AT_ONCE]:
-                await self._verifier.verify(step, log_start_offset)
+            proven = await self._proven(steps[:_STEPS_AT_ONCE], log_start_offset)
             await self._failpoints.reach("trim.verified")
-            await self._trim(partition, steps[:_STEPS_AT_ONCE])
+            await self._trim(partition, proven)
+
+    async def _proven(self, steps: Sequence[TrimStep], log_start_offset: Offset) -> tuple[TrimStep, ...]:
+        """``steps``, each read back; one that is forced and cannot be is taken for lost, and so are those after it."""
+        proven: list[TrimStep] = []
+        is_away = False
+        for step in steps:
+            held = step.remote if not (is_away and step.forced) else ()
+            try:
+                if held:
+                    await self._verifier.verify(step, log_start_offset)
+            except (StoreError, CorruptDataError) as error:
+                if not step.forced:
+                    raise
+                log.warning("trim.read_back.failed", base_offset=step.local.base_offset, error=str(error))
+                held, is_away = (), True
+            proven.append(replace(step, remote=held))
+        return tuple(proven)
 
     async def _due_steps(self, partition: TieredPartition, log_start_offset: Offset) -> tuple[TrimStep, ...]:
         tip = partition.view.topic_id_partition
         local = self._board.local_partition(tip)
         if local is None:
             return ()
+        pressure = self._board.pressure_trims.get(tip)
+        drop_offset = -1
+        if pressure is not None and pressure.drops:
+            # A broker refuses DeleteRecords beyond the high watermark.
+            drop_offset = min(pressure.offset, await self._offset(partition, OffsetSpec.LATEST))
         return decide_trim(
             TrimView(
                 policy=partition.policy,
@@ -114,6 +142,8 @@ class TrimTask:
                 log_start_offset=log_start_offset,
                 remote_segments=tuple(self._metadata.list_remote_log_segments(tip)),
                 now_ms=self._clock.now_ms(),
+                pressure_offset=-1 if pressure is None else pressure.offset,
+                drop_offset=drop_offset,
             )
         )
 
@@ -145,6 +175,7 @@ class TrimTask:
         self._board.log_start_offsets[tip] = answer.low_watermark
         size_bytes = sum(step.local.size_bytes for step in steps)
         self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=tip.topic)
+        self._tell_of_lost(partition, steps)
         log.info(
             "log.trimmed",
             topic=tip.topic,
@@ -158,9 +189,31 @@ class TrimTask:
 
     async def _log_start_offset(self, partition: TieredPartition) -> Offset:
         """The broker's log start, asked with our leader epoch: a deposed leader is refused here."""
+        offset = await self._offset(partition, OffsetSpec.EARLIEST)
+        self._board.log_start_offsets[partition.view.topic_id_partition] = offset
+        return offset
+
+    async def _offset(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
         tip = partition.view.topic_id_partition
-        answers = await self._broker.list_offsets({tip: partition.view.leader_epoch}, OffsetSpec.EARLIEST)
+        answers = await self._broker.list_offsets({tip: partition.view.leader_epoch}, spec)
         if answers[tip].error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=str(answers[tip].error))
-        self._board.log_start_offsets[tip] = answers[tip].offset
         return answers[tip].offset
+
+    def _tell_of_lost(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> None:
+        """What went by ``disk.pressure.policy: drop-oldest`` and is nowhere else, unless a pin still saves it."""
+        tip = partition.view.topic_id_partition
+        for step in steps:
+            if step.remote:
+                continue
+            self._telemetry.count(DROPPED_BYTES, step.local.size_bytes, topic=tip.topic)
+            log.error(
+                "segment.dropped",
+                topic=tip.topic,
+                partition=tip.partition,
+                base_offset=step.local.base_offset,
+                next_base_offset=step.local.next_base_offset,
+                bytes=step.local.size_bytes,
+                reason=step.reason,
+                data_lost=True,
+            )

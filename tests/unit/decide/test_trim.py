@@ -24,6 +24,8 @@ def view(
     log_start: int = 0,
     now_ms: int = 1000,
     lineage: tuple[tuple[int, int], ...] = ((0, 0),),
+    pressure: int = -1,
+    drop: int = -1,
 ) -> TrimView:
     return TrimView(
         policy=policy,
@@ -32,6 +34,8 @@ def view(
         log_start_offset=log_start,
         remote_segments=remote,
         now_ms=now_ms,
+        pressure_offset=pressure,
+        drop_offset=drop,
     )
 
 
@@ -86,6 +90,24 @@ def view(
         pytest.param(
             view(policy=TopicPolicy(local_retention_ms=500), now_ms=499), [], id="by time the youngest record counts"
         ),
+        pytest.param(
+            view(policy=TopicPolicy(), pressure=200), [100, 200], id="for room on the disk what is remote goes sooner"
+        ),
+        pytest.param(view(policy=TopicPolicy(), pressure=250), [100, 200], id="for room too only whole segments go"),
+        pytest.param(
+            view(policy=TopicPolicy(), pressure=300, remote=REMOTE[:1]),
+            [100],
+            id="for room on the disk nothing goes that is not remote",
+        ),
+        pytest.param(
+            view(policy=TopicPolicy(), pressure=300, drop=200, remote=REMOTE[:1]),
+            [100, 200],
+            id="drop-oldest lets go what is not remote, as far as it must",
+        ),
+        pytest.param(
+            view(policy=TopicPolicy(), drop=400, remote=()), [100, 200, 300], id="but never the active segment"
+        ),
+        pytest.param(view(policy=TopicPolicy(mode=RetentionMode.RACE), drop=300), [], id="nor anything in race mode"),
         pytest.param(view(policy=TopicPolicy(retention_ms=0)), [100, 200, 300], id="S-050 -2 is the total retention"),
     ],
 )
@@ -108,3 +130,10 @@ def test_cover_takes_the_fewest_of_overlapping_segments() -> None:
     overlapping = (remote_segment(0, 99), remote_segment(50, 80), remote_segment(50, 199))
     assert [s.start_offset for s in covering_segments(overlapping, 0, 200)] == [0, 50]
     assert covering_segments(overlapping, 0, 201) == ()
+
+
+def test_what_is_dropped_names_nothing_that_holds_it_and_waits_for_nobody() -> None:
+    copied, lost = decide_trim(view(policy=TopicPolicy(), drop=200, remote=REMOTE[:1]))
+    assert (copied.forced, len(copied.remote), copied.reason) == (True, 1, "disk.reserve")
+    assert (lost.forced, lost.remote, lost.reason) == (True, (), "disk.reserve")
+    assert not decide_trim(view(policy=TopicPolicy(), pressure=200))[0].forced, "trim-copied waits for groups"

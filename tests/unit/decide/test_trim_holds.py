@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.segments import TIP, local_segments, remote_segment
@@ -212,3 +214,10 @@ def test_the_reader_of_another_partition_is_no_reader_of_this_one() -> None:
     groups = shares(read("queue", elsewhere=0))
     assert holders_of(TrimHolds(), TIP.topic, TIP.partition + 1, groups)[0].offset == 0
     assert holders_of(TrimHolds(), "another", TIP.partition, groups) == ()
+
+
+def test_what_is_dropped_for_room_on_the_disk_waits_for_nobody() -> None:
+    forced = [replace(STEPS[0], forced=True), *STEPS[1:]]
+    hold = decide_hold(forced, holders_of(BILLING, TIP.topic, TIP.partition, consumers(read("billing", 0))))
+    assert [step.offset for step in hold.allowed] == [100]
+    assert hold.held_bytes == sum(step.local.size_bytes for step in STEPS[1:])

@@ -23,6 +23,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
         "refused_topics": dict(summary.refused_topics),
         "untrimmable_topics": dict(summary.untrimmable_topics),
         "log_dir_faults": dict(summary.log_dir_faults),
+        "disk_troubles": dict(summary.disk_troubles),
     }
 
 

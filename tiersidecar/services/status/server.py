@@ -95,7 +95,10 @@ class _Service:
 
     async def _readiness(self, request: web.Request) -> web.Response:
         reasons = list(self._source.ready_reasons())
-        return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+        # A full disk is no reason to take a pod out of its service: a warning beside the answer.
+        warnings = [f"{log_dirs}: {why}" for log_dirs, why in self._source.summary().disk_troubles.items()]
+        document = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
+        return web.json_response(document, status=503 if reasons else 200)
 
     async def _status(self, request: web.Request) -> web.Response:
         topic, halted = request.query.get("topic"), request.query.get("halted", "") in _ON

@@ -48,6 +48,7 @@ class StatusSummary:
     refused_topics: Mapping[str, str] = field(default_factory=dict)
     untrimmable_topics: Mapping[str, str] = field(default_factory=dict)
     log_dir_faults: Mapping[str, str] = field(default_factory=dict)
+    disk_troubles: Mapping[str, str] = field(default_factory=dict)
 
 
 class StatusSource(Protocol):

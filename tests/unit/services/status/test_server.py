@@ -96,7 +96,7 @@ async def test_alive_is_200_even_when_not_ready() -> None:
 async def test_ready_is_200_without_reasons_and_503_with_each_of_them() -> None:
     source = Source()
     async with serving(source) as asked:
-        assert (await asked.get("/readyz"))[:2] == (200, '{"ready": true, "reasons": []}')
+        assert (await asked.get("/readyz"))[:2] == (200, '{"ready": true, "reasons": [], "warnings": []}')
         source.reasons = ["broker at h:1 could not be reached: refused", "metadata is not ready"]
         status, _, _ = await asked.get("/readyz")
         assert status == 503

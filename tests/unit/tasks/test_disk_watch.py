@@ -1,0 +1,190 @@
+"""The alarm of a disk is raised once and told everywhere; below the reserve only what the user said goes (issue 6)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.tier_shell import TierShell
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.decide.pressure_trim import DiskPressurePolicy
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.policy import TopicPolicy, TrimHolds
+from tiersidecar.ports.pins import DiskSpace
+from tiersidecar.ports.telemetry import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
+from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
+from tiersidecar.tasks.segment_objects import LayoutSettings
+
+KEEP, TRIM, DROP = DiskPressurePolicy.KEEP, DiskPressurePolicy.TRIM_COPIED, DiskPressurePolicy.DROP_OLDEST
+SIZE = 1000 * 2**20
+FOREVER = TopicPolicy()
+"""Nothing is past any retention."""
+
+
+class GivenDisks:
+    """One file system with one log dir."""
+
+    def __init__(self, log_dir: Path) -> None:
+        self.log_dir, self.free_bytes = str(log_dir), SIZE // 2
+
+    async def disk_spaces(self) -> Mapping[str, DiskSpace]:
+        return {self.log_dir: DiskSpace(device=1, size_bytes=SIZE, free_bytes=self.free_bytes)}
+
+
+class Pressed:
+    """A sidecar and its disk."""
+
+    def __init__(self, shell: TierShell) -> None:
+        self.shell, self.disks = shell, GivenDisks(shell.log_dir)
+        self.telemetry = RecordedTelemetry()
+
+    def watch(self, policy: DiskPressurePolicy = KEEP) -> DiskWatch:
+        return DiskWatch(
+            settings=DiskSettings(limits=PinLimits(), policy=policy, alarm_s=6 * 3600),
+            board=self.shell.board,
+            disks=self.disks,
+            metadata=self.shell.metadata,
+            clock=self.shell.clock,
+            telemetry=self.telemetry,
+        )
+
+    async def pass_time(self, seconds: float) -> None:
+        assert isinstance(self.shell.clock, ManualClock)
+        await self.shell.clock.advance(seconds)
+
+
+@pytest.fixture
+async def pressed(tmp_path: Path) -> AsyncIterator[Pressed]:
+    async with ThreadBlocking(max_threads=2) as blocking:
+        clock = ManualClock(now_ms=2_000_000_000_000)
+        shell = TierShell(tmp_path, blocking, LayoutSettings(), FOREVER, clock=clock)
+        await shell.look()
+        yield Pressed(shell)
+
+
+async def test_an_alarm_is_told_once_with_the_time_to_full(pressed: Pressed) -> None:
+    watch = pressed.watch()
+    with capture_logs() as logs:
+        for _ in range(20):  # 1 MiB in 30 s: half of 1000 MiB lasts a little over four hours
+            await watch.look()
+            pressed.disks.free_bytes -= 2**20
+            await pressed.pass_time(30)
+        pressed.disks.free_bytes = SIZE // 20
+        await watch.look()
+        await watch.look()
+        pressed.disks.free_bytes = SIZE
+        await pressed.pass_time(7200)
+        await watch.look()
+    told = [(one["state"], one["log_level"]) for one in logs if one["event"] == "disk.pressure"]
+    assert told == [("filling", "warning"), ("below_reserve", "warning"), ("ok", "info")]
+    first = next(one for one in logs if one["event"] == "disk.pressure")
+    assert 3.9 * 3600 < first["seconds_to_full"] < 4.2 * 3600
+    assert pressed.shell.board.disk_troubles == {}
+
+
+async def test_people_are_told_when_and_why(pressed: Pressed) -> None:
+    watch = pressed.watch(TRIM)
+    for _ in range(20):
+        await watch.look()
+        pressed.disks.free_bytes -= 2**20
+        await pressed.pass_time(30)
+    (sentence,) = pressed.shell.board.disk_troubles.values()
+    assert sentence == "0.5 of 1.0 GiB are free, full in 4.0 h at this rate"
+    assert pressed.telemetry.value(DISK_SECONDS_TO_FULL, log_dir=pressed.disks.log_dir) == pytest.approx(481 * 30)
+    assert pressed.telemetry.by_label(DISK_STATE, "state") == {"ok": 0, "filling": 1, "below_reserve": 0}
+    pressed.disks.free_bytes = SIZE // 20
+    await watch.look()
+    (sentence,) = pressed.shell.board.disk_troubles.values()
+    assert "less than disk.reserve (10%)" in sentence
+    assert "disk.pressure.policy is trim-copied" in sentence
+
+
+async def below_reserve(pressed: Pressed, policy: DiskPressurePolicy, *, copied: bool = True) -> TieredPartition:
+    """Nothing is free; all partitions are as the policy lets them be after one look."""
+    shell = pressed.shell
+    tiered = shell.tiered(shell.tip("plain-0"))
+    if copied:
+        await shell.copy.run(tiered)
+    pressed.disks.free_bytes = 0
+    await pressed.watch(policy).look()
+    return tiered
+
+
+async def test_by_default_nothing_goes_for_room(pressed: Pressed) -> None:
+    tiered = await below_reserve(pressed, KEEP)
+    await pressed.shell.trim.run(tiered)
+    assert pressed.shell.board.pressure_trims == {}
+    assert pressed.shell.broker.deleted == []
+
+
+async def test_what_is_remote_goes_though_its_local_retention_is_without_limit(pressed: Pressed) -> None:
+    tiered = await below_reserve(pressed, TRIM)
+    tip = tiered.view.topic_id_partition
+    assert set(pressed.shell.board.pressure_trims) == {tip}, "of the others nothing is remote"
+    assert pressed.shell.trim.may_have_work(tiered)
+    await pressed.shell.trim.run(tiered)
+    assert pressed.shell.broker.deleted[-1] == (tip, pressed.shell.board.local.partitions[tip].segments[-1].base_offset)
+
+
+async def test_what_is_trimmed_and_not_deleted_yet_counts_as_free(pressed: Pressed) -> None:
+    """A broker takes minutes: until then nothing more goes."""
+    tiered = await below_reserve(pressed, DROP)
+    local = pressed.shell.board.local.partitions[tiered.view.topic_id_partition]
+    going = sum(one.size_bytes for one in local.sealed_segments)
+    pressed.shell.board.log_start_offsets[tiered.view.topic_id_partition] = local.segments[-1].base_offset
+    pressed.disks.free_bytes = SIZE // 10 - going
+    await pressed.watch(DROP).look()
+    assert pressed.shell.board.pressure_trims == {}
+
+
+async def test_what_is_not_remote_goes_only_below_the_high_watermark_and_is_told(pressed: Pressed) -> None:
+    tiered = await below_reserve(pressed, DROP, copied=False)
+    shell, tip = pressed.shell, tiered.view.topic_id_partition
+    segments = shell.board.local.partitions[tip].segments
+    shell.broker.last_stable_offsets[tip] = segments[2].base_offset + 1
+    with capture_logs() as logs:
+        await shell.trim.run(tiered)
+    assert shell.broker.deleted == [(tip, segments[2].base_offset)]
+    assert shell.state.partition_state(tip).trim_offset == segments[2].base_offset
+    lost = [one for one in logs if one["event"] == "segment.dropped"]
+    assert [one["base_offset"] for one in lost] == [0, segments[1].base_offset]
+    assert {(one["log_level"], one["data_lost"]) for one in lost} == {("error", True)}
+
+
+async def test_with_the_store_away_drop_oldest_does_not_wait_for_it(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the disk would fill up behind a read-back that never comes; and it waits for no group."""
+    tiered = await below_reserve(pressed, DROP)
+    shell, asked = pressed.shell, list[str]()
+
+    async def away(key: str, *args: object, **kwargs: object) -> None:
+        asked.append(key)
+        raise StoreError(verb="fetch", key=key, reason="away")
+
+    monkeypatch.setattr(shell.store, "fetch_object", away)
+    shell.broker.last_stable_offsets[tiered.view.topic_id_partition] = 10**9
+    shell.policy = TopicPolicy(holds=TrimHolds(groups=("billing",)))
+    await shell.trim.run(shell.tiered(tiered.view.topic_id_partition))
+    assert shell.broker.deleted
+    assert len(asked) == 1, "tried once, and not again for every segment"
+
+
+async def test_trim_copied_never_passes_a_store_that_is_away(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiered = await below_reserve(pressed, TRIM)
+
+    async def away(key: str, *args: object, **kwargs: object) -> None:
+        raise StoreError(verb="fetch", key=key, reason="away")
+
+    monkeypatch.setattr(pressed.shell.store, "fetch_object", away)
+    with pytest.raises(StoreError):
+        await pressed.shell.trim.run(tiered)
+    assert pressed.shell.broker.deleted == []
+    assert pressed.telemetry.value(DROPPED_BYTES, topic="plain") is None

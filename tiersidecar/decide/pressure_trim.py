@@ -1,0 +1,98 @@
+"""What local data goes for space below ``disk.reserve``, where the user said so (DESIGN.md section 5, disk full)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiersidecar.decide.pin_room import Disk, PinLimits
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import LocalSegment
+
+
+class DiskPressurePolicy(StrEnum):
+    """``KEEP``: nothing goes that retention does not let go.  ``TRIM_COPIED``: what is remote goes before its local retention
+    is over.  ``DROP_OLDEST``: then also what is not remote: data is lost, and the broker lives."""
+
+    KEEP = "keep"
+    TRIM_COPIED = "trim-copied"
+    DROP_OLDEST = "drop-oldest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressureTrim:
+    """A partition may be trimmed up to ``offset``; with ``drops`` also where that is not remote, and past any group."""
+
+    offset: Offset
+    drops: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressedPartition:
+    """One that is led here in strict mode, with its sealed segments from the log start on; ``remote`` of them, counted from the
+    first, are remote."""
+
+    topic_id_partition: TopicIdPartition
+    sealed: Sequence[LocalSegment]
+    remote: int
+
+
+def decide_pressure(
+    policy: DiskPressurePolicy,
+    disk: Disk,
+    limits: PinLimits,
+    going_bytes: int,
+    partitions: Iterable[PressedPartition],
+) -> dict[TopicIdPartition, PressureTrim]:
+    """As little as gives ``disk`` its reserve back: what is remote first, the oldest of all partitions first.
+
+    ``going_bytes`` will be free without us: pins, which go first, and what is trimmed already; a broker takes minutes to delete
+    it.  The active segment never goes.
+    """
+    missing = -disk.above_reserve_bytes(limits) - going_bytes
+    if policy is DiskPressurePolicy.KEEP or missing <= 0:
+        return {}
+    found = list(partitions)
+    chosen = {one.topic_id_partition: 0 for one in found}
+    missing = _choose(found, chosen, missing, {one.topic_id_partition: one.remote for one in found})
+    if missing > 0 and policy is DiskPressurePolicy.DROP_OLDEST:
+        _choose(found, chosen, missing, {one.topic_id_partition: len(one.sealed) for one in found})
+    return {
+        one.topic_id_partition: PressureTrim(
+            offset=_stop_of(one.sealed[chosen[one.topic_id_partition] - 1]),
+            drops=policy is DiskPressurePolicy.DROP_OLDEST,
+        )
+        for one in found
+        if chosen[one.topic_id_partition]
+    }
+
+
+def _choose(
+    found: Sequence[PressedPartition],
+    chosen: dict[TopicIdPartition, int],
+    missing: int,
+    most: Mapping[TopicIdPartition, int],
+) -> int:
+    """Take segments, each partition's in their order, until nothing is ``missing``; gives what still is."""
+    heads = [
+        (one.sealed[chosen[one.topic_id_partition]].modified_ms, number)
+        for number, one in enumerate(found)
+        if chosen[one.topic_id_partition] < most[one.topic_id_partition]
+    ]
+    heapq.heapify(heads)
+    while heads and missing > 0:
+        _, number = heapq.heappop(heads)
+        tip, sealed = found[number].topic_id_partition, found[number].sealed
+        missing -= sealed[chosen[tip]].size_bytes
+        chosen[tip] += 1
+        if chosen[tip] < most[tip]:
+            heapq.heappush(heads, (sealed[chosen[tip]].modified_ms, number))
+    return missing
+
+
+def _stop_of(segment: LocalSegment) -> Offset:
+    assert segment.next_base_offset is not None  # sealed
+    return segment.next_base_offset

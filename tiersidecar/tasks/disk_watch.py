@@ -1,0 +1,181 @@
+"""Watches how full the disks of the log dirs are: the alarm, the time to full, and what may go below ``disk.reserve``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from tiersidecar.decide.disk_pressure import DiskSample, DiskState, decide_state, seconds_to_full, with_sample
+from tiersidecar.decide.pin import is_remote
+from tiersidecar.decide.pin_room import Disk, PinLimits, is_alone
+from tiersidecar.decide.pressure_trim import DiskPressurePolicy, PressedPartition, PressureTrim, decide_pressure
+from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.pins import PinnedPartition
+from tiersidecar.domain.policy import RetentionMode
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.pins import MeasureDisks
+from tiersidecar.ports.telemetry import (
+    DISK_FREE_BYTES,
+    DISK_SECONDS_TO_FULL,
+    DISK_SIZE_BYTES,
+    DISK_STATE,
+    Telemetry,
+)
+from tiersidecar.tasks.board import Board
+
+log = structlog.get_logger(__name__)
+
+LOOK_INTERVAL_S = 5.0
+_GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSettings:
+    """``alarm_s``: a disk that is full sooner is an alarm."""
+
+    limits: PinLimits
+    policy: DiskPressurePolicy
+    alarm_s: float
+
+
+@dataclass(slots=True)
+class _Watched:
+    samples: tuple[DiskSample, ...] = ()
+    state: DiskState = DiskState.OK
+
+
+async def measure(disks: MeasureDisks) -> tuple[Disk, ...]:
+    """Each file system once; with the last answer where log dirs on it were asked one after the other."""
+    spaces = await disks.disk_spaces()
+    by_device = {space.device: space for space in spaces.values()}
+    return tuple(
+        Disk(
+            log_dirs=frozenset(log_dir for log_dir, space in spaces.items() if space.device == device),
+            size_bytes=space.size_bytes,
+            free_bytes=space.free_bytes,
+        )
+        for device, space in by_device.items()
+    )
+
+
+class DiskWatch:
+    """One per process.  On the board it keeps ``disk_troubles`` for people and ``pressure_trims`` for the retain lanes."""
+
+    def __init__(
+        self,
+        *,
+        settings: DiskSettings,
+        board: Board,
+        disks: MeasureDisks,
+        metadata: MetadataView,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._settings, self._board, self._disks, self._metadata = settings, board, disks, metadata
+        self._clock, self._telemetry = clock, telemetry
+        self._watched: dict[frozenset[str], _Watched] = {}
+
+    async def run(self) -> None:
+        """Look, every interval; never ends by itself."""
+        while True:
+            await self.look()
+            await self._clock.sleep(LOOK_INTERVAL_S)
+
+    async def look(self) -> None:
+        """Look once."""
+        trims: dict[TopicIdPartition, PressureTrim] = {}
+        troubles: dict[str, str] = {}
+        disks = await measure(self._disks)
+        for gone in self._watched.keys() - {disk.log_dirs for disk in disks}:
+            del self._watched[gone]
+        for disk in disks:
+            state, full_in_s = self._judge(disk)
+            if state is not DiskState.OK:
+                troubles[", ".join(sorted(disk.log_dirs))] = self._sentence(disk, state, full_in_s)
+            trims |= self._pressure_trims(disk)
+        self._board.disk_troubles, self._board.pressure_trims = troubles, trims
+
+    def _judge(self, disk: Disk) -> tuple[DiskState, float]:
+        watched = self._watched.setdefault(disk.log_dirs, _Watched())
+        sample = DiskSample(at_s=self._clock.monotonic_s(), free_bytes=disk.free_bytes)
+        watched.samples = with_sample(watched.samples, sample)
+        full_in_s = seconds_to_full(watched.samples, disk.free_bytes)
+        before = watched.state
+        watched.state = decide_state(before, disk, self._settings.limits, full_in_s, self._settings.alarm_s)
+        for log_dir in disk.log_dirs:
+            self._telemetry.gauge(DISK_FREE_BYTES, disk.free_bytes, log_dir=log_dir)
+            self._telemetry.gauge(DISK_SIZE_BYTES, disk.size_bytes, log_dir=log_dir)
+            self._telemetry.gauge(DISK_SECONDS_TO_FULL, full_in_s, log_dir=log_dir)
+            for state in DiskState:
+                self._telemetry.gauge(DISK_STATE, state is watched.state, log_dir=log_dir, state=state.value)
+        if watched.state is not before:
+            say = log.info if watched.state is DiskState.OK else log.warning
+            say(
+                "disk.pressure",
+                log_dirs=sorted(disk.log_dirs),
+                state=watched.state.value,
+                free_bytes=disk.free_bytes,
+                size_bytes=disk.size_bytes,
+                seconds_to_full=round(full_in_s) if math.isfinite(full_in_s) else None,
+                policy=self._settings.policy.value,
+            )
+        return watched.state, full_in_s
+
+    def _sentence(self, disk: Disk, state: DiskState, full_in_s: float) -> str:
+        free = f"{disk.free_bytes / _GIB:.1f} of {disk.size_bytes / _GIB:.1f} GiB are free"
+        when = f", full in {full_in_s / 3600:.1f} h at this rate" if math.isfinite(full_in_s) else ""
+        if state is DiskState.FILLING:
+            return free + when
+        reserve = f"less than disk.reserve ({self._settings.limits.disk_reserve_percent}%)"
+        return f"{free}, {reserve}{when}; disk.pressure.policy is {self._settings.policy.value}"
+
+    def _pressure_trims(self, disk: Disk) -> dict[TopicIdPartition, PressureTrim]:
+        policy, limits = self._settings.policy, self._settings.limits
+        if policy is DiskPressurePolicy.KEEP or disk.above_reserve_bytes(limits) >= 0:
+            return {}
+        here = [local for local in self._board.local.partitions.values() if local.log_dir in disk.log_dirs]
+        going_bytes = self._pinned_alone(disk) + sum(self._going_bytes(local) for local in here)
+        return decide_pressure(policy, disk, limits, going_bytes, self._pressed(here))
+
+    def _pinned_alone(self, disk: Disk) -> int:
+        present = {PinnedPartition.of(tip): local for tip, local in self._board.local.partitions.items()}
+        pins = [pin for pin in self._board.pins if pin.log_dir in disk.log_dirs]
+        return sum(pin.size_bytes for pin in pins if is_alone(pin, present.get(pin.owner)))
+
+    def _going_bytes(self, local: LocalPartition) -> int:
+        """What lies below the log start, or is renamed already: the broker takes minutes to delete it."""
+        start = self._board.log_start_offsets.get(local.topic_id_partition, -1)
+        trimmed = (one for one in local.sealed_segments if (one.next_base_offset or 0) <= start)
+        return sum(one.size_bytes for one in (*trimmed, *local.deleted))
+
+    def _pressed(self, here: Iterable[LocalPartition]) -> list[PressedPartition]:
+        found = []
+        for local in here:
+            tip = local.topic_id_partition
+            tiered = self._board.assignment.get(tip)
+            if tiered is None or tiered.role is not PartitionRole.LEADER:
+                continue  # its leader's sidecar trims it
+            if tiered.policy.mode is not RetentionMode.STRICT or not self._metadata.is_ready(tip):
+                continue
+            start = self._board.log_start_offsets.get(tip, -1)
+            sealed = [one for one in local.sealed_segments if (one.next_base_offset or 0) > start]
+            found.append(PressedPartition(topic_id_partition=tip, sealed=sealed, remote=self._remote(tip, sealed)))
+        return found
+
+    def _remote(self, tip: TopicIdPartition, sealed: Sequence[LocalSegment]) -> int:
+        """How many of them, from the first, are remote."""
+        lineage = Lineage(tuple(self._board.leader_epochs_with_pins(tip)))
+
+        def is_held(segment: LocalSegment) -> bool:
+            return is_remote(
+                lineage, lambda epoch, offset: self._metadata.remote_log_segment_metadata(tip, epoch, offset), segment
+            )
+
+        return next((number for number, one in enumerate(sealed) if not is_held(one)), len(sealed))
