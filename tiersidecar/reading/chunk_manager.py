@@ -22,6 +22,9 @@ from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S
 
 ChunkKey = tuple[RemoteLogSegmentId, int]
 
+_MOST_FLIGHTS = 1024
+"""Twice the small chunks that may be fetched ahead (``read_ahead``).  How many are fetched at once is the last layer's."""
+
 
 class ChunkManager(Protocol):
     async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
@@ -100,7 +103,7 @@ class MemoryChunkCache:
     def __init__(self, inner: ChunkManager, *, max_bytes: int, telemetry: Telemetry | None = None) -> None:
         self._inner = inner
         self._chunks: ByteLru[ChunkKey, bytes] = ByteLru(max_bytes)
-        self._flights: SingleFlight[ChunkKey, bytes] = SingleFlight("chunk")
+        self._flights: SingleFlight[ChunkKey, bytes] = SingleFlight("chunk", max_flights=_MOST_FLIGHTS)
         self._telemetry = telemetry or NoTelemetry()
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:

@@ -11,14 +11,23 @@ from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.manifests import RemoteSegment
 
 _TOGETHER_BYTES = 4 * 1024 * 1024
+_MOST_CHUNKS_AHEAD = 128
+"""Of one reader, however small they are: all readers together must not want more than may be in flight."""
 
 
 class ReadAheadBudget:
-    """Bytes that may be fetched ahead: ``reader_bytes`` for each reader, ``total_bytes`` for all of them together."""
+    """Bytes that may be fetched ahead: ``reader_bytes`` for each reader, ``total_bytes`` for all of them together.
+
+    A chunk counts as 1/128 of ``reader_bytes`` at least.
+    """
 
     def __init__(self, *, reader_bytes: int, total_bytes: int) -> None:
         self.reader_bytes = reader_bytes
         self._free_bytes = total_bytes
+
+    def charge_of(self, chunk_bytes: int) -> int:
+        """What a chunk of this size counts as."""
+        return max(chunk_bytes, self.reader_bytes // _MOST_CHUNKS_AHEAD)
 
     def take(self, size_bytes: int) -> bool:
         """Reserve, if there is as much left."""
@@ -61,28 +70,29 @@ class ReadAhead:
 
     async def read(self, segment: RemoteSegment, first: int) -> AsyncGenerator[bytes, None]:
         """The chunks of ``segment`` from number ``first`` to its last one."""
-        chunk_size, chunk_count = segment.chunk_index.original_chunk_size, segment.chunk_index.chunk_count
+        chunk_count = segment.chunk_index.chunk_count
+        charge_bytes = self._budget.charge_of(segment.chunk_index.original_chunk_size)
         ahead: deque[asyncio.Task[bytes]] = deque()
         following = first
         try:
             for index in range(first, chunk_count):
-                stop = min(index + 1 + self._window_bytes // chunk_size, chunk_count)
-                if following <= index or self._is_worth_it(stop - following, chunk_size):
+                stop = min(index + 1 + self._window_bytes // charge_bytes, chunk_count)
+                if following <= index or self._is_worth_it(stop - following, charge_bytes):
                     ahead.extend(self._start(segment, number) for number in range(following, stop))
                     following = stop
                 chunk = await ahead[0]
                 ahead.popleft()
                 yield chunk
-                self._grow(chunk_size)
+                self._grow(charge_bytes)
         finally:
             await _abandon(ahead)
 
-    def _is_worth_it(self, missing: int, chunk_size: int) -> bool:
+    def _is_worth_it(self, missing: int, charge_bytes: int) -> bool:
         """Small chunks are asked for by the quarter of a window, so that neighbours can be fetched together."""
-        return missing * chunk_size >= min(_TOGETHER_BYTES, self._window_bytes // 4)
+        return missing * charge_bytes >= min(_TOGETHER_BYTES, self._window_bytes // 4)
 
-    def _grow(self, chunk_size: int) -> None:
-        wanted = min(self._window_bytes or chunk_size, self._budget.reader_bytes - self._window_bytes)
+    def _grow(self, charge_bytes: int) -> None:
+        wanted = min(self._window_bytes or charge_bytes, self._budget.reader_bytes - self._window_bytes)
         if wanted > 0 and self._budget.take(wanted):
             self._window_bytes += wanted
 

@@ -67,6 +67,24 @@ async def test_the_window_never_passes_what_one_reader_may_have(builder: RemoteB
     assert most != least
 
 
+async def test_small_chunks_do_not_fill_the_requests_that_may_be_in_flight() -> None:
+    """A reader's own read-ahead broke its stream off: 16 MiB of chunks of 16 KiB are 1024."""
+    small = RemoteBuilder(chunk_size=32)
+    await small.add(source(0, 245))
+    store, most = FaultyStore(small.run.store), 0
+    async with (
+        open_run(small.run, store=store, settings=settings(32 * 1024)) as path,
+        aclosing(path.reader.stream_batches(small.partition, 0)) as stream,
+    ):
+        found = b""
+        async for part in stream:
+            await settle()
+            found += part.batches.buffer
+            most = max(most, len(store.log_fetches()) - len(found) // 32)
+    assert found == batches_between("plain-0", 0, 245)
+    assert 64 < most <= 128 + 2
+
+
 async def test_without_budget_left_it_reads_chunk_by_chunk(builder: RemoteBuilder) -> None:
     none_left = await fetched_after_each_part(builder, settings(8 * CHUNK, total=CHUNK - 1), 12)
     assert none_left == await fetched_after_each_part(builder, settings(0), 12)
