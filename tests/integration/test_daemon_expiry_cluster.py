@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +24,7 @@ from tests.integration.test_daemon_expiry import (
 )
 from tests.support.daemon import Daemon, daemon_settings, wait_for
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_placement import move_replica, place
 from tests.support.remote_events import in_state, object_keys_in
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
@@ -37,7 +41,7 @@ REPLICATED = {
 
 @pytest.fixture
 def cluster(kafka_cluster: Any) -> KafkaCluster:
-    made: KafkaCluster = kafka_cluster(brokers=3)
+    made: KafkaCluster = kafka_cluster(brokers=3, log_dirs=2)
     made.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs={**STRICT, "min.insync.replicas": "2"})
     produce(made, TOPIC, total_bytes=700_000)
     return made
@@ -87,15 +91,55 @@ def test_the_new_leader_finishes_what_the_old_one_began(
     assert dying.wait_for_exit() == -9, dying.log_tail()
     broker.kill9()
     heir = daemons[wait_for(lambda: leader_but(cluster, broker.node_id), "another leads", next(iter(daemons.values())))]
-
-    def fits() -> bool:
-        found = segments(cluster, heir)
-        total = sum(one.segment_size_in_bytes for one in in_state(found, State.COPY_SEGMENT_FINISHED))
-        return is_settled(found) and total <= KEPT_BYTES
-
-    wait_for(fits, "the new leader has finished the expiry", heir, timeout_s=90)
+    wait_for(lambda: fits(cluster, heir), "the new leader has finished the expiry", heir, timeout_s=90)
     assert finished(cluster, heir)
     assert_objects_are_named(cluster, heir)
+
+
+@pytest.mark.parametrize("action", ["stall", "freeze"])
+def test_reassigned_and_moved_in_the_middle_of_a_delete(
+    cluster: KafkaCluster, daemons: dict[int, Daemon], action: str
+) -> None:
+    """The leader's replica moves to another log dir and then leaves, its sidecar alive: the lane is cancelled where it stands
+    (stall), or a zombie wakes up in the middle of its deletion (freeze).  The new leader finishes; nothing else goes."""
+    leader = cluster.leader_of(TOPIC, 0)
+    stopping, others = daemons[leader.node_id], [node for node in daemons if node != leader.node_id]
+    restart(stopping, BY_SIZE, f"delete.started.published={action}@2")
+    wait_for(lambda: has_begun_to_delete(cluster, stopping), "a deletion is under way", daemons[others[0]])
+    target = next(path for path in leader.log_dirs if path != leader.partition_dir(TOPIC, 0).parent)
+    move_replica(leader.admin, TOPIC, 0, target)
+    wait_for(lambda: (target / f"{TOPIC}-0").is_dir(), "the replica is in the other log dir", daemons[others[0]])
+    place(cluster.admin, TOPIC, 0, others)
+    for node in others:
+        restart(daemons[node], BY_SIZE)
+    heir = daemons[others[0]]
+    wait_for(lambda: fits(cluster, heir), "the new leader has finished the expiry", heir, timeout_s=90)
+    kept = finished(cluster, heir)
+    if action == "freeze":
+        os.kill(stopping.pid, signal.SIGCONT)
+        stopping.wait_until_ready()
+    place(cluster.admin, TOPIC, 0, [leader.node_id, *others])
+    wait_for(lambda: leads(stopping), "its sidecar leads again", stopping)
+    assert finished(cluster, heir) == kept, "nothing else went"
+    assert_objects_are_named(cluster, heir)
+    for daemon in daemons.values():
+        assert daemon.is_running
+        assert daemon.events("lane.halted") == []
+
+
+def has_begun_to_delete(cluster: KafkaCluster, daemon: Daemon) -> bool:
+    return bool(in_state(segments(cluster, daemon), State.DELETE_SEGMENT_STARTED))
+
+
+def fits(cluster: KafkaCluster, daemon: Daemon) -> bool:
+    found = segments(cluster, daemon)
+    total = sum(one.segment_size_in_bytes for one in in_state(found, State.COPY_SEGMENT_FINISHED))
+    return is_settled(found) and total <= KEPT_BYTES
+
+
+def leads(daemon: Daemon) -> bool:
+    rows = json.loads(daemon.status("/status")[1])["partitions"]
+    return [row["role"] for row in rows] == ["leader"]
 
 
 def test_a_topic_deleted_while_its_leaders_sidecar_is_away_is_removed_by_another(

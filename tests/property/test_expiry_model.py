@@ -163,6 +163,8 @@ class ExpiryMachine(RuleBasedStateMachine):
         left = self.world.segments()
         assert left == self.world.readable()
         assert [one for one in left if self._is_outside(one)] == []
+        if self.policy.retention_ms < 0:
+            assert len([one for one in left if self._is_wholly_true(one)]) <= KEPT
 
     # -- the model
 
@@ -172,6 +174,9 @@ class ExpiryMachine(RuleBasedStateMachine):
     def _in_true_history(self, one: RemoteLogSegmentMetadata, offset: int) -> bool:
         epoch = one.segment_leader_epochs[0].epoch
         return epoch == 1 or offset < self.cut
+
+    def _is_wholly_true(self, one: RemoteLogSegmentMetadata) -> bool:
+        return self._in_true_history(one, one.start_offset) and self._in_true_history(one, one.end_offset)
 
     def _readable_offsets(self) -> set[int]:
         state = self.world.state.partition_state(TIP)

@@ -1,4 +1,4 @@
-"""How every command that changes something goes: look, show, ask, do.
+"""How every command that changes something goes: look, show, ask, look again, do.
 
 The first lines show what is there and what will be done; a refusal says why and changes nothing (exit code 1).
 """
@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None
     try:
         config = load_config(manner.config_file, os.environ)
         configure_logging(config.logging.model_copy(update={"level": "error"}))
-        code = asyncio.run(_carry_out(config, look, manner, with_metadata))
+        code = asyncio.run(_carry_out(config, look, manner, with_metadata=with_metadata))
     except TiersidecarError as error:
         for sentence in str(error).splitlines():
             manner.console.print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True)
@@ -74,7 +74,7 @@ def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None
     raise typer.Exit(code)
 
 
-async def _carry_out(config: Config, look: Look, manner: Manner, with_metadata: bool) -> int:
+async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadata: bool) -> int:
     from tiersidecar.app.commands.session import open_session
 
     async with open_session(config, with_metadata=with_metadata) as session:
@@ -83,9 +83,12 @@ async def _carry_out(config: Config, look: Look, manner: Manner, with_metadata: 
             _show(intent, manner.console)
         done = False
         if intent.steps and not intent.refusal and not manner.dry_run and await _is_confirmed(config, manner):
-            assert intent.apply is not None  # steps come with their doing
-            await intent.apply()
-            done = True
+            if not manner.yes:
+                intent = await _looked_at_again(session, look, intent, manner.console)
+            if not intent.refusal:
+                assert intent.apply is not None  # steps come with their doing
+                await intent.apply()
+                done = True
         if manner.as_json:
             typer.echo(json.dumps(_document(intent, done=done), indent=2, ensure_ascii=False))
         elif done:
@@ -93,6 +96,18 @@ async def _carry_out(config: Config, look: Look, manner: Manner, with_metadata: 
     if intent.refusal:
         return FAILED
     return DONE if done or manner.dry_run or not intent.steps else FAILED
+
+
+async def _looked_at_again(session: Session, look: Look, shown: Intent, console: Console) -> Intent:
+    """What holds now: an answer may take hours, and what was safe then may delete what is not remote by now."""
+    now = await look(session)
+    if now.refusal:
+        console.print(f"[red]refused:[/red] {escape(now.refusal)}", soft_wrap=True)
+    elif now.steps != shown.steps:
+        refusal = "what there is to do has changed since it was shown; run the command again"
+        console.print(f"[red]refused:[/red] {refusal}", soft_wrap=True)
+        return replace(now, refusal=refusal)
+    return now
 
 
 async def _is_confirmed(config: Config, manner: Manner) -> bool:

@@ -118,13 +118,7 @@ async def look_at_disabling(session: Session, topic: str, *, delete_remote: bool
     plan = decide_disable(known, overrides, facts, cluster=cluster)
     mode = TieringMode.DELETING if delete_remote else TieringMode.DETACHED
     steps = _state_steps(session, topic, topic_id, plan, mode) + _setting_steps(plan)
-    notes = (
-        ()
-        if former or known is None
-        else (
-            "the broker's settings before were not taken down (the topic was tiered by the configuration alone): they stay",
-        )
-    )
+    notes = _notes_of_disabling(known, delete_remote=delete_remote)
     return Intent(
         facts=_facts(topic, known, plan),
         steps=() if plan.refusal else steps,
@@ -244,3 +238,19 @@ def _notes(wanted: WantedTiering) -> tuple[str, ...]:
             "in race mode the broker deletes what it likes; what was not copied by then is lost to the remote tier",
         )
     return ("consumers that read from the broker itself skip what has left its disk",)
+
+
+def _notes_of_disabling(known: KnownTiering | None, *, delete_remote: bool) -> tuple[str, ...]:
+    if known is None:
+        return ()
+    of_data = (
+        "all records that only the store has are lost; enable does not bring them back"
+        if delete_remote
+        else "records that only the store has are read from the sidecar alone; enable takes tiering up again"
+    )
+    if known.former_settings:
+        return (of_data,)
+    not_known = (
+        "the broker's settings before were not taken down (the topic was tiered by the configuration alone): they stay"
+    )
+    return (of_data, not_known)
