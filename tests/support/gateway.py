@@ -13,7 +13,7 @@ from tests.support.loopback_ports import free_port
 class GatewayDaemon(Daemon):
     """``tiersidecar run --roles gateway``: one listener, by default in front of the broker's internal one.
 
-    ``advertised`` is the map of node ids, for more than one broker.
+    ``listeners`` and ``broker_section`` are those of the configuration.
     """
 
     def __init__(
@@ -23,6 +23,7 @@ class GatewayDaemon(Daemon):
         *,
         listeners: list[dict[str, Any]] | None = None,
         topics: list[dict[str, Any]] | None = None,
+        broker_section: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.broker = broker
@@ -37,6 +38,7 @@ class GatewayDaemon(Daemon):
                 log_dirs=list(broker.log_dirs),
                 topics=topics or [],
                 gateway=gateway,
+                **({} if broker_section is None else {"broker": broker_section}),
                 **settings,
             ),
             roles="gateway",
