@@ -33,6 +33,7 @@ from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.copy_slots import CopySlots
+from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.read_back import ReadBack
@@ -180,6 +181,7 @@ class TierShell:
             ),
             clock=self.clock,
             lag=self.lag,
+            gaps=GapReport(self.telemetry),
             observe_only=False,
         )
 

@@ -10,6 +10,7 @@ from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import SegmentChecker
@@ -69,5 +70,6 @@ def build_copy(
         ),
         clock=parts.clock,
         lag=lag,
+        gaps=GapReport(parts.telemetry),
         observe_only=config.mode is Mode.OBSERVE,
     )

@@ -44,6 +44,13 @@ COPY_BYTES = Metric(
     help="Bytes of .log copied and finished (RemoteCopyBytesPerSec).",
     labels=("topic",),
 )
+GAP_OFFSETS = Metric(
+    name="tiersidecar_gap_offsets_total",
+    kind="counter",
+    help="Offsets above the remote log start that neither tier holds any more, as the leader finds them: lost, unless another "
+    "replica's pins have them.",
+    labels=("topic",),
+)
 COPY_LAG_BYTES = Metric(
     name="kafka_remote_copy_lag_bytes",
     kind="gauge",

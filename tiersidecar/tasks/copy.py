@@ -23,6 +23,7 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.segment_check import next_base_offset_of
 
 log = structlog.get_logger(__name__)
@@ -50,12 +51,13 @@ class CopyTask:
         admission: CopyAdmission,
         clock: Clock,
         lag: CopyLagReport,
+        gaps: GapReport,
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata = board, broker, metadata
         self._state, self._lineages = state, lineages
         self._uploader, self._admission = uploader, admission
-        self._clock, self._lag, self._observe_only = clock, lag, observe_only
+        self._clock, self._lag, self._gaps, self._observe_only = clock, lag, gaps, observe_only
         self._expired_told: dict[TopicIdPartition, Offset] = {}
 
     async def run(self, partition: TieredPartition) -> None:
@@ -94,8 +96,7 @@ class CopyTask:
         self._board.held_back[tip] = plan.held_back
         self._lag.report(partition)
         labels = {"topic": tip.topic, "partition": tip.partition}
-        if plan.gap is not None:
-            log.warning("segment.gap", **labels, start_offset=plan.gap.start, stop_offset=plan.gap.stop)
+        self._gaps.report(tip, plan.gap, self._log_start_offset(tip, lineage))
         if plan.expired and self._expired_told.get(tip) != plan.expired[-1].base_offset:
             self._expired_told[tip] = plan.expired[-1].base_offset
             log.info(
@@ -112,10 +113,13 @@ class CopyTask:
         """Without pins that are remote, or were and have expired: the keeper drops them a little later."""
         if not any(segment.pinned for segment in segments):
             return segments
-        state = self._state.partition_state(tip)
-        start_offset = lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch)
+        start_offset = self._log_start_offset(tip, lineage)
         wanted = [one for one in segments if not one.pinned or next_base_offset_of(one) > start_offset]
         return without_remote_pins(wanted, lineage, partial(self._metadata.remote_log_segment_metadata, tip))
+
+    def _log_start_offset(self, tip: TopicIdPartition, lineage: Lineage) -> Offset:
+        state = self._state.partition_state(tip)
+        return lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch)
 
     async def _last_stable_offset(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch) -> Offset:
         answers = await self._broker.list_offsets({tip: leader_epoch}, OffsetSpec.LATEST, read_committed=True)
