@@ -1,0 +1,109 @@
+"""What the gateway makes of a partition that the broker has answered OFFSET_OUT_OF_RANGE (S-136, S-137, S-146, S-147; U7).
+
+A client that meets that error wrongly skips records without a word.  So it stands only where the offset is known to be none
+that a reader may have; whatever is merely not known yet is an error that clients try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from tiersidecar.domain.offsets import Offset
+
+
+class OutOfRange(Enum):
+    """What becomes of the broker's OFFSET_OUT_OF_RANGE."""
+
+    FILL = auto()
+    """The remote tier has the offset."""
+    STANDS = auto()
+    """No reader may have it: the client must be told."""
+    RETRY = auto()
+    """It may be remote, or local again, in a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiersView:
+    """What is known of both tiers of a partition.
+
+    The remote tier holds ``remote_start`` up to, not including, ``remote_end``; equal when it holds nothing.  The broker has
+    ``local_start`` up to, not including, ``high_watermark``, asked for after it had given its answer.  ``trim_offset`` is
+    how far our own DeleteRecords were meant to reach, -1 for none; ``is_copy_pending`` says that pins hold what the broker
+    has deleted and the remote tier is yet to get.
+    """
+
+    remote_start: Offset
+    remote_end: Offset
+    local_start: Offset
+    high_watermark: Offset
+    trim_offset: int = -1
+    is_copy_pending: bool = False
+
+
+def decide_out_of_range(offset: int, view: TiersView) -> OutOfRange:
+    """Fill only below the broker's local start; out of range only below the remote log start, or past the log's end."""
+    if offset > view.high_watermark:
+        return OutOfRange.STANDS
+    if offset >= view.local_start:
+        return OutOfRange.RETRY  # the broker's start has moved back since, as it does after a crash
+    if view.remote_start <= offset < view.remote_end:
+        return OutOfRange.FILL
+    if view.remote_start < view.remote_end:
+        # Between the tiers: trimmed and not read back by us yet, or pinned, or lost, which cannot be told apart safely.
+        return OutOfRange.STANDS if offset < view.remote_start else OutOfRange.RETRY
+    is_on_its_way = offset < view.trim_offset or view.is_copy_pending
+    return OutOfRange.RETRY if is_on_its_way and offset >= view.remote_start else OutOfRange.STANDS
+
+
+def decide_grants(limits: Sequence[int], max_bytes: int, local_bytes: int) -> tuple[int, ...]:
+    """Bytes that each partition may be filled with, of its own limit and of what the broker has left of the request's
+    ``max_bytes``, those before it served first."""
+    left, grants = max(max_bytes - local_bytes, 0), list[int]()
+    for limit in limits:
+        grants.append(min(max(limit, 0), left))
+        left -= grants[-1]
+    return tuple(grants)
+
+
+def decide_returned(sizes: Sequence[int], grants: Sequence[int], local_bytes: int) -> tuple[bool, ...]:
+    """Which of the fills, of ``sizes`` bytes, go into the response.
+
+    A first batch may be larger than its grant, so that a consumer gets past it, but only if nothing else is returned before
+    it (KIP-74).
+    """
+    returned, has_data = list[bool](), local_bytes > 0
+    for size, grant in zip(sizes, grants, strict=True):
+        fits = 0 < size <= grant or (size > 0 and not has_data)
+        returned.append(fits)
+        has_data |= fits
+    return tuple(returned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Seconds, from when the broker has answered.
+
+    ``for_first`` is how long remote reads are waited for while there is nothing to return; ``hold`` is how long a response
+    without any data is kept back: because of the partition out of range the broker has not waited at all, and a client that
+    gets an empty response asks again at once.
+    """
+
+    for_first: float
+    hold: float
+
+
+def decide_patience(*, max_wait_ms: int, min_bytes: int, local_bytes: int, remote_max_wait_ms: int) -> Patience:
+    """A client waits ``max_wait_ms`` for ``min_bytes``; with as many from the broker already, it should wait no longer than
+    ``remote.fetch.max.wait.ms`` for what is remote."""
+    hold_s = max(max_wait_ms, 0) / 1000
+    if local_bytes >= max(min_bytes, 1):
+        return Patience(for_first=min(hold_s, remote_max_wait_ms / 1000), hold=0.0)
+    return Patience(for_first=hold_s, hold=hold_s)
+
+
+def decide_grace(elapsed_s: float) -> float:
+    """Once some data is there, after ``elapsed_s``, how much longer the other partitions' reads are waited for: a slow one
+    must not hold up a fast one, and its bytes will be in the cache the next time."""
+    return max(0.01, elapsed_s)

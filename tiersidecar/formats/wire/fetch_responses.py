@@ -1,0 +1,175 @@
+"""Fetch responses, versions 4 to 18: where each partition lies, so that single ones are replaced (``FetchResponse.json``).
+
+::
+
+    throttleTimeMs i32 | [errorCode i16 | sessionId i32, from v7]
+    | topics: (name string, to v12; id uuid, from v13 | partitions:
+        partition i32 | errorCode i16 | highWatermark i64 | lastStableOffset i64 | [logStartOffset i64, from v5]
+        | abortedTransactions: (producerId i64 | firstOffset i64), nullable | [preferredReadReplica i32, from v11]
+        | records bytes, nullable)
+
+Flexible, with tagged fields, from v12.  Records are passed over: they are not even copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from struct import Struct
+
+from tiersidecar.formats.wire.fetch_requests import PartitionKey, is_by_topic_id, is_flexible
+from tiersidecar.formats.wire.spans import Span, SpanReader, write_length
+
+Buffer = bytes | bytearray | memoryview
+
+NO_ERROR, OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER = 0, 1, 6
+KAFKA_STORAGE_ERROR, FETCH_SESSION_ID_NOT_FOUND = 56, 70
+_KAFKA_STORAGE_ERROR_SINCE = 6
+_FIRST_WITH_SESSIONS = 7
+
+_THROTTLE, _INT32, _ABORTED = Struct(">i"), Struct(">i"), Struct(">qq")
+_HEAD = Struct(">hi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedPartition:
+    """One partition of a response.  ``span`` is all of it; ``aborted`` has producer id and first offset of each, None for
+    read_uncommitted."""
+
+    key: PartitionKey
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    records: Span | None
+    aborted: tuple[tuple[int, int], ...] | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """``partitions`` in the response's order."""
+
+    throttle_time_ms: int
+    error_code: int
+    session_id: int
+    partitions: tuple[FetchedPartition, ...]
+
+    @property
+    def records_bytes(self) -> int:
+        """Bytes of records in all partitions."""
+        return sum(len(one.records) for one in self.partitions if one.records is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledPartition:
+    """What stands in a response in place of what the broker said of a partition.
+
+    ``high_watermark`` and ``last_stable_offset`` are exclusive, -1 where they are not known.  ``aborted`` has producer id and
+    first offset of each; None for read_uncommitted.
+    """
+
+    error_code: int = NO_ERROR
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: tuple[tuple[int, int], ...] | None = None
+    records: Sequence[Buffer] = ()
+
+    @property
+    def records_bytes(self) -> int:
+        return sum(map(len, self.records))
+
+
+def read_fetch_response(body: memoryview, version: int) -> FetchResponse:
+    """Where everything is in a message body.
+
+    Raises:
+        MalformedMessageError: it is no Fetch response of this version.
+    """
+    reader = SpanReader(body, flexible=is_flexible(version))
+    (throttle_time_ms,) = reader.fixed(_THROTTLE)
+    error_code, session_id = reader.fixed(_HEAD) if version >= _FIRST_WITH_SESSIONS else (NO_ERROR, 0)
+    partitions: list[FetchedPartition] = []
+    for _ in range(reader.array(1)):
+        topic = reader.uuid() if is_by_topic_id(version) else reader.string()
+        count = reader.array(_partition_layout(version).size)
+        partitions += [_read_partition(reader, version, topic) for _ in range(count)]
+        reader.tags()
+    reader.tags()
+    reader.end()
+    return FetchResponse(
+        throttle_time_ms=throttle_time_ms, error_code=error_code, session_id=session_id, partitions=tuple(partitions)
+    )
+
+
+def splice(body: memoryview, replacements: Iterable[tuple[Span, Sequence[Buffer]]]) -> list[Buffer]:
+    """``body`` with other bytes in some places, which ascend and do not overlap: as pieces, nothing is copied."""
+    pieces: list[Buffer] = []
+    reached = 0
+    for span, others in replacements:
+        pieces += [body[reached : span.start], *others]
+        reached = span.stop
+    pieces.append(body[reached:])
+    return [piece for piece in pieces if len(piece)]
+
+
+def write_partition(version: int, partition: int, filled: FilledPartition) -> list[Buffer]:
+    """The pieces of one partition of a response."""
+    flexible = is_flexible(version)
+    error_code = filled.error_code
+    if error_code == KAFKA_STORAGE_ERROR and version < _KAFKA_STORAGE_ERROR_SINCE:
+        error_code = NOT_LEADER_OR_FOLLOWER  # as the broker does for clients that do not know the other
+    values = [partition, error_code, filled.high_watermark, filled.last_stable_offset, filled.log_start_offset]
+    layout = _partition_layout(version)
+    parts = [layout.pack(*values[: 5 if version >= 5 else 4])]
+    parts.append(write_length(-1 if filled.aborted is None else len(filled.aborted), flexible=flexible))
+    for producer_id, first_offset in filled.aborted or ():
+        parts += [_ABORTED.pack(producer_id, first_offset), b"\0" if flexible else b""]
+    if version >= 11:
+        parts.append(_INT32.pack(-1))
+    parts.append(write_length(filled.records_bytes, flexible=flexible))
+    return [b"".join(parts), *filled.records, *([b"\0"] if flexible else [])]
+
+
+def write_session_error(version: int, throttle_time_ms: int, error_code: int) -> bytes:
+    """A response that only ends a fetch session; of a version that has sessions."""
+    flexible = is_flexible(version)
+    head = _THROTTLE.pack(throttle_time_ms) + _HEAD.pack(error_code, 0) + write_length(0, flexible=flexible)
+    return head + (b"\0" if flexible else b"")
+
+
+@cache
+def _partition_layout(version: int) -> Struct:
+    return Struct(">ihqqq" if version >= 5 else ">ihqq")
+
+
+def _read_partition(reader: SpanReader, version: int, topic: str | bytes) -> FetchedPartition:
+    start = reader.position
+    partition, error_code, high_watermark, last_stable_offset, *_ = reader.fixed(_partition_layout(version))
+    aborted = _read_aborted(reader)
+    if version >= 11:
+        reader.fixed(_INT32)
+    records = reader.data()
+    reader.tags()
+    return FetchedPartition(
+        key=(topic, partition),
+        error_code=error_code,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        records=records,
+        aborted=aborted,
+        span=Span(start, reader.position),
+    )
+
+
+def _read_aborted(reader: SpanReader) -> tuple[tuple[int, int], ...] | None:
+    count = reader.array(_ABORTED.size)
+    if count < 0:
+        return None
+    found = []
+    for _ in range(count):
+        producer_id, first_offset = reader.fixed(_ABORTED)
+        reader.tags()
+        found.append((producer_id, first_offset))
+    return tuple(found)
