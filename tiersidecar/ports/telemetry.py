@@ -359,6 +359,22 @@ GATEWAY_BYTES = Metric(
     kind="counter",
     help="Bytes from clients (in) and to clients (out).",
     labels=("listener", "direction"),
+GATEWAY_OUT_OF_RANGE = Metric(
+    name="tiersidecar_gateway_out_of_range_total",
+    kind="counter",
+    help="Partitions that the broker answered OFFSET_OUT_OF_RANGE, by what became of it: fill, retry or stands.",
+    labels=("outcome",),
+)
+GATEWAY_FILLS = Metric(
+    name="tiersidecar_gateway_fills_total",
+    kind="counter",
+    help="Partitions of Fetch responses that were to be filled from the remote tier, by how that went.",
+    labels=("outcome",),
+)
+GATEWAY_FILLED_BYTES = Metric(
+    name="tiersidecar_gateway_filled_bytes_total",
+    kind="counter",
+    help="Bytes of record batches that Fetch responses got from the remote tier.",
 )
 
 LEADER_GAUGES = (

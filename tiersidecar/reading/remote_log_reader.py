@@ -89,12 +89,14 @@ class RemoteLogReader:
         stop_offset: int | None = None,
         min_one_message: bool = True,
         read_committed: bool = False,
+        aborted_beyond: Sequence[AbortedTransaction] | None = None,
     ) -> FetchedBatches:
         """Whole batches from the first whose last offset is ``offset`` or above, up to ``max_bytes``, and of those that
         begin below ``stop_offset``.
 
         The first batch is returned even if it is larger, if ``min_one_message``; else nothing is (T-53).  At the end of
-        the remote tier, and for read_committed at its last stable offset, the answer is empty.
+        the remote tier, and for read_committed at its last stable offset, the answer is empty; with ``aborted_beyond`` as
+        for :meth:`stream_batches` it goes on there.
 
         Raises:
             OffsetOutOfRangeError: the remote tier does not hold ``offset``.
@@ -108,7 +110,14 @@ class RemoteLogReader:
         async with (
             self._pool.admit(),
             aclosing(
-                self._read(topic_id_partition, offset, stop_offset, allowance, read_committed=read_committed)
+                self._read(
+                    topic_id_partition,
+                    offset,
+                    stop_offset,
+                    allowance,
+                    read_committed=read_committed,
+                    aborted_beyond=aborted_beyond,
+                )
             ) as parts,
         ):
             found = [part async for part in parts]

@@ -44,8 +44,12 @@ class TimestampLookup:
         self._pool = pool
         self._blocking = blocking
 
-    async def find(self, topic_id_partition: TopicIdPartition, timestamp_ms: int) -> TimestampAndOffset | None:
+    async def find(
+        self, topic_id_partition: TopicIdPartition, timestamp_ms: int, *, stop_offset: int | None = None
+    ) -> TimestampAndOffset | None:
         """The first record, by offset, whose timestamp is ``timestamp_ms`` or later; None when the remote tier has none.
+
+        Segments that begin at ``stop_offset`` or above are not looked into: the caller has them elsewhere (T-51).
 
         Raises:
             QuotaExceededError: shed, at once.
@@ -54,7 +58,11 @@ class TimestampLookup:
             start = (await self._lookup.bounds(topic_id_partition)).start
             candidates = self._lookup.segments(
                 topic_id_partition,
-                lambda segment: segment.max_timestamp_ms >= timestamp_ms and segment.end_offset >= start,
+                lambda segment: (
+                    segment.max_timestamp_ms >= timestamp_ms
+                    and segment.end_offset >= start
+                    and (stop_offset is None or segment.start_offset < stop_offset)
+                ),
             )
             async for segment in candidates:
                 found = await self._find_in(segment, timestamp_ms, start)
@@ -62,13 +70,21 @@ class TimestampLookup:
                     return found
         return None
 
-    async def find_latest(self, topic_id_partition: TopicIdPartition) -> TimestampAndOffset | None:
-        """The first of the records with the largest timestamp (ListOffsets -3); None when there are no records."""
+    async def find_latest(
+        self, topic_id_partition: TopicIdPartition, *, stop_offset: int | None = None, at_least_ms: int = 0
+    ) -> TimestampAndOffset | None:
+        """The first of the records with the largest timestamp (ListOffsets -3); None when there are no records, or only
+        earlier ones than ``at_least_ms``.  ``stop_offset`` as for :meth:`find`."""
         start = (await self._lookup.bounds(topic_id_partition)).start
         latest_ms = -1
-        async for segment in self._lookup.segments(topic_id_partition, lambda one: one.end_offset >= start):
+        async for segment in self._lookup.segments(
+            topic_id_partition,
+            lambda one: one.end_offset >= start and (stop_offset is None or one.start_offset < stop_offset),
+        ):
             latest_ms = max(latest_ms, segment.max_timestamp_ms)
-        return await self.find(topic_id_partition, latest_ms) if latest_ms >= 0 else None
+        if latest_ms < max(at_least_ms, 0):
+            return None
+        return await self.find(topic_id_partition, latest_ms, stop_offset=stop_offset)
 
     async def _find_in(
         self, segment: RemoteLogSegmentMetadata, timestamp_ms: int, start_offset: Offset

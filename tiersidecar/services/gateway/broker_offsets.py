@@ -1,0 +1,109 @@
+"""Log start, high watermark and last stable offset of the broker's own logs, remembered for a moment.
+
+The broker's OFFSET_OUT_OF_RANGE tells none of them (all are -1), and a consumer of remote data is told them with each fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from tiersidecar.domain.errors import RetriableError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.ports.broker import ListOffsets, OffsetSpec
+from tiersidecar.ports.clock import Clock
+
+_KEPT_PARTITIONS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOffsets:
+    """What the leader said.  ``log_start_offset`` is inclusive, the others are exclusive."""
+
+    log_start_offset: Offset
+    high_watermark: Offset
+    last_stable_offset: Offset
+    asked_at_s: float
+
+
+class BrokerOffsetsCache:
+    """Asks the leaders, as the sidecar itself, for many partitions at once."""
+
+    def __init__(
+        self, *, broker: ListOffsets, clock: Clock, refresh_after_s: float = 1.0, max_age_s: float = 30.0
+    ) -> None:
+        self._broker, self._clock = broker, clock
+        self._refresh_after_s, self._max_age_s = refresh_after_s, max_age_s
+        self._known: dict[TopicIdPartition, BrokerOffsets] = {}
+        self._asking: dict[TopicIdPartition, asyncio.Task[None]] = {}
+
+    async def recent(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, BrokerOffsets]:
+        """What is known, at most ``max_age_s`` old; what is older than ``refresh_after_s`` is asked for behind the caller's
+        back.  Partitions whose leader did not answer are left out."""
+        now_s = self._clock.monotonic_s()
+        self._ask([one for one in partitions if self._age_s(one, now_s) >= self._refresh_after_s])
+        await self._wait(one for one in partitions if self._age_s(one, now_s) >= self._max_age_s)
+        return self._found(partitions, now_s - self._max_age_s)
+
+    async def current(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, BrokerOffsets]:
+        """What leaders say that are asked after this call; partitions whose leader did not answer are left out."""
+        now_s = self._clock.monotonic_s()
+        await self._wait(partitions)  # those may have been asked before
+        self._ask([one for one in partitions if self._age_s(one, now_s) > 0])
+        await self._wait(partitions)
+        return self._found(partitions, now_s)
+
+    async def aclose(self) -> None:
+        """Give up what is being asked."""
+        asking = set(self._asking.values())
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _age_s(self, partition: TopicIdPartition, now_s: float) -> float:
+        known = self._known.get(partition)
+        return float("inf") if known is None else now_s - known.asked_at_s
+
+    def _found(self, partitions: Iterable[TopicIdPartition], since_s: float) -> dict[TopicIdPartition, BrokerOffsets]:
+        found = ((one, self._known.get(one)) for one in partitions)
+        return {one: known for one, known in found if known is not None and known.asked_at_s >= since_s}
+
+    async def _wait(self, partitions: Iterable[TopicIdPartition]) -> None:
+        asking = {task for one in partitions if (task := self._asking.get(one)) is not None}
+        if asking:
+            await asyncio.wait(asking)  # a caller that gives up cancels nothing
+
+    def _ask(self, partitions: Collection[TopicIdPartition]) -> None:
+        wanted = frozenset(one for one in partitions if one not in self._asking)
+        if wanted:
+            task = asyncio.create_task(self._fetch(wanted), name="gateway: offsets of the broker")
+            self._asking.update(dict.fromkeys(wanted, task))
+
+    async def _fetch(self, wanted: frozenset[TopicIdPartition]) -> None:
+        asked_at_s = self._clock.monotonic_s()
+        unfenced = dict.fromkeys(wanted, NO_EPOCH)
+        try:
+            starts, watermarks, stables = await asyncio.gather(
+                self._broker.list_offsets(unfenced, OffsetSpec.EARLIEST),
+                self._broker.list_offsets(unfenced, OffsetSpec.LATEST),
+                self._broker.list_offsets(unfenced, OffsetSpec.LATEST, read_committed=True),
+            )
+        except RetriableError:
+            return  # whoever waits finds nothing, and asks again with its next request
+        finally:
+            for one in wanted:
+                del self._asking[one]
+        for one in wanted:
+            answers = (starts[one], watermarks[one], stables[one])
+            if all(answer.error is None for answer in answers):
+                self._known.pop(one, None)
+                self._known[one] = BrokerOffsets(
+                    log_start_offset=starts[one].offset,
+                    high_watermark=watermarks[one].offset,
+                    last_stable_offset=stables[one].offset,
+                    asked_at_s=asked_at_s,
+                )
+        while len(self._known) > _KEPT_PARTITIONS:
+            del self._known[next(iter(self._known))]

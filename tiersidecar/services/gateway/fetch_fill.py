@@ -1,0 +1,169 @@
+"""Reading what one Fetch asks of the remote tier: several partitions at once, within its time and its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from tiersidecar.decide.gateway_fill import decide_grace, decide_grants, decide_returned
+from tiersidecar.domain.errors import (
+    MetadataNotReadyError,
+    OffsetOutOfRangeError,
+    QuotaExceededError,
+    TiersidecarError,
+)
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey
+from tiersidecar.formats.wire.fetch_responses import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, FilledPartition
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.telemetry import GATEWAY_FILLED_BYTES, GATEWAY_FILLS, Telemetry
+from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
+from tiersidecar.services.gateway.border_transactions import Undecided, aborted_beyond
+from tiersidecar.services.gateway.exchange import Exchange
+from tiersidecar.services.gateway.out_of_range import Judged
+from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
+
+log = structlog.get_logger(__name__)
+
+_NOTHING = FetchedBatches(slices=(), next_offset=Offset(0), aborted_transactions=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillRequest:
+    """``judged`` are the partitions to be filled, all of which are in ``asked``; ``local_bytes`` is what the broker returned
+    of others; ``wait_s`` how long the client waits for the first of them."""
+
+    exchange: Exchange
+    request: FetchRequest
+    local_bytes: int
+    asked: Mapping[PartitionKey, FetchPartition]
+    judged: Mapping[PartitionKey, Judged]
+    wait_s: float
+
+
+class FetchFill:
+    """Reads through :class:`RemoteFills`, which go on when the wait is over."""
+
+    def __init__(self, *, fills: RemoteFills, reader: RemoteLogReader, clock: Clock, telemetry: Telemetry) -> None:
+        self._fills, self._reader, self._clock, self._telemetry = fills, reader, clock, telemetry
+        self._troubled: dict[TopicIdPartition, str] = {}
+
+    async def fill(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition]:
+        """An answer for each of ``wanted.judged``: batches, none because they did not come in time, or an error that clients
+        try again after."""
+        keys = list(wanted.judged)
+        limits = [wanted.asked[key].max_bytes for key in keys]
+        grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)
+        reads: dict[PartitionKey, asyncio.Task[FetchedBatches]] = {}
+        try:
+            for key, grant in zip(keys, grants, strict=True):
+                # With nothing local, a first batch is returned however large it is: each read may turn out to be the first.
+                if grant > 0 or not wanted.local_bytes:
+                    reads[key] = asyncio.create_task(self._read(wanted, key, grant), name=f"fill {key[1]}")
+            await self._wait(reads, wanted.wait_s)
+            answers = {key: self._answer(wanted, key, reads.get(key)) for key in keys}
+        finally:
+            for read in reads.values():
+                read.cancel()
+            await asyncio.gather(*reads.values(), return_exceptions=True)
+        sizes = [answers[key].records_bytes for key in keys]
+        for key, returned in zip(keys, decide_returned(sizes, grants, wanted.local_bytes), strict=True):
+            if not returned and answers[key].records_bytes:
+                answers[key] = self._filled(wanted, key, _NOTHING)
+        self._telemetry.count(GATEWAY_FILLED_BYTES, sum(answer.records_bytes for answer in answers.values()))
+        return answers
+
+    async def _wait(self, reads: Mapping[PartitionKey, asyncio.Task[FetchedBatches]], wait_s: float) -> None:
+        began_s, pending, has_data = self._clock.monotonic_s(), set(reads.values()), False
+        until_s = began_s + wait_s
+        while pending and (left_s := until_s - self._clock.monotonic_s()) >= 0:
+            done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                return
+            if not has_data and any(_has_batches(one) for one in done):
+                has_data, now_s = True, self._clock.monotonic_s()
+                until_s = min(until_s, now_s + decide_grace(now_s - began_s))
+
+    async def _read(self, wanted: FillRequest, key: PartitionKey, grant: int) -> FetchedBatches:
+        judged, offset = wanted.judged[key], wanted.asked[key].fetch_offset
+        assert judged.partition is not None  # what is to be filled has them both
+        assert judged.bounds is not None
+        want = FillWant(
+            partition=judged.partition,
+            offset=offset,
+            max_bytes=grant,
+            read_committed=wanted.request.is_read_committed,
+        )
+        if want.read_committed and offset >= await self._reader.last_stable_offset(judged.partition):
+            beyond = await aborted_beyond(wanted.exchange, key, judged.bounds.end)
+            if isinstance(beyond, Undecided):
+                return _NOTHING
+            want = FillWant(
+                partition=want.partition,
+                offset=offset,
+                max_bytes=grant,
+                read_committed=True,
+                aborted_beyond=beyond,
+            )
+        return await self._fills.read(want)
+
+    def _answer(
+        self, wanted: FillRequest, key: PartitionKey, read: asyncio.Task[FetchedBatches] | None
+    ) -> FilledPartition:
+        if read is None or not read.done() or read.cancelled():
+            self._count("pending" if read is not None else "no_room")
+            return self._filled(wanted, key, _NOTHING)
+        error = read.exception()
+        partition = wanted.judged[key].partition
+        assert partition is not None
+        match error:
+            case None:
+                self._troubled.pop(partition, None)
+                self._count("filled" if read.result().slices else "empty")
+                return self._filled(wanted, key, read.result())
+            case QuotaExceededError():
+                self._count("shed")
+                return self._filled(wanted, key, _NOTHING)
+            case MetadataNotReadyError() | OffsetOutOfRangeError():
+                # It was there when it was judged: the next request is judged anew.
+                self._count("not_ready")
+                return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
+            case TiersidecarError():
+                self._count("failed")
+                self._note(partition, error)
+                return FilledPartition(error_code=KAFKA_STORAGE_ERROR)
+        raise error
+
+    def _filled(self, wanted: FillRequest, key: PartitionKey, fetched: FetchedBatches) -> FilledPartition:
+        judged = wanted.judged[key]
+        assert judged.bounds is not None
+        assert judged.offsets is not None
+        filled_end = fetched.next_offset if fetched.slices else 0
+        aborted = None
+        if wanted.request.is_read_committed:
+            aborted = tuple((one.producer_id, one.first_offset) for one in fetched.aborted_transactions or ())
+        return FilledPartition(
+            high_watermark=max(judged.offsets.high_watermark, filled_end),
+            last_stable_offset=max(judged.offsets.last_stable_offset, filled_end),
+            log_start_offset=judged.bounds.start,
+            aborted=aborted,
+            records=[one.buffer for one in fetched.slices],
+        )
+
+    def _count(self, outcome: str) -> None:
+        self._telemetry.count(GATEWAY_FILLS, outcome=outcome)
+
+    def _note(self, partition: TopicIdPartition, error: TiersidecarError) -> None:
+        """Once per partition and trouble: clients ask many times a second."""
+        reason = str(error)
+        if self._troubled.get(partition) != reason:
+            self._troubled[partition] = reason
+            log.warning("gateway.fill.failed", topic=partition.topic, partition=partition.partition, reason=reason)
+
+
+def _has_batches(read: asyncio.Task[FetchedBatches]) -> bool:
+    return not read.cancelled() and read.exception() is None and bool(read.result().slices)

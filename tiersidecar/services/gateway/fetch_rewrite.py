@@ -1,0 +1,156 @@
+"""Fetch: what has left the broker's disk is filled in from the remote tier (S-136 to S-148, S-155, T-52 to T-57, U2, U7).
+
+The broker answers first.  Its OFFSET_OUT_OF_RANGE says that this client may read the partition: without the right to, it
+would have said so instead.  All other bytes of the response pass as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
+from tiersidecar.formats.wire.fetch_requests import (
+    CONSUMER,
+    FETCH_VERSIONS,
+    SESSIONLESS_EPOCH,
+    FetchPartition,
+    FetchRequest,
+    PartitionKey,
+    read_fetch_request,
+    session_epoch_position,
+)
+from tiersidecar.formats.wire.fetch_responses import (
+    FETCH_SESSION_ID_NOT_FOUND,
+    NO_ERROR,
+    NOT_LEADER_OR_FOLLOWER,
+    OFFSET_OUT_OF_RANGE,
+    FetchedPartition,
+    FetchResponse,
+    FilledPartition,
+    read_fetch_response,
+    splice,
+    write_partition,
+    write_session_error,
+)
+from tiersidecar.formats.wire.spans import Span
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.telemetry import GATEWAY_OUT_OF_RANGE, Telemetry
+from tiersidecar.services.gateway.exchange import Buffer, Exchange
+from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
+from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
+
+
+class FetchRewrite:
+    """``services.gateway.exchange.Rewrite`` of Fetch."""
+
+    reads_request = True
+    alone = True
+
+    def __init__(
+        self,
+        *,
+        judge: OutOfRangeJudge,
+        fill: FetchFill,
+        clock: Clock,
+        telemetry: Telemetry,
+        remote_max_wait_ms: int,
+        sessions: FetchSessions | None = None,
+    ) -> None:
+        self._judge, self._fill, self._clock, self._telemetry = judge, fill, clock, telemetry
+        self._remote_max_wait_ms = remote_max_wait_ms
+        self._sessions = sessions or FetchSessions()
+
+    def versions(self) -> range:
+        """See :class:`Rewrite`."""
+        return FETCH_VERSIONS
+
+    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
+        """As it is, but for a fetch session that we could not keep up with: it is refused, by not asking for it."""
+        request = read_fetch_request(exchange.request, exchange.api_version)
+        position = session_epoch_position(exchange.api_version)
+        if position is None or not self._sessions.must_refuse(request):
+            return None
+        refusal = SESSIONLESS_EPOCH.to_bytes(4, "big", signed=True)
+        return splice(exchange.request, [(Span(position, position + len(refusal)), (refusal,))])
+
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+        """See :class:`Rewrite`."""
+        version = exchange.api_version
+        request = read_fetch_request(exchange.request, version)
+        fetched = read_fetch_response(response, version)
+        session = self._sessions.follow(exchange.connection, request, fetched)
+        rows = [one for one in fetched.partitions if one.error_code == OFFSET_OUT_OF_RANGE]
+        if not rows or request.replica_id != CONSUMER:
+            return None  # a follower that fetches is none of ours (T-57)
+        asked = {} if session is None else {row.key: session.partitions.get(row.key) for row in rows}
+        known = {key: partition for key, partition in asked.items() if partition is not None}
+        if len(known) < len(rows):
+            # Nobody can tell which offset was out of range: the client begins a new session, and says it again.
+            return [write_session_error(version, fetched.throttle_time_ms, FETCH_SESSION_ID_NOT_FOUND)]
+        answers = await self._answers(exchange, request, fetched, known)
+        replaced = ((row, answers.get(row.key)) for row in rows)
+        return splice(
+            response,
+            [
+                (row.span, write_partition(version, row.key[1], answer))
+                for row, answer in replaced
+                if answer is not None
+            ],
+        )
+
+    async def _answers(
+        self,
+        exchange: Exchange,
+        request: FetchRequest,
+        fetched: FetchResponse,
+        asked: Mapping[PartitionKey, FetchPartition],
+    ) -> dict[PartitionKey, FilledPartition]:
+        """What replaces the broker's answers; those that stand are left out."""
+        began_s = self._clock.monotonic_s()
+        judged = await self._judge.judge(asked)
+        for one in judged.values():
+            self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
+        patience = decide_patience(
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            local_bytes=fetched.records_bytes,
+            remote_max_wait_ms=self._remote_max_wait_ms,
+        )
+        answers = await self._fill.fill(
+            FillRequest(
+                exchange=exchange,
+                request=request,
+                local_bytes=fetched.records_bytes,
+                asked=asked,
+                judged={key: one for key, one in judged.items() if one.verdict is OutOfRange.FILL},
+                wait_s=_left_s(patience.for_first, began_s, self._clock),
+            )
+        )
+        for key, one in judged.items():
+            if one.verdict is OutOfRange.RETRY:
+                answers[key] = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
+        if _is_held(fetched.partitions, judged, answers):
+            await self._hold(patience, began_s)
+        return answers
+
+    async def _hold(self, patience: Patience, began_s: float) -> None:
+        left_s = _left_s(patience.hold, began_s, self._clock)
+        if left_s > 0:
+            await self._clock.sleep(left_s)
+
+
+def _left_s(of_s: float, began_s: float, clock: Clock) -> float:
+    return max(of_s - (clock.monotonic_s() - began_s), 0.0)
+
+
+def _is_held(
+    partitions: Sequence[FetchedPartition],
+    judged: Mapping[PartitionKey, Judged],
+    answers: Mapping[PartitionKey, FilledPartition],
+) -> bool:
+    """Whether the client would get nothing that it can go on with."""
+    if any(answer.records_bytes for answer in answers.values()):
+        return False
+    has_news = any(one.error_code not in (NO_ERROR, OFFSET_OUT_OF_RANGE) for one in partitions)
+    return not has_news and all(one.verdict is not OutOfRange.STANDS for one in judged.values())

@@ -1,0 +1,75 @@
+"""What clients have asked for in their incremental fetch sessions (KIP-227).
+
+An incremental request leaves out partitions whose offset and limits have not changed, and the broker answers for them from
+what it remembers.  So the gateway must remember as well: it has no other way to know which offset was out of range.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from tiersidecar.formats.wire.fetch_requests import FULL_EPOCH, FetchPartition, FetchRequest, PartitionKey
+from tiersidecar.formats.wire.fetch_responses import NO_ERROR, FetchResponse
+from tiersidecar.services.gateway.exchange import ConnectionState
+
+MAX_SESSION_PARTITIONS = 200_000
+"""Of all clients together: about 40 MB.  Past it new sessions are refused, and those clients repeat all their partitions."""
+_SESSIONS_PER_CONNECTION = 4
+"""A client has one at a time; those before it may not have been closed yet."""
+
+
+class FetchSession:
+    """The partitions of one session, as they were last asked for."""
+
+    __slots__ = ("__weakref__", "partitions")
+
+    def __init__(self, partitions: dict[PartitionKey, FetchPartition]) -> None:
+        self.partitions = partitions
+
+    def update(self, request: FetchRequest) -> None:
+        """Take in an incremental request."""
+        self.partitions.update(request.partitions)
+        for key in request.forgotten:
+            self.partitions.pop(key, None)
+
+
+class FetchSessions:
+    """The sessions of all connections."""
+
+    def __init__(self, max_partitions: int = MAX_SESSION_PARTITIONS) -> None:
+        self._max_partitions = max_partitions
+        self._sessions: WeakSet[FetchSession] = WeakSet()
+
+    def must_refuse(self, request: FetchRequest) -> bool:
+        """Whether ``request`` asks for a session that would be one partition too many to remember."""
+        if request.session_epoch != FULL_EPOCH:
+            return False
+        kept = sum(len(session.partitions) for session in self._sessions)
+        return kept + len(request.partitions) > self._max_partitions
+
+    def follow(
+        self, connection: ConnectionState, request: FetchRequest, response: FetchResponse
+    ) -> FetchSession | None:
+        """What the partitions of ``response`` were asked for with, the request's own and those it left out; None for a
+        session that began before this connection, or that we could not remember."""
+        if not request.is_incremental:
+            connection.fetch_sessions.pop(request.session_id, None)
+            session = FetchSession(dict(request.partitions))
+            if response.session_id and response.error_code == NO_ERROR:
+                self._keep(connection, response.session_id, session)
+            return session
+        kept = connection.fetch_sessions.get(request.session_id)
+        if not isinstance(kept, FetchSession):
+            return None
+        if response.error_code != NO_ERROR:
+            del connection.fetch_sessions[request.session_id]  # the client begins a new one
+            return None
+        kept.update(request)
+        return kept
+
+    def _keep(self, connection: ConnectionState, session_id: int, session: FetchSession) -> None:
+        sessions = connection.fetch_sessions
+        sessions[session_id] = session
+        self._sessions.add(session)
+        while len(sessions) > _SESSIONS_PER_CONNECTION:
+            del sessions[next(iter(sessions))]
