@@ -80,13 +80,25 @@ class FetchFill:
     async def _wait(self, reads: Mapping[PartitionKey, asyncio.Task[FetchedBatches]], wait_s: float) -> None:
         began_s, pending, has_data = self._clock.monotonic_s(), set(reads.values()), False
         until_s = began_s + wait_s
-        while pending and (left_s := until_s - self._clock.monotonic_s()) >= 0:
-            done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        while pending:
+            done, pending = await self._first_of(pending, until_s - self._clock.monotonic_s())
             if not done:
                 return
             if not has_data and any(_has_batches(one) for one in done):
                 has_data, now_s = True, self._clock.monotonic_s()
                 until_s = min(until_s, now_s + decide_grace(now_s - began_s))
+
+    async def _first_of(
+        self, pending: set[asyncio.Task[FetchedBatches]], wait_s: float
+    ) -> tuple[set[asyncio.Task[FetchedBatches]], set[asyncio.Task[FetchedBatches]]]:
+        """Those that have ended, none if the time came first; and the others."""
+        waking = asyncio.ensure_future(self._clock.sleep(max(wait_s, 0.0)))
+        try:
+            await asyncio.wait((*pending, waking), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waking.cancel()
+        done = {one for one in pending if one.done()}
+        return done, pending - done
 
     async def _read(self, wanted: FillRequest, key: PartitionKey, grant: int) -> FetchedBatches:
         judged, offset = wanted.judged[key], wanted.asked[key].fetch_offset

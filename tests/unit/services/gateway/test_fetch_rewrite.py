@@ -1,0 +1,356 @@
+"""Fetch through the gateway: what the broker has dropped is filled in, all else stays (S-136 to S-148, T-52, T-57, U2, U7)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.support.faulty_store import FaultyStore
+from tests.support.gateway_world import (
+    Ask,
+    World,
+    fetch_request,
+    fetch_response,
+    key_of,
+    open_world,
+    out_of_range,
+    read_rows,
+)
+from tests.support.local_batches import as_consumed, batches_between, consumed_records
+from tests.support.manual_clock import settle
+from tests.support.remote_runs import RemoteRun, load_run
+from tests.unit.reading.test_remote_log_reader import only_until
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.formats.kafka.record_batches import iter_batch_headers
+from tiersidecar.formats.kafka.records import read_records
+from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, read_fetch_request
+from tiersidecar.ports.broker import Credentials
+from tiersidecar.ports.telemetry import GATEWAY_FILLS
+from tiersidecar.services.gateway.exchange import ConnectionState
+from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+
+END, LOCAL_START, HIGH_WATERMARK = 245, 200, 246
+OTHER = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=3)
+NEWEST = FETCH_VERSIONS[-1]
+
+
+async def plain() -> tuple[RemoteRun, TopicIdPartition]:
+    run = await load_run("plain")
+    return run, run.partition("plain-0")
+
+
+async def fetched(
+    world: World,
+    asked: dict[TopicIdPartition, Ask],
+    answered: dict[TopicIdPartition, Any] | None = None,
+    *,
+    version: int = NEWEST,
+    session_id: int = 0,
+    connection: ConnectionState | None = None,
+    **fields: Any,
+) -> list[bytes | bytearray | memoryview] | None:
+    """The pieces of the gateway's response; by default the broker says that the offset is out of range."""
+    exchange = world.exchange(1, version, fetch_request(version, asked, **fields), connection)
+    assert await world.fetch.prepare(exchange) is None
+    answered = {world.partition: out_of_range()} if answered is None else answered
+    pieces = await world.fetch.rewrite(exchange, memoryview(fetch_response(version, answered, session_id=session_id)))
+    return None if pieces is None else list(pieces)
+
+
+async def row_of(
+    world: World, offset: int, *, version: int = NEWEST, max_bytes: int = 1024 * 1024, **fields: Any
+) -> Any:
+    """The one partition's row of the gateway's response."""
+    pieces = await fetched(world, {world.partition: Ask(offset=offset, max_bytes=max_bytes)}, version=version, **fields)
+    assert pieces is not None
+    return read_rows(version, pieces)[key_of(version, world.partition)]
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+async def test_an_offset_below_the_local_start_gets_the_batches_from_the_one_that_holds_it(version: int) -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        for offset in (0, 33, LOCAL_START - 1):
+            row = await row_of(world, offset, version=version)
+            assert row.error_code is ErrorCode.none
+            assert row.records == batches_between("plain-0", offset, END)
+            assert (row.high_watermark, row.last_stable_offset) == (HIGH_WATERMARK, HIGH_WATERMARK)
+            assert version < 5 or row.log_start_offset == 0
+            assert row.aborted_transactions is None
+
+
+async def test_bytes_of_the_broker_pass_untouched_where_nothing_is_out_of_range() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        answer = {partition: {"records": b"anything", "high_watermark": 5}}
+        assert await fetched(world, {partition: Ask(offset=LOCAL_START)}, answer) is None
+
+
+async def test_a_follower_that_fetches_is_left_to_the_broker() -> None:
+    """T-57."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        assert await fetched(world, {partition: Ask(offset=0)}, version=12, replica_id=1) is None
+
+
+async def test_reading_on_from_batch_to_batch_gives_the_whole_log_once() -> None:
+    """S-146, S-147: with a limit that some batches exceed."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        offset, found = 0, b""
+        while offset < LOCAL_START:
+            row = await row_of(world, offset, max_bytes=3000)
+            headers = [header for _, header in iter_batch_headers(row.records)]
+            assert len(headers) == 1 or len(row.records) <= 3000
+            found += row.records
+            offset = headers[-1].next_offset
+        assert found == batches_between("plain-0", 0, offset)
+
+
+async def test_beside_local_data_a_batch_that_does_not_fit_is_left_out() -> None:
+    """S-147: the first batch is returned however large only if nothing else is."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        asked = {OTHER: Ask(offset=7), partition: Ask(offset=0, max_bytes=1)}
+        answered = {OTHER: {"records": b"local"}, partition: out_of_range()}
+        pieces = await fetched(world, asked, answered)
+        assert pieces is not None
+        rows = read_rows(NEWEST, pieces)
+        assert rows[key_of(NEWEST, OTHER)].records == b"local"
+        row = rows[key_of(NEWEST, partition)]
+        assert (row.error_code, row.records, row.high_watermark) == (ErrorCode.none, b"", HIGH_WATERMARK)
+
+
+async def test_what_the_request_allows_in_all_is_shared_with_the_broker() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        asked = {OTHER: Ask(offset=7), partition: Ask(offset=0)}
+        answered = {OTHER: {"records": bytes(5000)}, partition: out_of_range()}
+        pieces = await fetched(world, asked, answered, max_bytes=9000)
+        assert pieces is not None
+        assert 0 < len(read_rows(NEWEST, pieces)[key_of(NEWEST, partition)].records) <= 4000
+
+
+async def test_below_the_remote_log_start_it_stays_out_of_range_and_is_told_at_once() -> None:
+    run, partition = await plain()
+    run.log_starts.offsets[partition] = 50
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        row = await row_of(world, 49)
+        assert (row.error_code, row.high_watermark) == (ErrorCode.offset_out_of_range, -1)
+        assert (await row_of(world, 50)).records == batches_between("plain-0", 50, END)
+
+
+async def test_past_the_log_end_and_of_untiered_topics_it_stays_out_of_range() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        assert (await row_of(world, HIGH_WATERMARK + 1)).error_code is ErrorCode.offset_out_of_range
+        world.tiered.known = []
+        assert (await row_of(world, 0)).error_code is ErrorCode.offset_out_of_range
+
+
+async def test_while_metadata_are_not_ready_clients_are_told_to_try_again_and_held() -> None:
+    """U7: never OFFSET_OUT_OF_RANGE for what may be remote."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        world.tiered.is_ready = False
+        asking = asyncio.create_task(row_of(world, 0))
+        await world.clock.advance(0.49)
+        assert not asking.done()
+        await world.clock.advance(0.02)
+        assert (await asking).error_code is ErrorCode.not_leader_or_follower
+
+
+async def test_an_offset_that_has_come_back_to_the_broker_is_tried_again() -> None:
+    """A crash sets the broker's start back: what is local again is not read remotely."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        asking = asyncio.create_task(row_of(world, LOCAL_START + 1))
+        await world.clock.advance(1)
+        assert (await asking).error_code is ErrorCode.not_leader_or_follower
+
+
+class Shedding:
+    """``FetchQuota`` that is used up."""
+
+    def throttle_s(self) -> float:
+        return 1.0
+
+    def record(self, size_bytes: int) -> None:
+        return None
+
+
+async def test_with_the_quota_used_up_the_answer_is_empty_without_error_and_held_until_max_wait() -> None:
+    """S-138: a client that gets an empty answer at once would spin."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), quota=Shedding()) as world:
+        asking = asyncio.create_task(row_of(world, 0))
+        await world.clock.advance(0.49)
+        assert not asking.done()
+        await world.clock.advance(0.02)
+        row = await asking
+        assert (row.error_code, row.records, row.high_watermark) == (ErrorCode.none, b"", HIGH_WATERMARK)
+        assert world.telemetry.value(GATEWAY_FILLS, outcome="shed") == 1
+
+
+async def test_local_data_are_not_held_back_by_a_used_up_quota() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), quota=Shedding()) as world:
+        answered = {OTHER: {"records": b"local"}, partition: out_of_range()}
+        pieces = await fetched(world, {OTHER: Ask(offset=7), partition: Ask(offset=0)}, answered)
+        assert pieces is not None
+        assert read_rows(NEWEST, pieces)[key_of(NEWEST, partition)].error_code is ErrorCode.none
+
+
+async def test_a_slow_store_gives_an_empty_answer_in_time_and_the_data_the_next_time() -> None:
+    """U2: the read outlives the request, and is not done again."""
+    run, partition = await plain()
+    store = FaultyStore(run.store)
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), store=store) as world:
+        store.gate.clear()
+        asking = asyncio.create_task(row_of(world, 0))
+        await world.clock.advance(0.49)
+        assert not asking.done()
+        await world.clock.advance(0.02)
+        row = await asking
+        assert (row.error_code, row.records) == (ErrorCode.none, b"")
+        store.gate.set()
+        await settle(200)
+        seen = list(store.fetched)
+        assert (await row_of(world, 0)).records == batches_between("plain-0", 0, END)
+        assert store.fetched == seen, "nothing was fetched again"
+
+
+async def test_a_store_that_is_away_is_an_error_that_clients_try_again_after() -> None:
+    """S-152."""
+    run, partition = await plain()
+
+    def away(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
+        if key.endswith(".log"):
+            raise StoreError(verb="fetch", key=key, reason="503 Slow Down")
+        return data
+
+    store = FaultyStore(run.store, away)
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), store=store) as world:
+        asking = asyncio.create_task(row_of(world, 0))
+        await settle(200)
+        await world.clock.advance(1)
+        assert (await asking).error_code is ErrorCode.kafka_storage_error
+        asking = asyncio.create_task(row_of(world, 0, version=5))
+        await settle(200)
+        await world.clock.advance(1)
+        assert (await asking).error_code is ErrorCode.not_leader_or_follower
+
+
+# -- incremental fetch sessions (KIP-227)
+
+
+async def test_in_a_session_the_gateway_knows_the_offset_that_a_request_leaves_out() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        full = await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=9)
+        again = await fetched(world, {}, session=(9, 1), session_id=9)
+        moved = await fetched(world, {partition: Ask(offset=150)}, session=(9, 2), session_id=9)
+        still = await fetched(world, {}, session=(9, 3), session_id=9)
+        for pieces, offset in ((full, 100), (again, 100), (moved, 150), (still, 150)):
+            assert pieces is not None
+            row = read_rows(NEWEST, pieces)[key_of(NEWEST, partition)]
+            assert row.records == batches_between("plain-0", offset, END)
+
+
+async def test_a_session_of_another_connection_is_ended_so_that_the_client_says_all_again() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=9)
+        pieces = await fetched(world, {}, session=(9, 1), session_id=9, connection=ConnectionState())
+        assert pieces is not None
+        body = b"".join(pieces)
+        assert body[4:6] == ErrorCode.fetch_session_id_not_found.value.to_bytes(2, "big")
+        assert read_rows(NEWEST, pieces) == {}
+
+
+async def test_a_forgotten_partition_and_a_closed_session_are_forgotten_here_too() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=9)
+        assert set(world.connection.fetch_sessions) == {9}
+        await fetched(world, {}, {}, session=(9, -1), session_id=0)
+        assert not world.connection.fetch_sessions
+
+
+async def test_past_the_limit_sessions_are_refused_by_not_asking_for_them() -> None:
+    run, partition = await plain()
+    sessions = FetchSessions(max_partitions=1)
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), sessions=sessions) as world:
+        await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=9)
+        body = fetch_request(NEWEST, {partition: Ask(offset=5), OTHER: Ask(offset=6)}, session=(0, 0))
+        pieces = await world.fetch.prepare(world.exchange(1, NEWEST, body, ConnectionState()))
+        assert pieces is not None
+        request = read_fetch_request(memoryview(b"".join(pieces)), NEWEST)
+        assert (request.session_epoch, len(request.partitions)) == (-1, 2)
+
+
+# -- transactions
+
+
+@pytest.mark.parametrize("version", [4, 11, NEWEST])
+@pytest.mark.parametrize("end", [43, 86, 133, 180])
+async def test_read_committed_shows_what_the_console_consumer_showed_wherever_the_border_lies(
+    end: int, version: int
+) -> None:
+    """S-155, S-156: markers of transactions that began in the remote tier may be local."""
+    whole = await load_run("plain")
+    partition = whole.partition("transactions-0")
+    run = await only_until(whole, partition, end)
+    async with open_world(run, partition, local=(end, 294)) as world:
+        local = world.upstream.local
+        local.last_stable_offset = 211  # a transaction is open there to the end
+        expected = consumed_records("transactions-0", "read_committed")
+        found, offset = dict[int, object](), 0
+        while offset < local.last_stable_offset:
+            if offset < end:
+                row = await row_of(world, offset, version=version, max_bytes=4000, isolation_level=1)
+                assert row.error_code is ErrorCode.none
+                records, aborted = (
+                    row.records,
+                    [(one.producer_id, one.first_offset) for one in row.aborted_transactions],
+                )
+            else:
+                answer = await local.fetch(Credentials(), partition, offset, max_bytes=4000, read_committed=True)
+                records, aborted = answer.records, list(answer.aborted)
+            offset = _consume(records, aborted, offset, found)
+        assert found == expected
+        assert set(world.upstream.asked) <= {end}
+
+
+def _consume(data: bytes, aborted: list[tuple[int, int]], offset: int, found: dict[int, object]) -> int:
+    """As ``CompletedFetch`` of the Java consumer does."""
+    waiting, open_ones = sorted(aborted, key=lambda one: one[1]), set[int]()
+    for position, header in iter_batch_headers(data):
+        while waiting and waiting[0][1] <= header.last_offset:
+            open_ones.add(waiting.pop(0)[0])
+        offset = header.next_offset
+        if header.is_control:
+            open_ones.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in open_ones):
+            batch = memoryview(data)[position : position + header.size_bytes]
+            found |= {one.offset: as_consumed(one) for one in read_records(batch)}
+    return offset
+
+
+async def test_an_open_transaction_at_the_border_is_waited_for() -> None:
+    whole = await load_run("plain")
+    partition = whole.partition("transactions-0")
+    run = await only_until(whole, partition, 86)
+    async with open_world(run, partition, local=(86, 294)) as world:
+        stable = await world.path.reader.last_stable_offset(partition)
+        assert stable < 86, "a transaction is open at the end of the remote tier"
+        world.upstream.local.last_stable_offset = 86
+        asking = asyncio.create_task(row_of(world, stable, isolation_level=1))
+        await world.clock.advance(1)
+        row = await asking
+        assert (row.error_code, row.records, row.aborted_transactions) == (ErrorCode.none, b"", ())

@@ -1,0 +1,318 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords over both tiers (S-149, T-48 to T-51, U7, U17)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+
+from tests.support.gateway_world import World, open_world
+from tests.support.local_batches import local_batches
+from tests.support.remote_runs import load_run
+from tests.support.scripted import MemoryStateLog
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import PublishTimeoutError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.formats.kafka.records import read_records
+from tiersidecar.formats.wire.messages import read_message, write_message
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.exchange import Rewrite
+from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite, epoch_end
+from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
+
+LOCAL_START, HIGH_WATERMARK = 200, 246
+LIST_OFFSETS, DELETE_RECORDS, LEADER_EPOCH = 2, 21, 23
+RECORDS = [record for batch in local_batches("plain-0") for record in read_records(batch.data)]
+
+
+class FixedLineage:
+    """``LineageSource`` of one history."""
+
+    def __init__(self, *entries: tuple[int, int]) -> None:
+        self.known = Lineage.of(entries)
+
+    async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
+        return self.known
+
+    async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
+        return self.known
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        return Offset(HIGH_WATERMARK)
+
+
+def built(schema: Any, values: dict[str, Any]) -> Any:
+    return schema(**{name: value for name, value in values.items() if name in schema.__dataclass_fields__})
+
+
+def topics(schema: Any, topic: str, row: dict[str, Any]) -> tuple[Any, ...]:
+    topic_type = schema.__dataclass_fields__["topics"].type.__args__[0]
+    row_type = topic_type.__dataclass_fields__["partitions"].type.__args__[0]
+    rows = (built(row_type, {"partition_index": 0, "partition": 0, **row}),)
+    return (built(topic_type, {"name": topic, "topic": topic, "partitions": rows}),)
+
+
+async def row_after(
+    world: World,
+    rewrite: Rewrite,
+    api_key: int,
+    version: int,
+    asked: dict[str, Any],
+    answered: dict[str, Any],
+    **request: Any,
+) -> Any:
+    """The one partition's row that the client gets."""
+    topic = world.partition.topic
+    schema: Any = load_request_schema(api_key, version)
+    answer_schema: Any = load_response_schema(api_key, version)
+    common = {"replica_id": -1, "isolation_level": 0, "timeout": timedelta(seconds=30), **request}
+    body = write_message(built(schema, {**common, "topics": topics(schema, topic, asked)}))
+    answer = {"throttle_time": timedelta(0), "topics": topics(answer_schema, topic, answered)}
+    response = write_message(built(answer_schema, answer))
+    exchange = world.exchange(api_key, version, body)
+    assert version in rewrite.versions()
+    assert await rewrite.prepare(exchange) is None
+    pieces: Sequence[Any] | None = await rewrite.rewrite(exchange, memoryview(response))
+    message, _ = read_message(answer_schema, response if pieces is None else b"".join(pieces))
+    return message.topics[0].partitions[0]
+
+
+def list_offsets(world: World, lineages: FixedLineage | None = None, timeout_ms: int = 30_000) -> ListOffsetsRewrite:
+    return ListOffsetsRewrite(
+        tiered=world.tiered,
+        reader=world.path.reader,
+        timestamps=world.path.timestamps,
+        lineages=lineages or FixedLineage((0, 0)),
+        offsets=world.offsets,
+        timeout_ms=timeout_ms,
+    )
+
+
+async def listed(world: World, timestamp: int, local: tuple[int, int], *, version: int = 11, **request: Any) -> Any:
+    """The answer to ListOffsets ``timestamp``, where the broker says ``local``: an offset and a timestamp."""
+    asked = {"timestamp": timestamp, "current_leader_epoch": -1}
+    answered = {
+        "error_code": ErrorCode.none,
+        "offset": local[0],
+        "timestamp": local[1],
+        "leader_epoch": LeaderEpoch(0),
+    }
+    return await row_after(world, list_offsets(world), LIST_OFFSETS, version, asked, answered, **request)
+
+
+@pytest.mark.parametrize("version", range(1, 12))
+async def test_earliest_is_the_remote_log_start(version: int) -> None:
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        row = await listed(world, -2, (LOCAL_START, -1), version=version)
+        assert (row.error_code, row.offset, row.timestamp) == (ErrorCode.none, 0, -1)
+        run.log_starts.offsets[partition] = 77
+        assert (await listed(world, -2, (LOCAL_START, -1), version=version)).offset == 77
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "local", "expected"),
+    [
+        pytest.param(-1, 246, 246, id="latest is the broker's"),
+        pytest.param(-4, LOCAL_START, LOCAL_START, id="earliest local is the broker's log start"),
+        pytest.param(-5, -1, 244, id="latest tiered is the last remote offset"),
+        pytest.param(-6, -1, 245, id="earliest pending upload is the one after"),
+    ],
+)
+async def test_specs_are_answered_as_native_tiered_storage_does(timestamp: int, local: int, expected: int) -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        row = await listed(world, timestamp, (local, -1))
+        assert (row.error_code, row.offset, row.leader_epoch) == (ErrorCode.none, expected, 0)
+
+
+async def test_every_timestamp_finds_the_first_record_of_both_tiers_that_is_not_earlier() -> None:
+    """T-48, with the broker's answer for its own part."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        stamps = sorted({record.timestamp_ms for record in RECORDS})
+        for stamp in (stamps[0] - 1, *stamps, stamps[-1] + 1):
+            matching = [one for one in RECORDS if one.timestamp_ms >= stamp]
+            local = next((one for one in matching if one.offset >= LOCAL_START), None)
+            row = await listed(world, stamp, (-1, -1) if local is None else (local.offset, local.timestamp_ms))
+            first = matching[0] if matching else None
+            expected = (-1, -1) if first is None else (first.offset, first.timestamp_ms)
+            assert (row.offset, row.timestamp) == expected, stamp
+
+
+async def test_the_largest_timestamp_is_that_of_both_tiers() -> None:
+    """U17: natively the remote tier is left out."""
+    run = await load_run("plain")
+    remote = [one for one in RECORDS if one.offset < LOCAL_START]
+    largest = max(one.timestamp_ms for one in remote)
+    first = next(one.offset for one in remote if one.timestamp_ms == largest)
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        earlier = await listed(world, -3, (230, largest - 1))
+        assert earlier.timestamp >= largest
+        later = await listed(world, -3, (230, largest + 10**9))
+        assert (later.offset, later.timestamp) == (230, largest + 10**9)
+        nothing_local = await listed(world, -3, (-1, -1))
+        assert nothing_local.timestamp >= largest
+        assert nothing_local.offset <= first or nothing_local.timestamp > largest
+
+
+async def test_while_nothing_is_known_the_broker_s_answer_is_kept_back() -> None:
+    """U7: its earliest would make a consumer skip what is remote."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        world.tiered.is_ready = False
+        row = await listed(world, -2, (LOCAL_START, -1))
+        assert (row.error_code, row.offset) == (ErrorCode.not_leader_or_follower, -1)
+        assert (await listed(world, -1, (246, -1))).offset == 246, "the end is not in question"
+
+
+async def test_a_lookup_that_takes_too_long_is_timed_out() -> None:
+    """S-214, and version 10's own limit."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        row = await listed(world, 5, (-1, -1), timeout=timedelta(0))
+        assert row.error_code is ErrorCode.request_timed_out
+
+
+async def test_errors_of_the_broker_followers_and_untiered_topics_are_left_alone() -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        denied = {
+            "error_code": ErrorCode.topic_authorization_failed,
+            "offset": -1,
+            "timestamp": -1,
+            "leader_epoch": -1,
+        }
+        asked = {"timestamp": -2, "current_leader_epoch": -1}
+        row = await row_after(world, list_offsets(world), LIST_OFFSETS, 9, asked, denied)
+        assert row.error_code is ErrorCode.topic_authorization_failed
+        assert (await listed(world, -2, (LOCAL_START, -1), replica_id=2)).offset == LOCAL_START
+        world.tiered.known = []
+        assert (await listed(world, -2, (LOCAL_START, -1))).offset == LOCAL_START
+
+
+# -- OffsetForLeaderEpoch
+
+HISTORY = ((0, 0), (2, 40), (5, 100), (6, 210))
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "expected"),
+    [(0, (0, 40)), (1, (0, 40)), (2, (2, 100)), (4, (2, 100)), (5, (5, 210)), (6, None), (9, None)],
+)
+def test_the_end_of_an_epoch_is_the_start_of_the_next(leader_epoch: int, expected: tuple[int, int] | None) -> None:
+    assert epoch_end(Lineage.of(HISTORY), leader_epoch) == expected
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+async def test_epochs_that_the_broker_has_forgotten_end_where_they_did(version: int) -> None:
+    """It answers with its own log start, 200, for all of them."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        rewrite = OffsetForLeaderEpochRewrite(tiered=world.tiered, lineages=FixedLineage(*HISTORY))
+        for asked, broker, expected in ((2, (2, 200), (2, 100)), (6, (6, 246), (6, 246))):
+            row = await row_after(
+                world,
+                rewrite,
+                LEADER_EPOCH,
+                version,
+                {"leader_epoch": asked, "current_leader_epoch": -1},
+                {"error_code": ErrorCode.none, "leader_epoch": broker[0], "end_offset": broker[1]},
+            )
+            assert (row.leader_epoch, row.end_offset) == expected
+
+
+# -- DeleteRecords
+
+
+async def deleted(world: World, offset: int, answered: dict[str, Any], *, version: int = 2) -> Any:
+    world.broker.views = (
+        LeaderView(
+            topic_id_partition=world.partition,
+            leader_id=BrokerId(1),
+            leader_epoch=LeaderEpoch(4),
+            replicas=(BrokerId(1),),
+            in_sync_replicas=(BrokerId(1),),
+        ),
+    )
+    rewrite = DeleteRecordsRewrite(
+        tiered=world.tiered,
+        reader=world.path.reader,
+        state=world.state,
+        broker=world.broker,
+        offsets=world.offsets,
+    )
+    return await row_after(world, rewrite, DELETE_RECORDS, version, {"offset": offset}, answered)
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_below_the_local_start_the_remote_log_start_moves_and_no_trim_is_claimed(version: int) -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none}, version=version)
+        assert (row.low_watermark, row.error_code) == (50, ErrorCode.none)
+        assert world.state.partition_state(world.partition) == PartitionState(
+            remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(4)
+        )
+
+
+@pytest.mark.parametrize("offset", [220, -1])
+async def test_at_or_above_the_local_start_both_move(offset: int) -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(220, HIGH_WATERMARK)) as world:
+        row = await deleted(world, offset, {"low_watermark": 220, "error_code": ErrorCode.none})
+        assert row.low_watermark == 220
+        assert world.state.partition_state(world.partition) == PartitionState(
+            remote_log_start_offset=Offset(220),
+            remote_log_start_epoch=LeaderEpoch(4),
+            trim_offset=Offset(220),
+            trim_epoch=LeaderEpoch(4),
+        )
+
+
+async def test_what_not_all_followers_had_in_time_is_accepted_all_the_same() -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(220, HIGH_WATERMARK)) as world:
+        row = await deleted(world, -1, {"low_watermark": 200, "error_code": ErrorCode.request_timed_out})
+        assert row.error_code is ErrorCode.request_timed_out
+        assert world.state.partition_state(world.partition).remote_log_start_offset == 220
+
+
+@pytest.mark.parametrize("error", [ErrorCode.topic_authorization_failed, ErrorCode.policy_violation])
+async def test_what_the_broker_refuses_changes_nothing(error: ErrorCode) -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        row = await deleted(world, 50, {"low_watermark": -1, "error_code": error})
+        assert (row.low_watermark, row.error_code) == (-1, error)
+        assert not world.state.partition_states
+
+
+async def test_a_delete_below_what_was_deleted_already_tells_what_is_left() -> None:
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        run.log_starts.offsets[partition] = 90
+        await deleted(world, 90, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        assert row.low_watermark == 90
+
+
+class Deaf(MemoryStateLog):
+    async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
+        raise PublishTimeoutError(subject=str(topic_id_partition), waited_ms=5)
+
+
+async def test_a_delete_that_cannot_be_published_is_not_told_as_done() -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        world.state = Deaf()
+        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        assert (row.low_watermark, row.error_code) == (-1, ErrorCode.request_timed_out)

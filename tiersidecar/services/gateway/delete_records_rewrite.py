@@ -1,0 +1,121 @@
+"""DeleteRecords through the gateway: a user's delete, which moves the log start of both tiers (DESIGN.md section 5).
+
+The broker is asked first: it authorises, and deletes what it has.  Only what it has accepted is published; a gateway that
+dies in between has deleted local data alone, and its client, which got no answer, asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.broker import DescribePartitions
+from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.reading.remote_log_reader import RemoteLogReader
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.exchange import Buffer, Exchange
+from tiersidecar.services.gateway.messages import changed_row, read_request, read_response, rows_of, with_rows
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
+
+log = structlog.get_logger(__name__)
+
+HIGH_WATERMARK = -1
+_ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
+"""After its own time limit the leader has moved its start, only not every follower has."""
+
+
+class DeleteRecordsRewrite:
+    """``services.gateway.exchange.Rewrite`` of DeleteRecords."""
+
+    reads_request = True
+    alone = True
+
+    def __init__(
+        self,
+        *,
+        tiered: TieredPartitions,
+        reader: RemoteLogReader,
+        state: StateLog,
+        broker: DescribePartitions,
+        offsets: BrokerOffsetsCache,
+    ) -> None:
+        self._tiered, self._reader, self._state = tiered, reader, state
+        self._broker, self._offsets = broker, offsets
+
+    def versions(self) -> range:
+        """See :class:`Rewrite`."""
+        return range(3)
+
+    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
+        """As it is."""
+        return None
+
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+        """See :class:`Rewrite`."""
+        answered, asked = read_response(exchange, response), rows_of(read_request(exchange))
+        rows = {key: row for key, row in rows_of(answered).items() if row.error_code in _ACCEPTED and key in asked}
+        found = await asyncio.gather(*(self._row(key, row, asked[key].offset) for key, row in rows.items()))
+        changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
+        return [with_rows(answered, changed)] if changed else None
+
+    async def _row(self, key: tuple[str, int], row: Any, offset: int) -> Any:
+        try:
+            view = self._tiered.find(*key)
+            if view is None:
+                return row
+            if offset == HIGH_WATERMARK and row.error_code is ErrorCode.none:
+                offset = row.low_watermark  # what the high watermark was
+            low_watermark = await self._delete(view.topic_id_partition, offset)
+        except TiersidecarError as error:
+            # Its own part the broker has done; the client asks for the whole again.
+            log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=str(error))
+            return changed_row(row, error_code=ErrorCode.request_timed_out, low_watermark=Offset(-1))
+        return row if row.error_code is not ErrorCode.none else changed_row(row, low_watermark=low_watermark)
+
+    async def _delete(self, partition: TopicIdPartition, offset: int) -> Offset:
+        """Publish the delete; gives the first offset that is left.
+
+        Raises:
+            TiersidecarError: it could not be published, or not by this leader.
+        """
+        leader_epoch = await self._leader_epoch(partition)
+        local_start = await self._local_start(partition)
+        # Not all followers had it in time, but the leader's start is what the high watermark was.
+        target = local_start if offset == HIGH_WATERMARK else Offset(offset)
+        said = PartitionState(remote_log_start_offset=target, remote_log_start_epoch=leader_epoch)
+        if target >= local_start:  # it has moved the broker's start, which the watch would wonder about
+            said = PartitionState(
+                remote_log_start_offset=target,
+                remote_log_start_epoch=leader_epoch,
+                trim_offset=target,
+                trim_epoch=leader_epoch,
+            )
+        start = self._state.partition_state(partition).remote_log_start_offset
+        if start < target:
+            await self._state.publish_partition_state(partition, said)
+            start = self._state.partition_state(partition).remote_log_start_offset
+            log.info(
+                "gateway.records.deleted", topic=partition.topic, partition=partition.partition, offset=int(target)
+            )
+        if start < target:
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH")
+        return max(start, (await self._reader.bounds(partition)).start)
+
+    async def _leader_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
+        for view in await self._broker.describe_partitions([partition.topic]):
+            if view.topic_id_partition == partition:
+                return view.leader_epoch
+        raise BrokerRefusedError(api="Metadata", subject=str(partition), error="UNKNOWN_TOPIC_OR_PARTITION")
+
+    async def _local_start(self, partition: TopicIdPartition) -> Offset:
+        known = (await self._offsets.current([partition])).get(partition)
+        if known is None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(partition), error="LEADER_NOT_AVAILABLE")
+        return known.log_start_offset

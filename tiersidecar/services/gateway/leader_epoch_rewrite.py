@@ -1,0 +1,79 @@
+"""OffsetForLeaderEpoch from the lineage: the broker has forgotten the epochs of what left its disk (KIP-320).
+
+For an epoch that it has forgotten it answers with its own log start, so that a consumer in the remote tier would not notice
+that its log was truncated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.services.gateway.exchange import Buffer, Exchange
+from tiersidecar.services.gateway.messages import changed_row, read_request, read_response, rows_of, with_rows
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
+
+_LEAST_REPLICA = 0
+
+
+class OffsetForLeaderEpochRewrite:
+    """``services.gateway.exchange.Rewrite`` of OffsetForLeaderEpoch."""
+
+    reads_request = True
+    alone = True
+
+    def __init__(self, *, tiered: TieredPartitions, lineages: LineageSource) -> None:
+        self._tiered, self._lineages = tiered, lineages
+
+    def versions(self) -> range:
+        """See :class:`Rewrite`."""
+        return range(2, 5)
+
+    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
+        """As it is."""
+        return None
+
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+        """See :class:`Rewrite`."""
+        request = read_request(exchange)
+        if getattr(request, "replica_id", -1) >= _LEAST_REPLICA:
+            return None
+        answered, asked = read_response(exchange, response), rows_of(request)
+        rows = {
+            key: row
+            for key, row in rows_of(answered).items()
+            if row.error_code is ErrorCode.none and key in asked and asked[key].leader_epoch >= 0
+        }
+        found = await asyncio.gather(*(self._row(key, row, asked[key].leader_epoch) for key, row in rows.items()))
+        changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
+        return [with_rows(answered, changed)] if changed else None
+
+    async def _row(self, key: tuple[str, int], row: Any, leader_epoch: int) -> Any:
+        try:
+            view = self._tiered.find(*key)
+            if view is None:
+                return row
+            end = epoch_end(await self._lineages.lineage(view.topic_id_partition), leader_epoch)
+        except TiersidecarError:
+            unknown = {"leader_epoch": LeaderEpoch(-1), "end_offset": Offset(-1)}
+            return changed_row(row, error_code=ErrorCode.not_leader_or_follower, **unknown)
+        if end is None or end == (row.leader_epoch, row.end_offset):
+            return row
+        return changed_row(row, leader_epoch=end[0], end_offset=end[1])
+
+
+def epoch_end(lineage: Lineage, leader_epoch: int) -> tuple[LeaderEpoch, Offset] | None:
+    """The largest epoch of ``lineage`` up to ``leader_epoch``, and the end (exclusive) of what was written up to it
+    (``LeaderEpochFileCache.endOffsetFor``); None from the latest epoch on, whose end the broker knows."""
+    if leader_epoch >= lineage.latest_epoch:
+        return None
+    following = next(entry for entry in lineage.entries if entry.epoch > leader_epoch)
+    before = [entry.epoch for entry in lineage.entries if entry.epoch <= leader_epoch]
+    return (before[-1] if before else LeaderEpoch(leader_epoch)), following.start_offset

@@ -1,0 +1,181 @@
+"""ListOffsets over both tiers, as native tiered storage answers (S-149, T-48 to T-51, U17)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
+from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.remote_log_reader import RemoteLogReader
+from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.exchange import Buffer, Exchange
+from tiersidecar.services.gateway.messages import changed_row, read_request, read_response, rows_of, with_rows
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
+
+_NO_TIMESTAMP = -1
+_FIRST_WITH_TIMEOUT = 10
+_UNCHANGED = frozenset({OffsetSpec.LATEST, OffsetSpec.EARLIEST_LOCAL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What a client asks of one partition, and what the broker has answered."""
+
+    partition: TopicIdPartition
+    timestamp: int
+    row: Any
+
+
+class ListOffsetsRewrite:
+    """``services.gateway.exchange.Rewrite`` of ListOffsets.  The broker answers first, and so authorises."""
+
+    reads_request = True
+    alone = True
+
+    def __init__(
+        self,
+        *,
+        tiered: TieredPartitions,
+        reader: RemoteLogReader,
+        timestamps: TimestampLookup,
+        lineages: LineageSource,
+        offsets: BrokerOffsetsCache,
+        timeout_ms: int,
+    ) -> None:
+        self._tiered, self._reader, self._timestamps, self._lineages = tiered, reader, timestamps, lineages
+        self._offsets, self._timeout_ms = offsets, timeout_ms
+
+    def versions(self) -> range:
+        """See :class:`Rewrite`."""
+        return range(1, 12)
+
+    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
+        """As it is."""
+        return None
+
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+        """See :class:`Rewrite`."""
+        request = read_request(exchange)
+        if request.replica_id >= 0:
+            return None  # a follower finds its own way
+        answered = read_response(exchange, response)
+        asked = rows_of(request)
+        rows = {
+            key: row
+            for key, row in rows_of(answered).items()
+            if row.error_code is ErrorCode.none and key in asked and asked[key].timestamp not in _UNCHANGED
+        }
+        if not rows:
+            return None
+        timeout_s = self._timeout_ms / 1000
+        if exchange.api_version >= _FIRST_WITH_TIMEOUT:
+            timeout_s = min(timeout_s, max(request.timeout.total_seconds(), 0.0))
+        found = await asyncio.gather(
+            *(self._row(key, row, asked[key].timestamp, timeout_s) for key, row in rows.items())
+        )
+        changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
+        return [with_rows(answered, changed)] if changed else None
+
+    async def _row(self, key: tuple[str, int], row: Any, timestamp: int, timeout_s: float) -> Any:
+        """The row as it is to be told; errors are such as every client tries again after."""
+        try:
+            view = self._tiered.find(*key)
+            if view is None:
+                return row
+            question = _Question(partition=view.topic_id_partition, timestamp=timestamp, row=row)
+            async with asyncio.timeout(timeout_s):
+                return await self._answer(question)
+        except TimeoutError:
+            return _failed(row, ErrorCode.request_timed_out)
+        except TiersidecarError:
+            # Not replayed yet, the store is away, or the pool is full: the broker's own answer would be wrong.
+            return _failed(row, ErrorCode.not_leader_or_follower)
+
+    async def _answer(self, question: _Question) -> Any:
+        match question.timestamp:
+            case OffsetSpec.EARLIEST:
+                return await self._earliest(question)
+            case OffsetSpec.LATEST_TIERED:
+                return await self._latest_tiered(question)
+            case OffsetSpec.EARLIEST_PENDING_UPLOAD:
+                return await self._earliest_pending_upload(question)
+            case OffsetSpec.MAX_TIMESTAMP:
+                return await self._max_timestamp(question)
+            case timestamp_ms if timestamp_ms >= 0:
+                return await self._by_timestamp(question)
+        return question.row
+
+    async def _earliest(self, question: _Question) -> Any:
+        bounds = await self._reader.bounds(question.partition)
+        if bounds.start >= bounds.end or bounds.start >= question.row.offset:
+            return question.row
+        return await self._at(question, bounds.start)
+
+    async def _latest_tiered(self, question: _Question) -> Any:
+        end_offset = (await self._reader.bounds(question.partition)).end
+        return await self._at(question, Offset(end_offset - 1)) if end_offset > 0 else question.row
+
+    async def _earliest_pending_upload(self, question: _Question) -> Any:
+        """KIP-1023: the first offset that is not remote yet; the log start while nothing is."""
+        bounds = await self._reader.bounds(question.partition)
+        if bounds.end > 0:
+            return await self._at(question, bounds.end)
+        return await self._at(question, await self._local_start(question.partition))
+
+    async def _by_timestamp(self, question: _Question) -> Any:
+        """The first of both tiers.  Segments that the broker has as well are left to it (T-51)."""
+        stop_offset: int = await self._local_start(question.partition)
+        if question.row.offset >= 0:
+            stop_offset = min(stop_offset, question.row.offset)
+        found = await self._timestamps.find(question.partition, question.timestamp, stop_offset=stop_offset)
+        if found is None or 0 <= question.row.offset <= found.offset:
+            return question.row
+        return _found(question.row, found)
+
+    async def _max_timestamp(self, question: _Question) -> Any:
+        """The largest of both tiers, and the first record that has it."""
+        stop_offset, local_ms = await self._local_start(question.partition), question.row.timestamp
+        found = await self._timestamps.find_latest(
+            question.partition, stop_offset=stop_offset, at_least_ms=max(local_ms, 0)
+        )
+        if found is None or found.timestamp_ms < local_ms:
+            return question.row
+        if found.timestamp_ms == local_ms and found.offset >= question.row.offset >= 0:
+            return question.row
+        return _found(question.row, found)
+
+    async def _local_start(self, partition: TopicIdPartition) -> Offset:
+        """As it is after the broker's answer: what has left since is looked for in the remote tier."""
+        known = (await self._offsets.current([partition])).get(partition)
+        if known is None:
+            raise TimeoutError
+        return known.log_start_offset
+
+    async def _at(self, question: _Question, offset: Offset) -> Any:
+        lineage = await self._lineages.lineage(question.partition)
+        epoch = lineage.epoch_for_offset(offset)
+        return changed_row(
+            question.row,
+            timestamp=_NO_TIMESTAMP,
+            offset=offset,
+            leader_epoch=NO_EPOCH if epoch is None else epoch,
+        )
+
+
+def _found(row: Any, found: TimestampAndOffset) -> Any:
+    return changed_row(row, timestamp=found.timestamp_ms, offset=found.offset, leader_epoch=found.leader_epoch)
+
+
+def _failed(row: Any, error_code: ErrorCode) -> Any:
+    return changed_row(
+        row, error_code=error_code, timestamp=_NO_TIMESTAMP, offset=Offset(-1), leader_epoch=LeaderEpoch(-1)
+    )
