@@ -6,6 +6,7 @@ import ssl
 
 from tiersidecar.adapters.kafka.security import SecurityProtocol, SecuritySettings
 from tiersidecar.adapters.kafka.tls import ssl_context
+from tiersidecar.app.build_gateway_fill import RemoteTier, fill_rewrites
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_gateway import GatewayListenerSection, GatewaySection
 from tiersidecar.app.parts import Parts
@@ -18,10 +19,10 @@ from tiersidecar.services.gateway.listener import ListenerSettings
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, address_rewrites
 
 
-def gateway_rewrites(parts: Parts, advertised: AdvertisedAddresses) -> Rewrites:
+def gateway_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> Rewrites:
     """By API key; ApiVersions comes last, for it offers clients what the others can rewrite."""
     rewrites: dict[int, Rewrite] = address_rewrites(advertised)
-    # What fills from the remote tier takes the place of the plain address rewrites here.
+    rewrites |= fill_rewrites(parts, tier, advertised)
     rewrites[ApiKey.API_VERSIONS] = ApiVersionsRewrite(rewrites)
     return rewrites
 

@@ -1,4 +1,4 @@
-"""The read role's caches on disk, in directories of their own below ``state.dir``."""
+"""Caches on disk of whoever reads, in directories of their own below ``state.dir``."""
 
 from __future__ import annotations
 
@@ -24,15 +24,22 @@ _WITHOUT_TTL = -1
 
 @asynccontextmanager
 async def open_index_cache(
-    config: Config, store: IndexFilesSource, *, bound: CacheBound, blocking: Blocking, clock: Clock
+    config: Config,
+    store: IndexFilesSource,
+    *,
+    bound: CacheBound,
+    blocking: Blocking,
+    clock: Clock,
+    suffix: str = "",
 ) -> AsyncIterator[IndexFilesSource]:
-    """Index files in front of those in the ``store``, at most ``bound`` of them.
+    """Index files in front of those in the ``store``, at most ``bound`` of them.  ``suffix`` makes the directory this
+    process's own.
 
     Raises:
         ConfigError: the directory cannot be used.
     """
     settings = DiskCacheSettings(
-        directory=str(Path(config.state_dir) / INDEX_CACHE_DIRECTORY),
+        directory=str(Path(config.state_dir) / f"{INDEX_CACHE_DIRECTORY}{suffix}"),
         bound=bound,
         ttl_ms=config.remote_log_index_file_cache_ttl_ms,
     )
@@ -45,7 +52,7 @@ async def open_index_cache(
 
 @asynccontextmanager
 async def open_chunk_cache(
-    config: Config, *, blocking: Blocking, clock: Clock, telemetry: Telemetry
+    config: Config, *, blocking: Blocking, clock: Clock, telemetry: Telemetry, suffix: str = ""
 ) -> AsyncIterator[Sequence[ChunkLayer]]:
     """Chunks on disk as a layer; none unless ``read.chunk.cache.disk.bytes`` asks for it.
 
@@ -55,7 +62,7 @@ async def open_chunk_cache(
         ConfigError: the directory cannot be used.
     """
     settings = DiskCacheSettings(
-        directory=str(Path(config.state_dir) / CHUNK_CACHE_DIRECTORY),
+        directory=str(Path(config.state_dir) / f"{CHUNK_CACHE_DIRECTORY}{suffix}"),
         bound=CacheBound(config.read.chunk_cache_disk_bytes),
         ttl_ms=_WITHOUT_TTL,
     )

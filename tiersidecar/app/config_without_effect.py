@@ -11,8 +11,6 @@ from tiersidecar.app.config_document import KeyPath, format_path
 from tiersidecar.app.config_section import Section, undotted
 
 WITHOUT_EFFECT: dict[KeyPath, str] = {
-    ("remote.fetch.max.wait.ms",): "it is for the Kafka gateway, which is not there yet",
-    ("remote.list.offsets.request.timeout.ms",): "it is for the Kafka gateway, which is not there yet",
     (
         "remote.log.metadata.topic.retention.ms",
     ): "the topic is made with -1, and any other setting on it stops all trims",

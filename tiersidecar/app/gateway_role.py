@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import structlog
 
 from tiersidecar.app.build_gateway import advertised_addresses, gateway_limits, gateway_rewrites, listener_settings
+from tiersidecar.app.build_gateway_fill import open_remote_tier
 from tiersidecar.app.config import Role
 from tiersidecar.app.parts import Parts
 from tiersidecar.services.gateway.limits import ResponseMemory
@@ -27,11 +28,12 @@ async def run_gateway(parts: Parts) -> None:
     section = parts.config.gateway
     memory = ResponseMemory(section.response_memory_bytes)
     async with AsyncExitStack() as stack:
+        tier = open_remote_tier(stack, parts)
         for listener in section.listeners:
             serving = await stack.enter_async_context(
                 serve_gateway(
                     listener_settings(parts.config, listener),
-                    rewrites=gateway_rewrites(parts, advertised_addresses(listener, parts.identity.broker_id)),
+                    rewrites=gateway_rewrites(parts, tier, advertised_addresses(listener, parts.identity.broker_id)),
                     limits=gateway_limits(section),
                     memory=memory,
                     telemetry=parts.telemetry,

@@ -20,6 +20,7 @@ from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies
 from tiersidecar.tasks.roster import Roster
@@ -55,6 +56,14 @@ class Parts:
     ids: Ids
     failpoints: AllFailpoints
     telemetry: Telemetry
+    read_path: ReadPath | None = None
+    """Of a process with the role ``read`` or ``gateway``."""
+
+    @property
+    def reads(self) -> ReadPath:
+        """The read path, which roles that read have."""
+        assert self.read_path is not None, "no role of this process reads"
+        return self.read_path
 
     @property
     def look_interval_s(self) -> float:

@@ -11,18 +11,12 @@ import structlog
 
 from tiersidecar.adapters.kafka.authorizer import open_authorizer
 from tiersidecar.adapters.kafka.local_reads import BrokerLocalReads
-from tiersidecar.app.build_read_caches import open_chunk_cache, open_index_cache
 from tiersidecar.app.build_security import caller_listener, known_callers
 from tiersidecar.app.config import Role
 from tiersidecar.app.config_services import ReadSection
-from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.read_path import ReadSettings, open_read_path
-from tiersidecar.reading.request_budget import CountedFetches
-from tiersidecar.reading.segment_lookup import StateLogStarts
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.roster import keep_roster
@@ -34,49 +28,17 @@ async def run_read(parts: Parts) -> None:
     """Serve until cancelled.
 
     Raises:
-        ConfigError: the caches' directories, or the certificate, cannot be used.
+        ConfigError: the certificate cannot be used.
         ListenError: the address cannot be listened on.
     """
     config = parts.config
-    requests = ConfiguredFetchQuota(parts.tuning.store_requests, parts.clock)
-    store = CountedFetches(parts.store, requests)
     async with AsyncExitStack() as stack:
-        blobs = IndexBlobReader(
-            store=store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
-        )
-        index_files = await stack.enter_async_context(
-            open_index_cache(config, blobs, bound=parts.tuning.index_cache, blocking=parts.blocking, clock=parts.clock)
-        )
-        chunk_layers = await stack.enter_async_context(
-            open_chunk_cache(config, blocking=parts.blocking, clock=parts.clock, telemetry=parts.telemetry)
-        )
-        path = await stack.enter_async_context(
-            open_read_path(
-                store=store,
-                metadata=parts.metadata,
-                manifests=parts.manifests,
-                lineages=parts.lineages,
-                log_starts=StateLogStarts(parts.state),
-                blocking=parts.blocking,
-                clock=parts.clock,
-                quota=ConfiguredFetchQuota(parts.tuning.fetch_quota, parts.clock),
-                requests=requests,
-                telemetry=parts.telemetry,
-                settings=ReadSettings(
-                    reader_threads=config.remote_log_reader_threads,
-                    reader_max_pending_tasks=config.remote_log_reader_max_pending_tasks,
-                    chunk_cache_bytes=config.read.chunk_cache_memory_bytes,
-                ),
-                index_files=index_files,
-                chunk_layers=chunk_layers,
-            )
-        )
         authorizer = await stack.enter_async_context(
             open_authorizer(caller_listener(config), client_id=f"{config.broker.client_id}-reader")
         )
         server = await stack.enter_async_context(
             serve_reader(
-                path=path,
+                path=parts.reads,
                 catalogue=_AssignedPartitions(parts.board),
                 authorize=authorizer,
                 local=BrokerLocalReads(authorizer),

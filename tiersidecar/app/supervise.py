@@ -6,12 +6,14 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import structlog
 import uvloop
 
 from tiersidecar.adapters.allocator import reuse_freed_memory
+from tiersidecar.app.build_read_path import open_process_read_path
 from tiersidecar.app.config import Config, Role
 from tiersidecar.app.gateway_role import run_gateway
 from tiersidecar.app.process_status import ProcessStatus
@@ -85,6 +87,8 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
         await stack.enter_async_context(reloading_on_hangup(Reloader(config, ground.tuning, load)))
         log.info("daemon.started", roles=sorted(role.value for role in roles), mode=config.mode.value)
         parts = await open_parts(stack, ground)
+        if roles & {Role.READ, Role.GATEWAY}:
+            parts = replace(parts, read_path=await open_process_read_path(stack, parts))
         async with asyncio.TaskGroup() as group:
             for role in sorted(roles):
                 group.create_task(_until_cancelled(role, _ROLES[role](parts)), name=f"role {role.value}")

@@ -359,6 +359,7 @@ GATEWAY_BYTES = Metric(
     kind="counter",
     help="Bytes from clients (in) and to clients (out).",
     labels=("listener", "direction"),
+)
 GATEWAY_OUT_OF_RANGE = Metric(
     name="tiersidecar_gateway_out_of_range_total",
     kind="counter",

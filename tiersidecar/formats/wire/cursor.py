@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 from tiersidecar.formats.wire.messages import MalformedMessageError
 
-Replacement = tuple[int, int, bytes]
-"""From, up to (exclusive), and what stands there instead."""
+Buffer = bytes | bytearray | memoryview
+Replacement = tuple[int, int, Buffer]
+"""From, up to (exclusive), and what stands there instead.  Several may begin where the one before ends."""
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
@@ -24,7 +26,7 @@ class Cursor:
 
     __slots__ = ("buffer", "flexible", "position")
 
-    def __init__(self, buffer: bytes | bytearray | memoryview, *, flexible: bool, position: int = 0) -> None:
+    def __init__(self, buffer: Buffer, *, flexible: bool, position: int = 0) -> None:
         self.buffer = buffer
         self.flexible = flexible
         self.position = position
@@ -51,6 +53,12 @@ class Cursor:
         value: int = _INT32.unpack_from(self.buffer, at)[0]
         return value
 
+    def fixed(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """The fields of ``layout``, which are of fixed sizes."""
+        at = self.position
+        self.skip(layout.size)
+        return layout.unpack_from(self.buffer, at)
+
     def uvarint(self) -> int:
         value = shift = 0
         while True:
@@ -74,22 +82,47 @@ class Cursor:
         if length > 0:
             self.skip(length)
 
-    def skip_bytes(self) -> None:
+    def string(self) -> str:
+        """One that is not null."""
+        length = self.uvarint() - 1 if self.flexible else self.int16()
+        if length < 0:
+            raise MalformedMessageError(f"null instead of a string before byte {self.position}")
+        at = self.position
+        self.skip(length)
+        try:
+            return str(self.buffer[at : self.position], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedMessageError(f"a string at byte {at}: {error}") from error
+
+    def skip_bytes(self) -> int:
+        """Gives how many; 0 for null."""
         length = self.uvarint() - 1 if self.flexible else self.int32()
-        if length > 0:
-            self.skip(length)
+        self.skip(max(length, 0))
+        return max(length, 0)
 
     def skip_tagged_fields(self) -> None:
+        self.tagged_fields()
+
+    def tagged_fields(self) -> dict[int, int]:
+        """Where each begins, by its tag; passes them all."""
+        found: dict[int, int] = {}
         if self.flexible:
             for _ in range(self.uvarint()):
-                self.uvarint()
-                self.skip(self.uvarint())
+                tag, size = self.uvarint(), self.uvarint()
+                found[tag] = self.position
+                self.skip(size)
+        return found
 
     def skip_structs(self, fixed_bytes: int) -> None:
         """An array of structs that have ``fixed_bytes`` each, and then tagged fields."""
         for _ in range(self.array_length()):
             self.skip(fixed_bytes)
             self.skip_tagged_fields()
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self.position != len(self.buffer):
+            raise MalformedMessageError(f"{len(self.buffer) - self.position} bytes are left over")
 
 
 def uvarint_bytes(value: int) -> bytes:
@@ -108,13 +141,16 @@ def string_bytes(text: str, *, flexible: bool) -> bytes:
     return (uvarint_bytes(len(encoded) + 1) if flexible else _INT16.pack(len(encoded))) + encoded
 
 
-def splice(
-    buffer: bytes | bytearray | memoryview, replacements: Sequence[Replacement]
-) -> list[bytes | memoryview] | None:
+def length_bytes(length: int, *, flexible: bool) -> bytes:
+    """The length of an array, or of bytes; -1 for null."""
+    return uvarint_bytes(length + 1) if flexible else _INT32.pack(length)
+
+
+def splice(buffer: Buffer, replacements: Sequence[Replacement]) -> list[Buffer] | None:
     """``buffer`` with ``replacements``, which are in order, as pieces without a copy of the rest; None without any."""
     if not replacements:
         return None
-    view, pieces, kept = memoryview(buffer), list[bytes | memoryview](), 0
+    view, pieces, kept = memoryview(buffer), list[Buffer](), 0
     for start, stop, instead in replacements:
         pieces += (view[kept:start], instead)
         kept = stop

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from struct import Struct
 
-from tiersidecar.formats.wire.spans import SpanReader, write_length, write_string
+from tiersidecar.formats.wire.cursor import Cursor, length_bytes, string_bytes
 
 FETCH_API_KEY = 1
 FETCH_VERSIONS = range(4, 19)
@@ -34,7 +34,7 @@ NO_SESSION, FULL_EPOCH, SESSIONLESS_EPOCH = 0, 0, -1
 """KIP-227: epoch 0 asks for a new session, -1 for none; above, the request has only what changed."""
 
 _FIRST_FLEXIBLE, _FIRST_BY_ID, _FIRST_WITH_SESSIONS = 12, 13, 7
-_INT32 = Struct(">i")
+_INT32, _UUID = Struct(">i"), Struct("16s")
 _REPLICA_STATE_TAG = 1
 
 
@@ -83,19 +83,19 @@ def read_fetch_request(body: memoryview, version: int) -> FetchRequest:
     Raises:
         MalformedMessageError: it is none.
     """
-    reader = SpanReader(body, flexible=is_flexible(version))
-    replica_id = CONSUMER if version >= 15 else reader.fixed(_INT32)[0]
+    reader = Cursor(body, flexible=is_flexible(version))
+    replica_id = CONSUMER if version >= 15 else reader.int32()
     max_wait_ms, min_bytes, max_bytes, isolation_level = reader.fixed(_LIMITS)
     session_id, session_epoch = reader.fixed(_SESSION) if version >= _FIRST_WITH_SESSIONS else (0, SESSIONLESS_EPOCH)
     partitions: dict[PartitionKey, FetchPartition] = {}
-    for _ in range(reader.array(1)):
+    for _ in range(reader.array_length()):
         _read_topic(reader, version, partitions)
     forgotten = _read_forgotten(reader, version) if version >= _FIRST_WITH_SESSIONS else ()
     if version >= 11:
         reader.skip_string()
-    tags = reader.tags()
-    if version >= 15 and (state := tags.get(_REPLICA_STATE_TAG)) is not None:
-        replica_id = SpanReader(body[state.start : state.stop], flexible=True).fixed(_INT32)[0]
+    replica_state = reader.tagged_fields().get(_REPLICA_STATE_TAG)
+    if version >= 15 and replica_state is not None:
+        replica_id = Cursor(body, flexible=True, position=replica_state).int32()
     reader.end()
     return FetchRequest(
         version=version,
@@ -128,18 +128,18 @@ def write_single_fetch(
     parts.append(_LIMITS.pack(max_wait_ms, 0, max_bytes, int(read_committed)))
     if version >= _FIRST_WITH_SESSIONS:
         parts.append(_SESSION.pack(NO_SESSION, SESSIONLESS_EPOCH))
-    parts.append(write_length(1, flexible=flexible))
-    parts.append(topic if isinstance(topic, bytes) else write_string(topic, flexible=flexible))
-    parts.append(write_length(1, flexible=flexible))
+    parts.append(length_bytes(1, flexible=flexible))
+    parts.append(topic if isinstance(topic, bytes) else string_bytes(topic, flexible=flexible))
+    parts.append(length_bytes(1, flexible=flexible))
     fields = {"partition": number, "fetch_offset": offset, "max_bytes": max_bytes}
     names, layout = _partition_layout(version)
     parts.append(layout.pack(*(fields.get(name, -1) for name in names)))
     no_tags = b"\0" if flexible else b""
     parts += [no_tags, no_tags]
     if version >= _FIRST_WITH_SESSIONS:
-        parts.append(write_length(0, flexible=flexible))
+        parts.append(length_bytes(0, flexible=flexible))
     if version >= 11:
-        parts.append(write_string("", flexible=flexible))
+        parts.append(string_bytes("", flexible=flexible))
     return b"".join([*parts, no_tags])
 
 
@@ -161,26 +161,27 @@ def _partition_layout(version: int) -> tuple[tuple[str, ...], Struct]:
     return tuple(name for name, _ in chosen), Struct(">" + "".join(code for _, code in chosen))
 
 
-def _read_topic(reader: SpanReader, version: int, partitions: dict[PartitionKey, FetchPartition]) -> None:
-    topic = _read_topic_key(reader, version)
+def _read_topic(reader: Cursor, version: int, partitions: dict[PartitionKey, FetchPartition]) -> None:
+    topic = read_topic_key(reader, version)
     names, layout = _partition_layout(version)
     at_offset, at_epoch = names.index("fetch_offset"), 1 if version >= 9 else None
-    for _ in range(reader.array(layout.size)):
+    for _ in range(reader.array_length()):
         values = reader.fixed(layout)
         epoch = -1 if at_epoch is None else values[at_epoch]
         partitions[topic, values[0]] = FetchPartition(epoch, values[at_offset], values[-1])
-        reader.tags()
-    reader.tags()
+        reader.skip_tagged_fields()
+    reader.skip_tagged_fields()
 
 
-def _read_topic_key(reader: SpanReader, version: int) -> TopicKey:
-    return reader.uuid() if is_by_topic_id(version) else reader.string()
+def read_topic_key(reader: Cursor, version: int) -> TopicKey:
+    """What a topic is named by in a request or response."""
+    return bytes(reader.fixed(_UUID)[0]) if is_by_topic_id(version) else reader.string()
 
 
-def _read_forgotten(reader: SpanReader, version: int) -> tuple[PartitionKey, ...]:
+def _read_forgotten(reader: Cursor, version: int) -> tuple[PartitionKey, ...]:
     forgotten: list[PartitionKey] = []
-    for _ in range(reader.array(1)):
-        topic = _read_topic_key(reader, version)
-        forgotten += [(topic, reader.fixed(_INT32)[0]) for _ in range(reader.array(_INT32.size))]
-        reader.tags()
+    for _ in range(reader.array_length()):
+        topic = read_topic_key(reader, version)
+        forgotten += [(topic, reader.int32()) for _ in range(reader.array_length())]
+        reader.skip_tagged_fields()
     return tuple(forgotten)

@@ -13,15 +13,13 @@ Flexible, with tagged fields, from v12.  Records are passed over: they are not e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from struct import Struct
 
-from tiersidecar.formats.wire.fetch_requests import PartitionKey, is_by_topic_id, is_flexible
-from tiersidecar.formats.wire.spans import Span, SpanReader, write_length
-
-Buffer = bytes | bytearray | memoryview
+from tiersidecar.formats.wire.cursor import Buffer, Cursor, Replacement, length_bytes
+from tiersidecar.formats.wire.fetch_requests import PartitionKey, TopicKey, is_flexible, read_topic_key
 
 NO_ERROR, OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER = 0, 1, 6
 KAFKA_STORAGE_ERROR, FETCH_SESSION_ID_NOT_FOUND = 56, 70
@@ -34,16 +32,17 @@ _HEAD = Struct(">hi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """One partition of a response.  ``span`` is all of it; ``aborted`` has producer id and first offset of each, None for
-    read_uncommitted."""
+    """One partition of a response, its bytes from ``start`` up to, not including, ``stop``.  ``aborted`` has producer id and
+    first offset of each, None for read_uncommitted."""
 
     key: PartitionKey
     error_code: int
     high_watermark: int
     last_stable_offset: int
-    records: Span | None
+    records_bytes: int
     aborted: tuple[tuple[int, int], ...] | None
-    span: Span
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class FetchResponse:
     @property
     def records_bytes(self) -> int:
         """Bytes of records in all partitions."""
-        return sum(len(one.records) for one in self.partitions if one.records is not None)
+        return sum(one.records_bytes for one in self.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,31 +86,25 @@ def read_fetch_response(body: memoryview, version: int) -> FetchResponse:
     Raises:
         MalformedMessageError: it is no Fetch response of this version.
     """
-    reader = SpanReader(body, flexible=is_flexible(version))
+    reader = Cursor(body, flexible=is_flexible(version))
     (throttle_time_ms,) = reader.fixed(_THROTTLE)
     error_code, session_id = reader.fixed(_HEAD) if version >= _FIRST_WITH_SESSIONS else (NO_ERROR, 0)
     partitions: list[FetchedPartition] = []
-    for _ in range(reader.array(1)):
-        topic = reader.uuid() if is_by_topic_id(version) else reader.string()
-        count = reader.array(_partition_layout(version).size)
-        partitions += [_read_partition(reader, version, topic) for _ in range(count)]
-        reader.tags()
-    reader.tags()
+    for _ in range(reader.array_length()):
+        topic = read_topic_key(reader, version)
+        partitions += [_read_partition(reader, version, topic) for _ in range(reader.array_length())]
+        reader.skip_tagged_fields()
+    reader.skip_tagged_fields()
     reader.end()
     return FetchResponse(
         throttle_time_ms=throttle_time_ms, error_code=error_code, session_id=session_id, partitions=tuple(partitions)
     )
 
 
-def splice(body: memoryview, replacements: Iterable[tuple[Span, Sequence[Buffer]]]) -> list[Buffer]:
-    """``body`` with other bytes in some places, which ascend and do not overlap: as pieces, nothing is copied."""
-    pieces: list[Buffer] = []
-    reached = 0
-    for span, others in replacements:
-        pieces += [body[reached : span.start], *others]
-        reached = span.stop
-    pieces.append(body[reached:])
-    return [piece for piece in pieces if len(piece)]
+def replacing(version: int, partition: FetchedPartition, filled: FilledPartition) -> list[Replacement]:
+    """``filled`` where ``partition`` was: to be spliced into the response."""
+    head, *rest = write_partition(version, partition.key[1], filled)
+    return [(partition.start, partition.stop, head), *((partition.stop, partition.stop, piece) for piece in rest)]
 
 
 def write_partition(version: int, partition: int, filled: FilledPartition) -> list[Buffer]:
@@ -123,19 +116,19 @@ def write_partition(version: int, partition: int, filled: FilledPartition) -> li
     values = [partition, error_code, filled.high_watermark, filled.last_stable_offset, filled.log_start_offset]
     layout = _partition_layout(version)
     parts = [layout.pack(*values[: 5 if version >= 5 else 4])]
-    parts.append(write_length(-1 if filled.aborted is None else len(filled.aborted), flexible=flexible))
+    parts.append(length_bytes(-1 if filled.aborted is None else len(filled.aborted), flexible=flexible))
     for producer_id, first_offset in filled.aborted or ():
         parts += [_ABORTED.pack(producer_id, first_offset), b"\0" if flexible else b""]
     if version >= 11:
         parts.append(_INT32.pack(-1))
-    parts.append(write_length(filled.records_bytes, flexible=flexible))
+    parts.append(length_bytes(filled.records_bytes, flexible=flexible))
     return [b"".join(parts), *filled.records, *([b"\0"] if flexible else [])]
 
 
 def write_session_error(version: int, throttle_time_ms: int, error_code: int) -> bytes:
     """A response that only ends a fetch session; of a version that has sessions."""
     flexible = is_flexible(version)
-    head = _THROTTLE.pack(throttle_time_ms) + _HEAD.pack(error_code, 0) + write_length(0, flexible=flexible)
+    head = _THROTTLE.pack(throttle_time_ms) + _HEAD.pack(error_code, 0) + length_bytes(0, flexible=flexible)
     return head + (b"\0" if flexible else b"")
 
 
@@ -144,32 +137,33 @@ def _partition_layout(version: int) -> Struct:
     return Struct(">ihqqq" if version >= 5 else ">ihqq")
 
 
-def _read_partition(reader: SpanReader, version: int, topic: str | bytes) -> FetchedPartition:
+def _read_partition(reader: Cursor, version: int, topic: TopicKey) -> FetchedPartition:
     start = reader.position
     partition, error_code, high_watermark, last_stable_offset, *_ = reader.fixed(_partition_layout(version))
     aborted = _read_aborted(reader)
     if version >= 11:
-        reader.fixed(_INT32)
-    records = reader.data()
-    reader.tags()
+        reader.int32()
+    records_bytes = reader.skip_bytes()
+    reader.skip_tagged_fields()
     return FetchedPartition(
         key=(topic, partition),
         error_code=error_code,
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
-        records=records,
+        records_bytes=records_bytes,
         aborted=aborted,
-        span=Span(start, reader.position),
+        start=start,
+        stop=reader.position,
     )
 
 
-def _read_aborted(reader: SpanReader) -> tuple[tuple[int, int], ...] | None:
-    count = reader.array(_ABORTED.size)
+def _read_aborted(reader: Cursor) -> tuple[tuple[int, int], ...] | None:
+    count = reader.array_length()
     if count < 0:
         return None
     found = []
     for _ in range(count):
         producer_id, first_offset = reader.fixed(_ABORTED)
-        reader.tags()
+        reader.skip_tagged_fields()
         found.append((producer_id, first_offset))
     return tuple(found)

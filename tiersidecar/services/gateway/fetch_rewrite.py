@@ -6,9 +6,10 @@ would have said so instead.  All other bytes of the response pass as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
+from tiersidecar.formats.wire.cursor import Replacement, splice
 from tiersidecar.formats.wire.fetch_requests import (
     CONSUMER,
     FETCH_VERSIONS,
@@ -28,17 +29,18 @@ from tiersidecar.formats.wire.fetch_responses import (
     FetchResponse,
     FilledPartition,
     read_fetch_response,
-    splice,
-    write_partition,
+    replacing,
     write_session_error,
 )
-from tiersidecar.formats.wire.spans import Span
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.telemetry import GATEWAY_OUT_OF_RANGE, Telemetry
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
+
+FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
+"""Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""
 
 
 class FetchRewrite:
@@ -55,11 +57,12 @@ class FetchRewrite:
         clock: Clock,
         telemetry: Telemetry,
         remote_max_wait_ms: int,
-        sessions: FetchSessions | None = None,
+        sessions: FetchSessions,
+        find_addresses: FindAddresses,
     ) -> None:
         self._judge, self._fill, self._clock, self._telemetry = judge, fill, clock, telemetry
         self._remote_max_wait_ms = remote_max_wait_ms
-        self._sessions = sessions or FetchSessions()
+        self._sessions, self._find_addresses = sessions, find_addresses
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -72,7 +75,7 @@ class FetchRewrite:
         if position is None or not self._sessions.must_refuse(request):
             return None
         refusal = SESSIONLESS_EPOCH.to_bytes(4, "big", signed=True)
-        return splice(exchange.request, [(Span(position, position + len(refusal)), (refusal,))])
+        return splice(exchange.request, [(position, position + len(refusal), refusal)])
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
         """See :class:`Rewrite`."""
@@ -81,23 +84,21 @@ class FetchRewrite:
         fetched = read_fetch_response(response, version)
         session = self._sessions.follow(exchange.connection, request, fetched)
         rows = [one for one in fetched.partitions if one.error_code == OFFSET_OUT_OF_RANGE]
-        if not rows or request.replica_id != CONSUMER:
-            return None  # a follower that fetches is none of ours (T-57)
+        if not rows or request.replica_id != CONSUMER:  # a follower that fetches is none of ours (T-57)
+            return splice(response, self._find_addresses(version, response))
         asked = {} if session is None else {row.key: session.partitions.get(row.key) for row in rows}
         known = {key: partition for key, partition in asked.items() if partition is not None}
         if len(known) < len(rows):
             # Nobody can tell which offset was out of range: the client begins a new session, and says it again.
             return [write_session_error(version, fetched.throttle_time_ms, FETCH_SESSION_ID_NOT_FOUND)]
         answers = await self._answers(exchange, request, fetched, known)
-        replaced = ((row, answers.get(row.key)) for row in rows)
-        return splice(
-            response,
-            [
-                (row.span, write_partition(version, row.key[1], answer))
-                for row, answer in replaced
-                if answer is not None
-            ],
-        )
+        changes = list[Replacement]()
+        for row in rows:
+            answer = answers.get(row.key)
+            if answer is not None:
+                changes += replacing(version, row, answer)
+        # The addresses stand behind all partitions.
+        return splice(response, [*changes, *self._find_addresses(version, response)])
 
     async def _answers(
         self,
