@@ -110,7 +110,8 @@ def read_with_confluent(bootstrap_servers: str, reading: Reading) -> list[Seen]:
     seen, progress, positions = list[Seen](), Progress(reading.ends), dict[int, int]()
     try:
         while progress.goes_on(positions):
-            for message in consumer.consume(500, timeout=0.2):
+            messages: list[Any] = consumer.consume(500, timeout=0.2)
+            for message in messages:
                 error = message.error()
                 if error is None:
                     seen.append(_of_confluent(message))
