@@ -11,6 +11,7 @@ import structlog
 from structlog.typing import Processor
 
 from tiersidecar.app.config_services import LoggingSection
+from tiersidecar.app.library_logs import RepeatFilter
 
 _SECRET_WORDS = ("password", "secret", "token", "credentials", "authorization")
 _CHATTY = ("aiokafka", "aiobotocore", "aiohttp", "asyncio", "boto3", "botocore", "urllib3")
@@ -19,7 +20,7 @@ _CHATTY = ("aiokafka", "aiobotocore", "aiohttp", "asyncio", "boto3", "botocore",
 def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> None:
     """Set up structlog and the standard library's logging for the whole process; calling it again replaces both.
 
-    Libraries that tell every request speak from WARNING on, unless ``level`` is debug.
+    Libraries that tell every request speak from WARNING on and say nothing twice in 30 s, unless ``level`` is debug.
     """
     out = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[section.level.upper()]
@@ -37,6 +38,8 @@ def configure_logging(section: LoggingSection, stream: TextIO | None = None) -> 
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(console, out)],
         )
     )
+    if level != logging.DEBUG:
+        handler.addFilter(RepeatFilter(_CHATTY))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
