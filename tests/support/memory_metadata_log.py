@@ -41,6 +41,9 @@ class MemoryMetadataLog:
     async def wait_until_ready(self, topic_id_partition: TopicIdPartition) -> None:
         return None
 
+    async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
+        self._cache(topic_id_partition)
+
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
         return topic_id_partition in self._caches
 

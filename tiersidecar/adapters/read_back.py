@@ -43,13 +43,18 @@ class ReadBack:
             IllegalTransitionError: it was dropped: another leader's event came before it.
             UnknownSegmentError: likewise.
         """
-        if offset >= self._position:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters[waiter] = offset
-            try:
-                await waiter
-            finally:
-                del self._waiters[waiter]
+        await self.reach(offset + 1)
         fate = self._fates.get(offset)
         if fate is not None:
             raise fate
+
+    async def reach(self, position: int) -> None:
+        """Return once everything below ``position`` has been applied, or dropped."""
+        if position <= self._position:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters[waiter] = position - 1
+        try:
+            await waiter
+        finally:
+            del self._waiters[waiter]

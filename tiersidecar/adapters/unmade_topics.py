@@ -25,6 +25,9 @@ class UnmadeMetadataLog:
     async def wait_until_ready(self, topic_id_partition: TopicIdPartition) -> None:
         return None
 
+    async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
+        return None
+
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
         return True
 

@@ -11,6 +11,7 @@ from tiersidecar.app.config import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.follow import FollowTask
@@ -109,6 +110,7 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         observe_only=observe_only,
     )
     retain = build_retain(parts, in_flight=in_flight, remover=remover, trim=trim)
+    caught_up = CatchUp(parts.metadata)
     return Watch(
         board=parts.board,
         roster=parts.roster,
@@ -118,8 +120,8 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         lag=lag,
         backfill=backfill,
         lanes=lanes,
-        copy=copy.run,
-        retain=retain.run,
+        copy=caught_up.before(copy.run),
+        retain=caught_up.before(retain.run),
         retain_has_work=retain.has_work,
         follow=follow.run,
         follow_has_work=follow.has_work,

@@ -73,7 +73,20 @@ class MetadataAssignment(Protocol):
         """Return once :meth:`MetadataView.is_ready`; the caller bounds the wait."""
 
 
-class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, Protocol):
+class CatchUpMetadata(Protocol):
+    async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
+        """Return once every event is applied that was durable when this was called, whoever wrote it.
+
+        Our own consumer may be behind: above all when the broker that died led the partition and its part of the topic both.
+
+        Raises:
+            MetadataNotReadyError: the partition is not assigned or not ready, or its events did not come in time.
+            BrokerUnreachableError: the metadata topic is out of reach.
+            BrokerRefusedError: its leader does not say how far it goes.
+        """
+
+
+class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, CatchUpMetadata, Protocol):
     """The whole of it, as the composition root builds it."""
 
     @property

@@ -20,8 +20,14 @@ from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.metadata_topic.snapshot_keeper import SnapshotKeeper
 from tiersidecar.adapters.sessions import keep_trying, running
-from tiersidecar.domain.errors import BrokerUnreachableError, MetadataNotReadyError, PublishTimeoutError
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    MetadataNotReadyError,
+    PublishTimeoutError,
+)
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import NO_EPOCH, Offset
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
@@ -29,6 +35,7 @@ from tiersidecar.domain.segments import (
 )
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.metadata.serde import write_event
+from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.telemetry import Telemetry
@@ -105,6 +112,7 @@ class TopicBasedMetadataLog(MetadataLookups):
         super().__init__(replica)
         self._settings, self._clock, self._ids = settings, clock, ids
         self._snapshot, self._failpoints, self._knows_txn_index_empty = snapshot, failpoints, knows_txn_index_empty
+        self._broker = broker
         self._consumers = MetadataConsumers(settings, replica, broker=broker, clients=clients, clock=clock)
         self._producer = clients.producer()
         self._unreachable: str | None = "the metadata topic has not been reached yet"
@@ -189,6 +197,32 @@ class TopicBasedMetadataLog(MetadataLookups):
                 await partition.read_back.wait(offset)
         except TimeoutError as error:
             raise PublishTimeoutError(subject=str(owner), waited_ms=self._settings.consume_wait_ms) from error
+
+    async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
+        """As the port says, within ``consume_wait_ms``."""
+        partition = self._replica.partition_of(topic_id_partition)
+        for _ in range(2):  # a replay may have begun while we waited
+            self._replica.require(topic_id_partition)
+            end_offset = await self._end_offset(partition.number)
+            try:
+                async with asyncio.timeout(self._settings.consume_wait_ms / 1000):
+                    await partition.read_back.reach(end_offset)
+            except TimeoutError as error:
+                raise MetadataNotReadyError(subject=str(topic_id_partition)) from error
+            if (partition.position or 0) >= end_offset:
+                break
+        self._replica.require(topic_id_partition)
+
+    async def _end_offset(self, number: int) -> Offset:
+        facts, unreachable = self._replica.facts, self._unreachable or self._replica.partitions[number].lost
+        if facts is None or unreachable is not None:
+            reason = unreachable or "it has not been reached yet"
+            raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=reason)
+        asked = TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=number)
+        answer = (await self._broker.list_offsets({asked: NO_EPOCH}, OffsetSpec.LATEST))[asked]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(asked), error=answer.error)
+        return answer.offset
 
     # -- assignment
 

@@ -1,0 +1,128 @@
+"""Catching up: everything that was durable when it was asked for has been applied when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.manual_clock import ManualClock
+from tests.support.metadata_events import FINISHED, added, updated
+from tests.support.scripted import ScriptedBroker
+from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner
+from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
+from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.ports.failpoints import NO_FAILPOINTS
+
+US = owner(0)
+METADATA = TopicIdPartition(topic_id=FACTS.topic_id, topic="metadata", partition=0)
+
+
+class NoClients:
+    """The topic is fed by hand."""
+
+    def producer(self) -> Any:
+        return None
+
+    def open_consumer(self) -> AbstractAsyncContextManager[Any]:
+        raise AssertionError("nobody reads here")
+
+
+class Behind:
+    """A log whose consumer has read all that the topic had at first; ``grow`` is what it has not seen."""
+
+    def __init__(self, *, consume_wait_ms: int = 60_000) -> None:
+        self.topic, self.broker = Topic(), ScriptedBroker()
+        self.topic.write(added(0, 0, 9), updated(0, FINISHED))
+        self.topic.start([US])
+        self.topic.read_live()
+        settings = MetadataTopicSettings(
+            bootstrap_servers="broker:1", topic="metadata", partitions=1, consume_wait_ms=consume_wait_ms
+        )
+        self.log = TopicBasedMetadataLog(
+            settings, self.topic.replica, broker=self.broker, clock=ManualClock(), ids=None, snapshot=None,  # type: ignore[arg-type]
+            failpoints=NO_FAILPOINTS, knows_txn_index_empty=lambda: True, clients=NoClients(),
+        )  # fmt: skip
+        self.log._unreachable = None  # as after the first contact, which nobody makes here
+        self.say_end()
+
+    def say_end(self) -> None:
+        self.broker.last_stable_offsets[METADATA] = len(self.topic.records)
+
+    def grow(self) -> None:
+        self.topic.write(added(1, 10, 19), updated(1, FINISHED))
+        self.say_end()
+
+    @property
+    def known_end(self) -> int | None:
+        return self.log.highest_offset_for_epoch(US, 0)
+
+
+@asynccontextmanager
+async def catching_up(log: TopicBasedMetadataLog) -> AsyncIterator[asyncio.Task[None]]:
+    """Under way, and waiting if it has to."""
+    task = asyncio.create_task(log.catch_up(US))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    yield task
+    await asyncio.wait([task], timeout=20)
+
+
+async def test_what_the_former_leader_finished_last_is_waited_for() -> None:
+    behind = Behind()
+    behind.grow()
+    async with catching_up(behind.log) as task:
+        assert not task.done()
+        behind.topic.read_live(count=1)
+        await asyncio.sleep(0)
+        assert not task.done()
+        behind.topic.read_live()
+    assert task.exception() is None
+    assert behind.known_end == 19
+
+
+async def test_a_consumer_that_has_read_everything_waits_for_nothing() -> None:
+    behind = Behind()
+    async with catching_up(behind.log) as task:
+        assert task.done()
+        assert task.exception() is None
+
+
+async def test_what_is_written_later_is_not_waited_for() -> None:
+    behind = Behind()
+    behind.topic.write(added(1, 10, 19))
+    async with catching_up(behind.log) as task:
+        assert task.done()
+        assert task.exception() is None
+
+
+async def test_events_that_do_not_come_in_time_leave_it_not_ready() -> None:
+    behind = Behind(consume_wait_ms=1)
+    behind.grow()
+    with pytest.raises(MetadataNotReadyError):
+        await behind.log.catch_up(US)
+
+
+async def test_a_partition_that_was_never_assigned_is_not_ready() -> None:
+    with pytest.raises(MetadataNotReadyError):
+        await Behind().log.catch_up(owner(7))
+
+
+async def test_a_topic_out_of_reach_is_told() -> None:
+    behind = Behind()
+    behind.log._unreachable = "nobody answers"
+    with pytest.raises(BrokerUnreachableError, match="nobody answers"):
+        await behind.log.catch_up(US)
+
+
+async def test_a_leader_that_does_not_know_its_end_yet_is_a_refusal() -> None:
+    """OFFSET_NOT_AVAILABLE: right after an election its high watermark lags."""
+    behind = Behind()
+    behind.broker.error = "OFFSET_NOT_AVAILABLE"
+    with pytest.raises(BrokerRefusedError, match="OFFSET_NOT_AVAILABLE"):
+        await behind.log.catch_up(US)
