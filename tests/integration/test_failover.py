@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,19 +72,28 @@ class Failover:
     def run(self, number: int) -> None:
         """Kill who leads partition ``number`` modulo their count, see the others carry on, and bring everything back."""
         kind, partition = KINDS[number % len(KINDS)], number % PARTITIONS
-        began_s = time.monotonic()
+        laps = [time.monotonic()]
         leader = self._leader(partition)
         doomed = self._kill(kind, leader, PLACES[number // len(KINDS) % len(PLACES)])
+        laps.append(time.monotonic())
         successor = self._wait_until_others_copy(leader, partition, doomed)
+        laps.append(time.monotonic())
         if kind is Kind.ZOMBIE:
             self._thaw(leader, doomed)
         leader.start()
         if not self.sidecars[leader.node_id].is_running:
             self.sidecars[leader.node_id].start()
         self._wait_until_in_sync()
+        laps.append(time.monotonic())
         self.check(reader=successor.node_id)
-        took_s = time.monotonic() - began_s
-        print(f"round {number + 1}: broker {leader.node_id} died, {kind}: {took_s:.1f} s, {len(doomed)} copies cut")
+        laps.append(time.monotonic())
+        took = ", ".join(
+            f"{what} {after_s - before_s:.1f} s"
+            for what, (before_s, after_s) in zip(
+                ("to kill", "to copy on", "back", "checked"), pairwise(laps), strict=True
+            )
+        )
+        print(f"round {number + 1}: broker {leader.node_id} died, {kind}: {took}; {len(doomed)} copies cut")
 
     def _kill(self, kind: Kind, leader: KafkaBroker, place: str) -> list[RemoteLogSegmentMetadata]:
         """Kill the broker in the middle of a copy; gives the copies that its sidecar had begun and not finished."""

@@ -25,8 +25,9 @@ class CopyStory:
 
     ``next_offset`` is where the finished segments end that follow each other from offset 0 without a hole.  ``straddling``
     counts segments that begin below what another broker had finished and end above it; ``late`` those of which
-    another broker had finished a part since they were begun; ``redundant`` copies begun when a late one had just covered them;
-    ``interrupted`` copies that will never finish; ``refused`` events that the state machine does not take.
+    another broker had finished a part since they were begun; ``redundant`` copies begun when another broker's had just covered
+    them, which must be given up; ``interrupted`` copies that will never finish; ``refused`` events that the state machine does
+    not take.
     """
 
     next_offset: int = 0
@@ -37,6 +38,7 @@ class CopyStory:
     copied_by: list[int] = field(default_factory=list)
     segments: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = field(default_factory=dict)
     _began_at: dict[RemoteLogSegmentId, tuple[int, int]] = field(default_factory=dict)
+    _redundant: set[RemoteLogSegmentId] = field(default_factory=set)
     _finished: list[RemoteLogSegmentMetadata] = field(default_factory=list)
 
     @property
@@ -74,8 +76,10 @@ class CopyStory:
         where = f"{segment.remote_log_segment_id} [{segment.start_offset}, {segment.end_offset}]"
         assert segment.start_offset <= self.next_offset, f"{where} begins above {self.next_offset}: a gap"
         if segment.end_offset < self.next_offset:
-            assert self._is_late(self._finished[-1]), f"{where} was remote already, up to {self.next_offset}"
+            last = self._finished[-1]
+            assert last.broker_id != segment.broker_id, f"{where} was remote already, up to {self.next_offset}"
             self.redundant += 1
+            self._redundant.add(segment.remote_log_segment_id)
         elif segment.start_offset < self.next_offset:
             before = max(self._finished, key=lambda one: one.end_offset)
             assert before.broker_id != segment.broker_id, f"{where} overlaps what its own broker copied"
@@ -84,6 +88,10 @@ class CopyStory:
         self._began_at[segment.remote_log_segment_id] = (len(self._finished), self.next_offset)
 
     def _ended(self, segment: RemoteLogSegmentMetadata) -> None:
+        is_redundant = segment.remote_log_segment_id in self._redundant
+        assert not is_redundant, (
+            f"{segment.remote_log_segment_id} was remote when it was begun, and is finished all the same"
+        )
         if self._is_late(segment):
             self.late += 1
         else:

@@ -25,7 +25,9 @@ class Sidecars:
         self.cluster = cluster
         self.store_root = directory / "store"
         self.store_root.mkdir(parents=True)
-        store = {"type": "filesystem", "root": str(self.store_root), **settings.pop("store", {})}
+        store = settings.pop("store", {})
+        if store.get("type", "filesystem") == "filesystem":
+            store = {"type": "filesystem", "root": str(self.store_root), **store}
         replicas = len(cluster.brokers)
         shared = {
             "store": store,

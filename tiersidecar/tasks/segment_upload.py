@@ -6,6 +6,7 @@ Abandoned at any await, it leaves a COPY_SEGMENT_STARTED that the retain lane fi
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
@@ -27,10 +28,11 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import Artefact, LogDirs, SegmentFile
-from tiersidecar.ports.metadata_log import PublishMetadata
+from tiersidecar.ports.metadata_log import MetadataView, PublishMetadata
 from tiersidecar.ports.telemetry import COPY_BYTES, COPY_ERRORS, COPY_REQUESTS, REBUILT_ARTEFACTS, Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.copy import copied_offset_of
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
@@ -39,6 +41,10 @@ from tiersidecar.tasks.segment_reading import SegmentReading
 from tiersidecar.tasks.store_gate import StoreGate
 
 log = structlog.get_logger(__name__)
+
+
+class PublishedMetadata(PublishMetadata, MetadataView, Protocol):
+    """What is published, and what is read back of it."""
 
 
 class SegmentUploader:
@@ -56,7 +62,7 @@ class SegmentUploader:
         board: Board,
         log_dirs: LogDirs,
         lineages: LineageSource,
-        metadata_log: PublishMetadata,
+        metadata_log: PublishedMetadata,
         gate: StoreGate,
         remover: SegmentRemover,
         in_flight: InFlight,
@@ -108,6 +114,7 @@ class SegmentUploader:
             with self._in_flight.copying(started.remote_log_segment_id):
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
+                self._check_still_wanted(started, segment, lineage)
                 custom_metadata = await self._put(started, segment, file, checked, lineage)
                 if await file.fingerprint() != before:
                     raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
@@ -148,6 +155,12 @@ class SegmentUploader:
             # Next time it is read first: damage must not cost the metadata topic three events per attempt.
             self._checker.suspect(segment)
             raise
+
+    def _check_still_wanted(self, started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage) -> None:
+        """With STARTED everything is read back that the topic has before it: what a deposed leader finished late, too."""
+        copied_offset = copied_offset_of(self._metadata_log, started.topic_id_partition, lineage)
+        if not segment.pinned and copied_offset >= started.end_offset:
+            raise SegmentChangedError(path=segment.log_path, reason="another leader finished a copy of it first")
 
     async def _check_still_ours(
         self, partition: TieredPartition, segment: LocalSegment, epochs: tuple[EpochEntry, ...]

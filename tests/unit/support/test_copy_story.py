@@ -45,10 +45,13 @@ def story_of(events: list[MetadataEvent]) -> CopyStory:
             id="a deposed leader finishes what another has copied meanwhile",
         ),
         pytest.param(
-            [added(1, 0, 49), *copied(2, 0, 29, broker=2), updated(1, FINISHED), *copied(3, 30, 39, broker=2)],
-            {"redundant": 1, "late": 1},
+            [
+                *[added(1, 0, 49), *copied(2, 0, 29, broker=2), updated(1, FINISHED)],
+                *[added(3, 30, 39, broker=2), updated(3, DELETING, broker=2), updated(3, DELETED, broker=2)],
+            ],
+            {"redundant": 1, "late": 1, "interrupted": 1},
             50,
-            id="a copy that begins when a late one has just covered it",
+            id="a copy that begins when a late one has just covered it, and is given up",
         ),
         pytest.param(
             [added(1, 0, 49), updated(1, DELETING), updated(1, FINISHED), updated(1, DELETED)],
@@ -69,7 +72,14 @@ def test_what_elections_explain(events: list[MetadataEvent], counts: dict[str, i
     ("events", "complaint"),
     [
         pytest.param([*copied(1, 0, 49), added(2, 51, 99)], "a gap", id="an offset left out"),
-        pytest.param([*copied(1, 0, 49), added(2, 0, 49, broker=2)], "remote already", id="copied again for nothing"),
+        pytest.param(
+            [*copied(1, 0, 49), *copied(2, 50, 99, broker=2), added(3, 0, 49, broker=2)],
+            "remote already",
+            id="begun again for nothing",
+        ),
+        pytest.param(
+            [*copied(1, 0, 49), *copied(2, 0, 49, broker=2)], "finished all the same", id="copied again for nothing"
+        ),
         pytest.param([*copied(1, 0, 49), added(2, 40, 99)], "its own broker", id="an overlap without an election"),
         pytest.param(
             [added(1, 0, 49), *copied(2, 0, 49), updated(1, FINISHED)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from tiersidecar.domain.errors import (
     SegmentChangedError,
     StoreError,
 )
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, Uuid
 from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.ports.store import BytesBody
@@ -204,3 +207,35 @@ async def test_broker_retention_put_back_stops_the_trim(shell: TierShell) -> Non
     await shell.trim.run(tiered)
     assert shell.broker.deleted == []
     assert "retention.ms is 1000" in shell.board.untrimmable_topics[tip.topic]
+
+
+async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_copied_again(shell: TierShell) -> None:
+    """S-181: read back, STARTED shows all that came before it; seen on real brokers, where the other's FINISHED waited in its
+    producer for the metadata topic's next leader."""
+    tip = shell.tip("plain-0")
+    first = shell.board.local.partitions[tip].segments[0]
+
+    async def finished_by_another() -> None:
+        shell.failpoints.actions.clear()
+        (ours,) = shell.metadata.events
+        assert isinstance(ours, RemoteLogSegmentMetadata)
+        theirs = RemoteLogSegmentId(topic_id_partition=tip, uuid=Uuid(b"a deposed leader"))
+        begun = replace(ours, remote_log_segment_id=theirs, broker_id=BrokerId(2))
+        await shell.metadata.publish(begun)
+        await shell.metadata.publish(
+            RemoteLogSegmentMetadataUpdate(
+                remote_log_segment_id=theirs,
+                broker_id=BrokerId(2),
+                event_timestamp_ms=begun.event_timestamp_ms,
+                state=State.COPY_SEGMENT_FINISHED,
+            )
+        )
+
+    shell.failpoints.actions["copy.started.published"] = finished_by_another
+    with pytest.raises(SegmentChangedError, match="another leader finished a copy of it first"):
+        await shell.copy.run(shell.tiered(tip))
+    assert await keys_of(shell) == [], "nothing was uploaded for it"
+    await shell.copy.run(shell.tiered(tip))
+    finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+    assert [one.broker_id for one in finished if one.start_offset == first.base_offset] == [2]
+    assert len({one.start_offset for one in finished}) == len(finished)
