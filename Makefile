@@ -51,6 +51,11 @@ s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3
 failover: .venv/.synced ## Kill the leader's broker in the middle of a copy, 20 times; ROUNDS=n for another count
 	TIERSIDECAR_FAILOVER_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest tests/integration/test_failover.py $(ARGS)
 
+.PHONY: chaos
+chaos: .venv/.synced ## Real brokers, sidecars, S3 and a bad network, struck at random; MINUTES=15 SEED=1
+	TIERSIDECAR_CHAOS_MINUTES=$(or $(MINUTES),15) TIERSIDECAR_CHAOS_SEED=$(or $(SEED),1) \
+	  $(BIN)/pytest tests/integration/test_chaos.py $(ARGS)
+
 .PHONY: lint
 lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file
 	$(BIN)/ruff check

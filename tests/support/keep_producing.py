@@ -34,7 +34,9 @@ class KeepProducing:
         batch_bytes: int = 8_192,
         value_bytes: int = 700,
         seed: int = 0,
+        timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> None:
+        self._timeout_ms = timeout_ms
         self._client_settings, self._topic = client_settings, topic
         self._batch_bytes, self._value_bytes, self._seed = batch_bytes, value_bytes, seed
         self._pause_s = partitions * batch_bytes / bytes_per_s
@@ -51,12 +53,12 @@ class KeepProducing:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        self._thread.join(DELIVERY_TIMEOUT_MS / 1000 + 20)
+        self._thread.join(self._timeout_ms / 1000 + 20)
 
     def stop(self) -> None:
         """Send no more, and wait for what is under way."""
         self._stopping.set()
-        self._thread.join(DELIVERY_TIMEOUT_MS / 1000 + 20)
+        self._thread.join(self._timeout_ms / 1000 + 20)
         assert not self._thread.is_alive(), "the producer does not end"
         self.raise_failure()
 
@@ -86,7 +88,7 @@ class KeepProducing:
             **self._client_settings,
             enable_idempotence=True,
             max_batch_size=self._batch_bytes,
-            request_timeout_ms=DELIVERY_TIMEOUT_MS,
+            request_timeout_ms=self._timeout_ms,
             metadata_max_age_ms=1_000,
         )
         async with producer, asyncio.TaskGroup() as group:

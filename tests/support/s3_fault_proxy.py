@@ -23,13 +23,14 @@ _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "expect", "keep-aliv
 class FaultKind(StrEnum):
     """``REFUSE``: answer with ``status`` and S3's error ``code``, and do nothing.  ``RESET``: take the request and drop the
     connection.  ``LOSE_ANSWER``: let the server do it, then drop the connection.  ``CUT``: drop it in the middle of the
-    answer's body.  ``STALL``: read nothing and never answer."""
+    answer's body.  ``STALL``: read nothing and never answer.  ``GARBLE``: change a byte in the middle of the answer's body."""
 
     REFUSE = "refuse"
     RESET = "reset"
     LOSE_ANSWER = "lose answer"
     CUT = "cut"
     STALL = "stall"
+    GARBLE = "garble"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,6 +100,8 @@ class S3FaultProxy:
         answer = await _forward(request, body, upstream, session)
         if fault is not None and fault.kind is FaultKind.CUT:
             return await _cut(request, answer)
+        if fault is not None and fault.kind is FaultKind.GARBLE:
+            return _garbled(answer)
         return _reset(request) if fault is not None else answer
 
 
@@ -106,6 +109,13 @@ def _reset(request: web.BaseRequest) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)  # nobody is there to read it
+
+
+def _garbled(answer: web.Response) -> web.Response:
+    if isinstance(answer.body, bytes):
+        middle = len(answer.body) // 2
+        answer.body = answer.body[:middle] + bytes([answer.body[middle] ^ 0x55]) + answer.body[middle + 1 :]
+    return answer
 
 
 async def _cut(request: web.BaseRequest, answer: web.Response) -> web.StreamResponse:

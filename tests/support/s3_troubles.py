@@ -117,7 +117,7 @@ def _toxic(draw: random.Random) -> Trouble:
 
 
 def _fault(draw: random.Random) -> Trouble:
-    kind = draw.choice(list(FaultKind))
+    kind = draw.choice(_HONEST_FAULTS)
     status, code = draw.choice([(500, "InternalError"), (503, "SlowDown"), (503, "ServiceUnavailable")])
     method = "GET" if kind is FaultKind.CUT else draw.choice(["PUT", "PUT", "PUT", "POST", "GET", "HEAD"])
     times = draw.choice([1, 2, 5, FOR_EVER])
@@ -138,6 +138,7 @@ def _refused(draw: random.Random) -> Trouble:
     return Trouble(name="connections refused", requests=FOR_EVER, at_most_s=draw.uniform(0.2, 1.5), is_refused=True)
 
 
+_HONEST_FAULTS = (FaultKind.REFUSE, FaultKind.RESET, FaultKind.LOSE_ANSWER, FaultKind.CUT, FaultKind.STALL)
 _KINDS: tuple[Callable[[random.Random], Trouble], ...] = (
     _toxic,
     _toxic,

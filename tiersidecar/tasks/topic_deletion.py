@@ -63,12 +63,17 @@ class TopicDeletion:
         self._observed: set[Uuid] = set()
 
     async def run(self, interval_s: float) -> None:
-        """Sweep every ``interval_s`` until cancelled; what goes wrong is logged and tried again."""
+        """Sweep every ``interval_s`` until cancelled; what goes wrong is logged, once in a row, and tried again."""
+        trouble = ""
         while True:
             try:
                 await self.sweep()
             except (RetriableError, PartitionHaltedError) as error:
-                log.warning("topic.deletion.retry", error=str(error))
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("topic.deletion.retry", error=trouble)
+            else:
+                trouble = ""
             await self._clock.sleep(interval_s)
 
     async def sweep(self) -> None:

@@ -1,0 +1,101 @@
+"""Chaos on the real thing: nothing is lost, there twice, out of order or readable too long, whatever strikes (issue 10).
+
+``make chaos MINUTES=15 SEED=7``; without them about a minute, of seed 1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.support.chaos.keep_transacting import KeepTransacting
+from tests.support.chaos.lanes import Lanes
+from tests.support.chaos.read_check import ReadCheck
+from tests.support.chaos.settled import assert_objects_fit, wait_until_settled
+from tests.support.chaos.world import PARTITIONS, PLAIN, TRANSACTIONAL, World, running_world
+from tests.support.keep_producing import KeepProducing
+from tests.support.read_service import fetch_records, shape_of
+
+SECONDS = 60 * float(os.environ.get("TIERSIDECAR_CHAOS_MINUTES", "1"))
+SEED = int(os.environ.get("TIERSIDECAR_CHAOS_SEED", "1"))
+PLAIN_BYTES_PER_S = 150_000
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.server,
+    pytest.mark.slow,
+    pytest.mark.exhaustive,
+    pytest.mark.timeout(900 + 2 * SECONDS),
+]
+
+
+def test_chaos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DESIGN.md section 4, rules 1, 3, 4, 5 and 9, on three real brokers, a real S3 server and a real bad network."""
+    with running_world(tmp_path) as world:
+        settings = world.cluster.client_settings
+        plain = KeepProducing(
+            settings, PLAIN, partitions=PARTITIONS[PLAIN], bytes_per_s=PLAIN_BYTES_PER_S, timeout_ms=180_000
+        )
+        transacting = KeepTransacting(
+            settings, TRANSACTIONAL, partitions=PARTITIONS[TRANSACTIONAL], pause_s=0.2, seed=SEED
+        )
+        reads = ReadCheck(PLAIN, plain)
+        with plain, transacting:
+            with Lanes(world, seed=SEED, reads=reads) as lanes:
+                lanes.run(SECONDS, plain.raise_failure)
+            assert_no_sidecar_ended(world)
+            world.wait_until_in_sync()
+            world.sidecars.wait_until_ready()
+            plain.stop()
+            transacting.stop()
+        with capsys.disabled():
+            tell(world, reads, transacting)
+        segments = wait_until_settled(world)
+        read = assert_everything_reads_back(world, plain, transacting)
+        assert_objects_fit(world, segments)
+        with capsys.disabled():
+            print(f"read back through each sidecar: {dict(read)}; {sum(map(len, segments.values()))} remote segments")
+
+
+def assert_no_sidecar_ended(world: World) -> None:
+    """But those that were killed, and have been started again since."""
+    for node, daemon in world.sidecars.by_node.items():
+        assert daemon.is_running, f"sidecar {node} ended by itself:\n{daemon.log_tail()}"
+        assert daemon.events("daemon.failed") == [], f"sidecar {node}"
+
+
+def assert_everything_reads_back(world: World, plain: KeepProducing, transacting: KeepTransacting) -> Counter[str]:
+    """Every partition from its first offset to its end, in both isolation levels, by the sidecar of its leader.
+
+    The local rest comes from the broker, and only the leader's gives all of it.
+    """
+    read: Counter[str] = Counter()
+    for isolation in ("read_uncommitted", "read_committed"):
+        for topic, partitions in PARTITIONS.items():
+            for partition in range(partitions):
+                leader = world.leader_of(topic, partition)
+                stop = leader.admin.latest_offset(topic, partition)
+                url = world.sidecars[leader.node_id].read_url
+                found = list(fetch_records(url, topic, partition, stop=stop, isolation=isolation))
+                if topic == PLAIN:
+                    assert found == [shape_of(record) for record in plain.acknowledged(partition)], (topic, partition)
+                else:
+                    transacting.check(partition, found, read_committed=isolation == "read_committed")
+                read[isolation] += len(found)
+    return read
+
+
+def tell(world: World, reads: ReadCheck, transacting: KeepTransacting) -> None:
+    """What struck, and how the readers fared."""
+    print()
+    print("\n".join(world.story))
+    count = sum(world.events.values())
+    print(
+        f"seed {SEED}: {count} events in {SECONDS / 60:g} min, {60 * count / SECONDS:.1f} per minute: {dict(world.events)}"
+    )
+    print(f"reads while it lasted: {dict(reads.outcomes)}, {reads.records} records compared")
+    print(f"transactions: { {fate.value: number for fate, number in transacting.fates.items()} }, ", end="")
+    print(f"{len(transacting.troubles)} producers given up")
