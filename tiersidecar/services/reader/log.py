@@ -84,7 +84,7 @@ class LogOperations:
         read = await self._read(request, read_committed=is_committed)
         bytes_format, limit = BytesFormat(FORMAT.read(request)), LIMIT_RECORDS.read(request)
         stream = self._log.stream_batches(read)
-        async with aclosing(stream) as parts, aclosing(self._lines(parts, read.offset, bytes_format, limit)) as lines:
+        async with aclosing(stream) as parts, aclosing(self._lines(parts, read, bytes_format, limit)) as lines:
             return await self._bodies.write(
                 request,
                 await anext(lines, None),
@@ -152,13 +152,15 @@ class LogOperations:
         )
 
     async def _lines(
-        self, parts: AsyncGenerator[RemoteBatches, None], offset: int, bytes_format: BytesFormat, limit: int
+        self, parts: AsyncGenerator[RemoteBatches, None], read: LogRead, bytes_format: BytesFormat, limit: int
     ) -> AsyncGenerator[bytes, None]:
         """Lines of up to ``limit`` records, put together as they are opened."""
         async for part in parts:
             aborted = part.aborted_transactions
             hidden = None if aborted is None else aborted_ranges(aborted)
-            selection = Selection(offset=offset, hidden=hidden, bytes_format=bytes_format)
+            selection = Selection(
+                offset=read.offset, stop_offset=read.stop_offset, hidden=hidden, bytes_format=bytes_format
+            )
             for group in batch_groups(part.batches.buffer):
                 lines = (await self._blocking.run(record_lines, group, selection))[:limit]
                 limit -= len(lines)

@@ -24,9 +24,11 @@ class BytesFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which records are written: from ``offset`` on, none of aborted transactions if they are known, no control records."""
+    """Which records are written: from ``offset`` on, and below ``stop_offset`` if there is one; both may lie within a batch.
+    None of aborted transactions if they are known, no control records."""
 
     offset: int
+    stop_offset: int | None
     hidden: AbortedRanges | None
     bytes_format: BytesFormat
 
@@ -54,7 +56,7 @@ def record_lines(batches: memoryview, selection: Selection) -> list[bytes]:
         for position, header in iter_batch_headers(batches)
         if _is_visible(header, selection)
         for record in read_records(batches[position : position + header.size_bytes])
-        if record.offset >= selection.offset
+        if record.offset >= selection.offset and (selection.stop_offset is None or record.offset < selection.stop_offset)
     ]
 
 

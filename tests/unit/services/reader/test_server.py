@@ -99,6 +99,14 @@ async def test_committed_records_leave_out_aborted_transactions() -> None:
         assert [json.loads(line)["offset"] for line in body.splitlines()] == [at for at in expected if at < 180]
 
 
+@pytest.mark.parametrize("stop", [8, 31, 33, 70, 72])
+async def test_records_end_before_the_stop_offset_even_within_a_batch(stop: int) -> None:
+    """Found by make chaos: the rest of the batch came along."""
+    async with open_service() as service:
+        _, body, _ = await service.get(f"{PLAIN}/records", params={"offset": 7, "stop_offset": stop, "limit": 10_000})
+        assert [json.loads(line)["offset"] for line in body.splitlines()] == list(range(7, stop))
+
+
 async def test_records_in_utf8_and_up_to_a_limit() -> None:
     async with open_service() as service:
         _, body, _ = await service.get(f"{PLAIN}/records", params={"offset": 7, "limit": 3, "format": "utf8"})
