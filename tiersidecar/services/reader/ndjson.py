@@ -56,7 +56,8 @@ def record_lines(batches: memoryview, selection: Selection) -> list[bytes]:
         for position, header in iter_batch_headers(batches)
         if _is_visible(header, selection)
         for record in read_records(batches[position : position + header.size_bytes])
-        if record.offset >= selection.offset and (selection.stop_offset is None or record.offset < selection.stop_offset)
+        if record.offset >= selection.offset
+        and (selection.stop_offset is None or record.offset < selection.stop_offset)
     ]
 
 
