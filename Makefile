@@ -56,6 +56,14 @@ chaos: .venv/.synced ## Real brokers, sidecars, S3 and a bad network, struck at 
 	TIERSIDECAR_CHAOS_MINUTES=$(or $(MINUTES),15) TIERSIDECAR_CHAOS_SEED=$(or $(SEED),1) \
 	  $(BIN)/pytest tests/integration/test_chaos.py $(ARGS)
 
+.PHONY: faults
+faults: .venv/.synced ## 500 seeds of a bad store and crashes at any await, in virtual time; SEEDS=n for another count
+	$(BIN)/python -m tiersidecar.simulation faults --seeds $(or $(SEEDS),500)
+
+.PHONY: simulate
+simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed
+	$(BIN)/python -m tiersidecar.simulation cluster --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0)
+
 .PHONY: lint
 lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file
 	$(BIN)/ruff check

@@ -1,0 +1,127 @@
+"""The blows of a scenario, and what each is in this world."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TypeVar, assert_never
+
+from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.simulation.cluster import SimulatedPartition
+from tiersidecar.simulation.scenario import Blow, PlannedBlow
+from tiersidecar.simulation.sidecar import Sidecar, config_of, open_parts, until_ready
+from tiersidecar.simulation.world import World
+
+T = TypeVar("T")
+
+_JUMPS_MS = (10 * 24 * 3_600_000, -3_600_000)
+"""Further than what expiry takes for a clock that is a little off."""
+
+
+async def strike(world: World, planned: PlannedBlow) -> None:
+    """Wait for its time, strike, and end it."""
+    await asyncio.sleep(planned.at_s)
+    if world.chances.quiet or not world.chances.happens(planned.name):
+        return
+    world.note(f"{planned.blow.value} for {planned.lasts_s} s")
+    sidecar = _pick(list(world.sidecars.values()), planned)
+    partition = _pick(list(world.cluster.partitions.values()), planned)
+    match planned.blow:
+        case Blow.CRASH:
+            await _crash(world, sidecar, planned.lasts_s)
+        case Blow.STOP:
+            await _stop(sidecar, planned.lasts_s)
+        case Blow.OUTAGE:
+            world.bucket.away = True
+            await asyncio.sleep(planned.lasts_s)
+            world.bucket.away = False
+        case Blow.LEADER:
+            _move_leader(world, partition, planned)
+        case Blow.UNCLEAN:
+            _elect_unclean(world, partition, planned)
+        case Blow.BROKER | Blow.BROKER_UNCLEAN:
+            await _stop_broker(world, sidecar, planned)
+        case Blow.BEHIND:
+            world.cluster.leave_behind(partition, sidecar.broker)
+        case Blow.CLOCK:
+            sidecar.clock.skew_ms = _pick(list(_JUMPS_MS), planned)
+            await asyncio.sleep(planned.lasts_s)
+            sidecar.clock.skew_ms = 0
+        case Blow.DISK_FULL:
+            sidecar.disk.is_full = True
+            await asyncio.sleep(planned.lasts_s)
+            sidecar.disk.is_full = False
+        case Blow.USER_DELETE:
+            await _delete_records(world, partition, planned)
+        case _:
+            assert_never(planned.blow)
+
+
+def _pick(options: list[T], planned: PlannedBlow) -> T:
+    return options[int(planned.target * len(options))]
+
+
+async def _crash(world: World, sidecar: Sidecar, lasts_s: float) -> None:
+    sidecar.kill()
+    await asyncio.sleep(lasts_s)
+    if not sidecar.runs and not world.chances.quiet:
+        sidecar.start()
+
+
+async def _stop(sidecar: Sidecar, lasts_s: float) -> None:
+    process = sidecar.process
+    if process is not None:
+        process.stop()
+        await asyncio.sleep(lasts_s)
+        process.go_on()
+
+
+def _move_leader(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
+    others = sorted((partition.in_sync & world.cluster.alive) - {partition.leader})
+    if others:
+        world.cluster.elect(partition, _pick(others, planned))
+
+
+def _elect_unclean(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
+    """The brokers in sync are lost for the moment."""
+    others = sorted(world.cluster.alive - partition.in_sync) or sorted(world.cluster.alive - {partition.leader})
+    if others and partition.leader is not None:
+        partition.gave_up = world.may_begin_at(partition)
+        broker = _pick(others, planned)
+        partition.in_sync.discard(broker)
+        world.cluster.elect(partition, broker)
+
+
+async def _stop_broker(world: World, sidecar: Sidecar, planned: PlannedBlow) -> None:
+    """Its sidecar runs on and cannot reach it."""
+    if len(world.cluster.alive) < 2 or sidecar.broker not in world.cluster.alive:
+        return
+    world.cluster.stop_broker(sidecar.broker)
+    await asyncio.sleep(planned.lasts_s)
+    if sidecar.broker not in world.cluster.alive:
+        world.cluster.start_broker(sidecar.broker, was_clean=planned.blow is Blow.BROKER)
+
+
+async def _delete_records(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
+    """As ``tiersidecar delete-records``: the start in the state topic, then the broker's records."""
+    if partition.leader is None:
+        return
+    target = int(partition.leader_log.high_watermark * planned.target * 0.6)
+    partition.users_start = max(partition.users_start, target)
+    leader_epoch = LeaderEpoch(partition.epoch)
+    async with AsyncExitStack() as stack:
+        clock = world.clock
+        parts = await open_parts(
+            stack, world, partition.leader, f"user of {planned.name}", clock, config_of(world, partition.leader)
+        )
+        try:
+            async with asyncio.timeout(60):
+                await until_ready(parts.state)
+                said = PartitionState(remote_log_start_offset=Offset(target), remote_log_start_epoch=leader_epoch)
+                await parts.state.publish_partition_state(partition.tip, said)
+                if parts.state.partition_state(partition.tip).remote_log_start_offset >= target:
+                    partition.users_start_done = max(partition.users_start_done, target)
+        except (TiersidecarError, TimeoutError) as error:
+            world.note(f"the user gave up: {error}")

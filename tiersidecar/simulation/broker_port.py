@@ -1,0 +1,257 @@
+"""What a sidecar is told by its broker, and through it by the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from tiersidecar.domain.errors import BrokerUnreachableError, OffsetOutOfRangeError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.broker import (
+    ClusterDescription,
+    Credentials,
+    GroupAnswer,
+    GroupType,
+    LocalBatches,
+    OffsetAnswer,
+    OffsetSpec,
+    TrimAnswer,
+)
+from tiersidecar.simulation.cluster import CLUSTER_ID, Cluster, SimulatedPartition
+from tiersidecar.simulation.network import FaultRates, Network
+from tiersidecar.simulation.records import Batch, aborted_transactions
+from tiersidecar.simulation.topics import SimulatedTopic
+
+T = TypeVar("T")
+
+
+class NoGroups:
+    """``ports.broker.ReadGroups`` of a cluster without consumer and share groups."""
+
+    async def list_groups(self) -> dict[str, GroupType]:
+        return {}
+
+    async def list_share_groups(self) -> tuple[str, ...]:
+        return ()
+
+    async def committed_offsets(
+        self, groups: Collection[str], partitions: Collection[tuple[str, int]]
+    ) -> dict[str, GroupAnswer]:
+        return {}
+
+    async def share_start_offsets(
+        self, groups: Collection[str], partitions: Collection[tuple[str, int]]
+    ) -> dict[str, GroupAnswer]:
+        return {}
+
+
+class SimulatedBroker:
+    """``ports.broker.Broker`` of the sidecar beside ``broker_id``.  ``configs`` are those of the user's topics."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topics: dict[str, SimulatedTopic],
+        network: Network,
+        *,
+        broker_id: int,
+        rates: FaultRates,
+        configs: Mapping[str, str],
+        new_topic: Callable[[str, int, Mapping[str, str]], SimulatedTopic],
+        trimmed: Callable[[SimulatedPartition, int], None] = lambda partition, offset: None,
+    ) -> None:
+        self._cluster, self._topics, self._network = cluster, topics, network
+        self._broker_id, self.rates = broker_id, rates
+        self._configs, self._new_topic, self._trimmed = configs, new_topic, trimmed
+
+    @property
+    def groups(self) -> NoGroups:
+        return NoGroups()
+
+    async def describe_cluster(self) -> ClusterDescription:
+        return await self._ask("cluster", self._described)
+
+    async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
+        return await self._ask("metadata", lambda: self._views(topics))
+
+    async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
+        asked = list(topic_ids)
+        known = {tip.topic_id for tip in self._cluster.partitions}
+        return await self._ask(
+            "topic ids", lambda: {one: None if one in known else "UNKNOWN_TOPIC_ID" for one in asked}
+        )
+
+    async def list_offsets(
+        self,
+        partitions: Mapping[TopicIdPartition, LeaderEpoch],
+        spec: OffsetSpec | int,
+        *,
+        read_committed: bool = False,
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        asked = dict(partitions)
+        return await self._ask(
+            "offsets",
+            lambda: {tip: self._offset(tip, epoch, spec, read_committed) for tip, epoch in asked.items()},
+        )
+
+    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
+        asked = dict(offsets)
+        return await self._ask(
+            "delete records", lambda: {tip: self._delete(tip, offset) for tip, offset in asked.items()}
+        )
+
+    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        asked = list(topics)
+        return await self._ask("configs", lambda: {topic: self._configs_of(topic) for topic in asked})
+
+    async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
+        return {}
+
+    async def describe_topic_overrides(self, topic: str) -> dict[str, str | None]:
+        return await self._ask("overrides", lambda: self._configs_of(topic))
+
+    async def describe_log_sizes(self, topic: str) -> dict[int, int]:
+        return {}
+
+    async def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        raise BrokerUnreachableError(address="simulated", reason="settings do not change in a simulation")
+
+    async def create_topic(
+        self, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        def create() -> None:
+            if topic not in self._topics:
+                self._topics[topic] = self._new_topic(topic, partitions, configs)
+
+        await self._ask("create topic", create)
+
+    # -- as a client reads (``ports.broker.ReadLocal``)
+
+    async def fetch(
+        self,
+        credentials: Credentials,
+        topic_id_partition: TopicIdPartition,
+        offset: int,
+        *,
+        max_bytes: int,
+        read_committed: bool = False,
+    ) -> LocalBatches:
+        return await self._ask(
+            "fetch", lambda: self._fetched(topic_id_partition, offset, max_bytes, read_committed=read_committed)
+        )
+
+    async def find_offset(
+        self, credentials: Credentials, topic_id_partition: TopicIdPartition, timestamp_ms: int
+    ) -> OffsetAnswer:
+        return (await self.list_offsets({topic_id_partition: LeaderEpoch(-1)}, timestamp_ms))[topic_id_partition]
+
+    # -- what the cluster says
+
+    async def _ask(self, what: str, answer: Callable[[], T]) -> T:
+        def arrive() -> T:
+            if self._broker_id not in self._cluster.alive:
+                raise BrokerUnreachableError(address=f"broker {self._broker_id}", reason="connection refused")
+            return answer()
+
+        return await self._network.ask(
+            what, arrive, lambda reason: BrokerUnreachableError(address="simulated", reason=reason), self.rates
+        )
+
+    def _described(self) -> ClusterDescription:
+        brokers = {BrokerId(broker): f"broker-{broker}:9092" for broker in sorted(self._cluster.alive)}
+        return ClusterDescription(cluster_id=CLUSTER_ID, brokers=brokers)
+
+    def _views(self, topics: Sequence[str] | None) -> tuple[LeaderView, ...]:
+        everyone = self._cluster.broker_ids()
+        views = [
+            LeaderView(
+                topic_id_partition=tip,
+                leader_id=BrokerId(-1 if partition.leader is None else partition.leader),
+                leader_epoch=LeaderEpoch(partition.epoch),
+                replicas=everyone,
+                in_sync_replicas=tuple(BrokerId(one) for one in sorted(partition.in_sync)),
+            )
+            for tip, partition in self._cluster.partitions.items()
+        ]
+        views += [
+            LeaderView(
+                topic_id_partition=TopicIdPartition(topic_id=topic.topic_id, topic=topic.name, partition=number),
+                leader_id=BrokerId(1),
+                leader_epoch=LeaderEpoch(0),
+                replicas=everyone,
+                in_sync_replicas=everyone,
+            )
+            for topic in self._topics.values()
+            for number in range(len(topic.partitions))
+        ]
+        return tuple(view for view in views if topics is None or view.topic_id_partition.topic in topics)
+
+    def _offset(self, tip: TopicIdPartition, epoch: int, spec: OffsetSpec | int, read_committed: bool) -> OffsetAnswer:
+        topic = self._topics.get(tip.topic)
+        if topic is not None:
+            end = len(topic.partitions[tip.partition])
+            return _answer(0 if spec == OffsetSpec.EARLIEST else end, 0)
+        partition = self._cluster.partitions[tip]
+        error = self._refusal(partition, epoch)
+        if error:
+            return OffsetAnswer(offset=Offset(-1), timestamp_ms=-1, leader_epoch=LeaderEpoch(-1), error=error)
+        if spec == OffsetSpec.EARLIEST:
+            return _answer(partition.leader_log.log_start_offset, partition.epoch)
+        end = partition.last_stable_offset() if read_committed else partition.leader_log.high_watermark
+        return _answer(end, partition.epoch)
+
+    def _refusal(self, partition: SimulatedPartition, epoch: int) -> str:
+        if partition.leader is None or partition.leader not in self._cluster.alive:
+            return "LEADER_NOT_AVAILABLE"
+        if epoch < 0 or epoch == partition.epoch:
+            return ""
+        return "FENCED_LEADER_EPOCH" if epoch < partition.epoch else "UNKNOWN_LEADER_EPOCH"
+
+    def _delete(self, tip: TopicIdPartition, offset: int) -> TrimAnswer:
+        """As Kafka's DeleteRecords it knows no leader epoch."""
+        partition = self._cluster.partitions[tip]
+        if partition.leader is None:
+            return TrimAnswer(low_watermark=Offset(-1), error="LEADER_NOT_AVAILABLE")
+        log = partition.leader_log
+        if offset > log.high_watermark:
+            return TrimAnswer(low_watermark=Offset(-1), error="OFFSET_OUT_OF_RANGE")
+        self._trimmed(partition, offset)
+        log.raise_log_start(offset)
+        return TrimAnswer(low_watermark=Offset(log.log_start_offset))
+
+    def _configs_of(self, topic: str) -> dict[str, str | None]:
+        own = self._topics.get(topic)
+        return dict(self._configs if own is None else own.configs)
+
+    def _fetched(self, tip: TopicIdPartition, offset: int, max_bytes: int, *, read_committed: bool) -> LocalBatches:
+        partition = self._cluster.partitions[tip]
+        log, stable = partition.leader_log, partition.last_stable_offset()
+        if not log.log_start_offset <= offset <= log.high_watermark:
+            raise OffsetOutOfRangeError(
+                subject=str(tip), offset=offset, start=log.log_start_offset, stop=log.high_watermark
+            )
+        stop = stable if read_committed else log.high_watermark
+        found, size = list[Batch](), 0
+        for batch in log.batches[log.position_of(offset) :]:
+            if batch.next_offset > stop or (found and size + len(batch.data) > max_bytes):
+                break
+            found.append(batch)
+            size += len(batch.data)
+        end = found[-1].next_offset if found else offset
+        aborted = [
+            (producer_id, Offset(first))
+            for producer_id, first, marker in aborted_transactions(log.batches)
+            if read_committed and first < end and marker >= offset
+        ]
+        return LocalBatches(
+            records=b"".join(batch.data for batch in found),
+            high_watermark=Offset(log.high_watermark),
+            last_stable_offset=Offset(stable),
+            aborted=tuple(aborted),
+        )
+
+
+def _answer(offset: int, epoch: int) -> OffsetAnswer:
+    return OffsetAnswer(offset=Offset(offset), timestamp_ms=-1, leader_epoch=LeaderEpoch(epoch))

@@ -1,0 +1,153 @@
+"""The memory store behind a network, and what it may do wrong to the bytes that it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.adapters.stores.probe import probe_store
+from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.clock import Ids
+from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject
+from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.network import FaultRates, Network, at_once
+
+
+class BucketRules(Protocol):
+    """Who is told what becomes of objects, before it does."""
+
+    def put(self, key: str) -> None: ...
+
+    def delete(self, keys: Sequence[str]) -> None: ...
+
+    def fetched(self, key: str) -> None: ...
+
+
+class Bucket:
+    """The store itself: one for all sidecars.  ``late_keys`` were written when their writer had given up, or a second time:
+    nobody can be blamed for such an object.  ``away`` is an outage."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.late_keys: set[str] = set()
+        self.away = False
+        self.rules: BucketRules | None = None
+
+    def has(self, key: str) -> bool:
+        """Whether the object is there."""
+        try:
+            at_once(self.store.head_object(key))
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def all_keys(self) -> list[str]:
+        """Of all objects, ascending."""
+        return at_once(_keys(self.store))
+
+
+async def _keys(store: MemoryStore) -> list[str]:
+    return [stored.key async for stored in store.list_objects()]
+
+
+class NetworkStore:
+    """``ports.store.Store`` of one sidecar."""
+
+    def __init__(self, bucket: Bucket, network: Network, chances: Chances, rates: FaultRates, ids: Ids) -> None:
+        self._bucket, self._network, self._chances = bucket, network, chances
+        self.rates, self._ids = rates, ids
+
+    @property
+    def description(self) -> str:
+        return "simulated"
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        data = bytearray()
+        for index in range(body.piece_count):
+            piece = memoryview(await body.piece(index)).cast("B")
+            while piece:
+                count = await body.grant(len(piece))
+                data += piece[:count]
+                piece = piece[count:]
+        if body.size_bytes not in (None, len(data)):
+            raise StoreError(verb="put", key=key, reason=f"{len(data)} bytes came instead of {body.size_bytes}")
+        sent = BytesBody(bytes(data))
+        return await self._network.ask(
+            f"put {_kind(key)}",
+            lambda: at_once(self._there("put", key).put_object(key, sent, if_absent=if_absent)),
+            lambda reason: StoreError(verb="put", key=key, reason=reason),
+            self.rates,
+            late=lambda: self._bucket.late_keys.add(key),
+        )
+
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+        data = await self._fetch(key, byte_range)
+        return self._as_read(key, data)
+
+    async def fetch_object(self, key: str) -> bytes:
+        return self._as_read(key, await self._fetch(key, None))
+
+    async def head_object(self, key: str) -> StoredObject:
+        return await self._network.ask(
+            "head",
+            lambda: at_once(self._there("head", key).head_object(key)),
+            lambda reason: StoreError(verb="head", key=key, reason=reason),
+            self.rates,
+        )
+
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        await self._network.ask(
+            "delete",
+            lambda: at_once(self._there("delete", *keys).delete_objects(keys)),
+            lambda reason: StoreError(verb="delete", key=", ".join(keys), reason=reason),
+            self.rates,
+        )
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        async for stored in self._bucket.store.list_objects(prefix, start_after=start_after):
+            yield stored
+
+    async def check_writable(self) -> None:
+        await probe_store(self, ids=self._ids, prefix="")
+
+    async def _fetch(self, key: str, byte_range: ByteRange | None) -> bytes:
+        def read() -> bytes:
+            store = self._there("fetch", key)
+            return at_once(store.fetch_object(key) if byte_range is None else store.fetch_range(key, byte_range))
+
+        return await self._network.ask(
+            f"fetch {_kind(key)}",
+            read,
+            lambda reason: StoreError(verb="fetch", key=key, reason=reason),
+            self.rates,
+        )
+
+    def _there(self, verb: str, *keys: str) -> MemoryStore:
+        """The store, about to do this."""
+        if self._bucket.away:
+            raise StoreError(verb=verb, key=", ".join(keys), reason="503 Service Unavailable")
+        rules = self._bucket.rules
+        if rules is not None and verb == "put":
+            rules.put(*keys)
+        elif rules is not None and verb == "delete":
+            rules.delete(keys)
+        elif rules is not None and verb == "fetch":
+            rules.fetched(*keys)
+        return self._bucket.store
+
+    def _as_read(self, key: str, data: bytes) -> bytes:
+        """Sometimes short, sometimes with a bit turned over: the next time it may be whole."""
+        if not data or not self._chances.strikes(f"bad read of {_kind(key)}", self.rates.bad_read):
+            return data
+        at = int(self._chances.between("bad read at", 0, len(data)))
+        if self._chances.draw("bad read is short") < 0.5:
+            return data[:at]
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << int(self._chances.between("bad bit", 0, 8))
+        return bytes(damaged)
+
+
+def _kind(key: str) -> str:
+    return key.rpartition(".")[2]

@@ -1,0 +1,100 @@
+"""The machine that a sidecar runs on: its clock, its disks, and the blocking calls to them, which run where they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
+from tiersidecar.adapters.pins_fs.pins import FilesystemPins
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.failpoints import BlockingFailpoints
+from tiersidecar.ports.pins import DiskSpace
+from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.virtual_time import VirtualTimeLoop, current_process
+
+T = TypeVar("T")
+
+_READS_OF_SEGMENTS = ("OpenSegmentFile._read_through", "OpenSegmentFile._scan_slice", "read_segment_artefacts")
+EPOCH_MS = 1_700_000_000_000
+"""The wall clock at the start of a run."""
+
+
+class SimulatedClock:
+    """``ports.clock.Clock``; ``skew_ms`` is how far the wall clock of this machine is off."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self._loop, self._began_s = loop, loop.time()
+        self.skew_ms = 0
+
+    def true_ms(self) -> int:
+        """What a right clock would say."""
+        return EPOCH_MS + int((self._loop.time() - self._began_s) * 1000)
+
+    def now_ms(self) -> int:
+        return self.true_ms() + self.skew_ms
+
+    def monotonic_s(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Disk:
+    """Whether the file system is full."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+
+    def link(self, source: str, target: str) -> None:
+        """As os.link."""
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+        os.link(source, target)
+
+
+class InlineBlocking:
+    """``ports.clock.Blocking``: each call takes its time, and some of those that read a segment fail or hang a while.
+
+    Buried processes get their answers at once: nothing is left to be decided for them.
+    """
+
+    def __init__(self, chances: Chances, fault_rate: float) -> None:
+        self._chances, self._fault_rate = chances, fault_rate
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        process = current_process()
+        place = f"{process.name if process else 'world'} disk"
+        await asyncio.sleep(max(self._chances.between(place, -0.006, 0.002), 0))
+        if getattr(function, "__qualname__", "") in _READS_OF_SEGMENTS and self._fault_rate:
+            if self._chances.strikes(f"{place} hangs", self._fault_rate):
+                await asyncio.sleep(self._chances.between(f"{place} hangs s", 1, 45))
+            if self._chances.strikes(f"{place} fails", self._fault_rate):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), place)
+        return function(*args)
+
+
+class WatchedLogDirs(FilesystemLogDirs):
+    """The real ones, but for inotify: a change shows at the next look."""
+
+    async def changes(self) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield None
+
+
+class PinsOnDisk(FilesystemPins):
+    """The real ones, on a file system whose size is not this machine's."""
+
+    def __init__(
+        self, log_dirs: Sequence[str], disk: Disk, *, blocking: Blocking, failpoints: BlockingFailpoints
+    ) -> None:
+        super().__init__(log_dirs, blocking=blocking, link=disk.link, failpoints=failpoints)
+        self._names = tuple(str(Path(log_dir)) for log_dir in log_dirs)
+
+    async def disk_spaces(self) -> Mapping[str, DiskSpace]:
+        return {name: DiskSpace(device=1, size_bytes=10**9, free_bytes=9 * 10**8) for name in self._names}

@@ -1,0 +1,142 @@
+"""What a seed stands for: the cluster, the topic's policy, how bad it gets, and what happens when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.network import NO_FAULTS, FaultRates
+
+
+class Kind(StrEnum):
+    """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything."""
+
+    FAULTS = "faults"
+    CLUSTER = "cluster"
+
+
+class Blow(StrEnum):
+    """What is done to the world at a time; each a fault that a failing run can be shrunk by."""
+
+    CRASH = "crash of a sidecar"
+    STOP = "stop of a sidecar"
+    OUTAGE = "outage of the store"
+    LEADER = "leader change"
+    UNCLEAN = "unclean election"
+    BROKER = "stop of a broker"
+    BROKER_UNCLEAN = "unclean stop of a broker"
+    BEHIND = "follower left behind"
+    CLOCK = "clock jump"
+    DISK_FULL = "disk full"
+    USER_DELETE = "records deleted by a user"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBlow:
+    """``blow`` strikes at ``at_s`` and, where it ends, ends ``lasts_s`` later; ``target`` picks broker or partition."""
+
+    name: str
+    blow: Blow
+    at_s: float
+    lasts_s: float
+    target: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Times in virtual seconds from the start; retentions as in :class:`~tiersidecar.domain.policy.TopicPolicy`."""
+
+    kind: Kind
+    seed: int
+    brokers: int
+    partitions: int
+    mode: str
+    duration_s: float
+    produce_every_s: float
+    transactional_share: float
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    local_retention_bytes: int = -2
+    broker_retention_ms: int = -1
+    store_rates: FaultRates = NO_FAULTS
+    broker_rates: FaultRates = NO_FAULTS
+    topic_rates: FaultRates = NO_FAULTS
+    disk_rate: float = 0.0
+    blows: tuple[PlannedBlow, ...] = ()
+
+
+def scenario_of(kind: Kind, seed: int, chances: Chances) -> Scenario:
+    """The scenario of ``seed``."""
+    badness = chances.choose("badness", (0.0, 0.01, 0.04, 0.12))
+    base = Scenario(
+        kind=kind,
+        seed=seed,
+        brokers=1,
+        partitions=1,
+        mode="strict",
+        duration_s=chances.between("duration", 50, 110),
+        produce_every_s=chances.choose("produce every", (0.5, 1.0, 2.0)),
+        transactional_share=chances.choose("transactional", (0.0, 0.3, 0.6)),
+        store_rates=_rates(chances, "store", badness, bad_read=badness / 2),
+        topic_rates=replace(_rates(chances, "topic", badness / 3), twice=0.0, hang_before=0.0, hang_after=0.0),
+        broker_rates=replace(_rates(chances, "broker", badness / 3), twice=0.0, hang_before=0.0, hang_after=0.0),
+        disk_rate=chances.choose("disk", (0.0, 0.0, 0.003)),
+        local_retention_bytes=chances.choose("local retention", (-2, 1500, 4000)),
+    )
+    if kind is Kind.FAULTS:
+        # No retention, so that each segment has to be there at the end.
+        blows = _plan(base, chances, (Blow.CRASH, Blow.CRASH, Blow.STOP, Blow.OUTAGE, Blow.DISK_FULL), most=6)
+        return replace(base, blows=blows)
+    return _cluster(base, chances)
+
+
+def _cluster(base: Scenario, chances: Chances) -> Scenario:
+    is_race = chances.draw("race") < 0.2
+    by_time = chances.draw("retention by time") < 0.35
+    by_size = not by_time and chances.draw("retention by size") < 0.4
+    scenario = replace(
+        base,
+        brokers=3,
+        partitions=int(chances.between("partitions", 1, 3)),
+        mode="race" if is_race else "strict",
+        duration_s=chances.between("cluster duration", 90, 200),
+        produce_every_s=chances.choose("produce every", (0.7, 1.0, 1.5)),
+        local_retention_bytes=-2 if is_race else base.local_retention_bytes,
+        broker_retention_ms=20_000 if is_race else -1,
+        retention_ms=chances.choose("retention ms", (60_000, 120_000)) if by_time else -1,
+        retention_bytes=chances.choose("retention bytes", (6_000, 12_000)) if by_size else -1,
+    )
+    allowed = [blow for blow in Blow if not (is_race and blow in (Blow.DISK_FULL, Blow.UNCLEAN))]
+    return replace(scenario, blows=_plan(scenario, chances, tuple(allowed), most=9))
+
+
+def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, most: int) -> tuple[PlannedBlow, ...]:
+    count = int(chances.between("blows", 0, most + 1))
+    return tuple(
+        PlannedBlow(
+            name=f"blow {number}",
+            blow=chances.choose("blow", allowed),
+            at_s=chances.between("blow at", 1, scenario.duration_s),
+            lasts_s=chances.choose("blow lasts", (0.3, 3.0, 10.0, 40.0)),
+            target=chances.draw("blow target"),
+        )
+        for number in range(count)
+    )
+
+
+def _rates(chances: Chances, what: str, badness: float, *, bad_read: float = 0.0) -> FaultRates:
+    """Not each kind in each run: what is rare alone may be what matters together."""
+
+    def rate(kind: str) -> float:
+        return badness if chances.draw(f"{what} {kind}") < 0.5 else 0.0
+
+    return FaultRates(
+        fail_before=rate("fail before"),
+        fail_after=rate("fail after"),
+        hang_before=rate("hang before") / 3,
+        hang_after=rate("hang after") / 3,
+        slow=rate("slow"),
+        twice=rate("twice"),
+        bad_read=bad_read if chances.draw(f"{what} bad read") < 0.5 else 0.0,
+    )

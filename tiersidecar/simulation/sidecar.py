@@ -1,0 +1,208 @@
+"""A whole sidecar in the simulated world: the real wiring of the role ``tier`` over simulated edges."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
+from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.adapters.state_topic.log import open_state_topic
+from tiersidecar.adapters.state_topic.settings import StateTopicSettings
+from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
+from tiersidecar.adapters.stores.paced import PacedStore
+from tiersidecar.app.assembly import Opened, assemble
+from tiersidecar.app.config import Config, Role
+from tiersidecar.app.identity import Identity
+from tiersidecar.app.parts import Parts
+from tiersidecar.app.process_status import ProcessStatus
+from tiersidecar.app.tier_role import run_tier
+from tiersidecar.app.tuning import initial_tuning
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.ports.failpoints import NO_FAILPOINTS
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.simulation.broker_port import SimulatedBroker
+from tiersidecar.simulation.chances import SeededIds
+from tiersidecar.simulation.cluster import CLUSTER_ID
+from tiersidecar.simulation.faulty_store import NetworkStore
+from tiersidecar.simulation.machine import InlineBlocking, PinsOnDisk, SimulatedClock, WatchedLogDirs
+from tiersidecar.simulation.topics import SimulatedClients
+from tiersidecar.simulation.virtual_time import Process
+from tiersidecar.tasks.board import Board
+
+if TYPE_CHECKING:
+    from tiersidecar.simulation.world import World
+
+METADATA_PARTITIONS = 2
+_ROLES = frozenset({Role.TIER})
+
+
+def config_of(world: World, broker: int) -> Config:
+    """What a user would write for this cluster, with shorter waits."""
+    scenario = world.scenario
+    rule: dict[str, object] = {
+        "name": world.topic,
+        "mode": scenario.mode,
+        "retention.ms": scenario.retention_ms,
+        "retention.bytes": scenario.retention_bytes,
+        "local.retention.bytes": scenario.local_retention_bytes,
+    }
+    return Config.model_validate(
+        {
+            "log.dirs": [str(world.cluster.log_dirs[broker])],
+            "state.dir": str(world.directory / f"state-{broker}"),
+            "broker": {"bootstrap.servers": "127.0.0.1:9092"},
+            "store": {
+                "type": "filesystem",
+                "root": str(world.directory / "store"),
+                "chunk.size": 512,
+                "request.timeout": 15_000,
+                "upload.stall.timeout": 20_000,
+                "compression.enabled": scenario.seed % 3 == 0,
+            },
+            "topics": [rule],
+            "deletes.max.share.per.round": 1.0,
+            "remote.log.metadata.topic.num.partitions": METADATA_PARTITIONS,
+            "remote.log.metadata.topic.replication.factor": 1,
+            "remote.log.metadata.topic.min.isr": 1,
+            "remote.log.metadata.consume.wait.ms": 20_000,
+            "remote.log.manager.task.interval.ms": 10_000,
+        },
+        by_alias=True,
+        by_name=False,
+    )
+
+
+class Sidecar:
+    """One incarnation after another beside one broker.  ``clock`` and ``disk`` are the machine's."""
+
+    def __init__(self, world: World, broker: int) -> None:
+        self.broker, self._world = broker, world
+        self.clock = SimulatedClock(world.loop)
+        self.disk = world.disks[broker]
+        self.process: Process | None = None
+        self._incarnation = 0
+        self._config = config_of(world, broker)
+        self.buried: list[tuple[Process, asyncio.Task[None]]] = []
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None
+
+    def start(self) -> None:
+        """A new process; it knows only what is durable."""
+        self._incarnation += 1
+        self.process = process = Process(f"sidecar {self.broker}.{self._incarnation}", self._world.loop)
+        task = process.start(self._main(process))
+        self.buried.append((process, task))
+        task.add_done_callback(lambda done: self._world.sidecar_ended(process, done))
+
+    def kill(self) -> None:
+        """As kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process = None
+
+    async def _main(self, process: Process) -> None:
+        async with AsyncExitStack() as stack:
+            parts = await open_parts(stack, self._world, self.broker, process.name, self.clock, self._config)
+            await run_tier(parts)
+
+
+async def open_parts(
+    stack: AsyncExitStack,
+    world: World,
+    broker: int,
+    name: str,
+    clock: SimulatedClock,
+    config: Config,
+) -> Parts:
+    """What :func:`tiersidecar.app.wiring.open_parts` opens, with every edge simulated but files."""
+    scenario, chances = world.scenario, world.chances
+    ids, telemetry, board = SeededIds(chances, name), NoTelemetry(), Board()
+    blocking = InlineBlocking(chances, scenario.disk_rate)
+    port = SimulatedBroker(
+        world.cluster,
+        world.topics,
+        world.network,
+        broker_id=broker,
+        rates=scenario.broker_rates,
+        configs=world.topic_configs,
+        new_topic=world.new_topic,
+        trimmed=world.trimmed,
+    )
+    clients = SimulatedClients(world.topics, world.network, world.loop, chances, scenario.topic_rates, name)
+    tuning = initial_tuning(config, clock)
+    limits = StoreLimits(
+        stall_s=config.store.upload_stall_timeout / 1000,
+        upload_s=config.store.upload_timeout / 1000,
+        request_s=config.store.request_timeout / 1000,
+    )
+    bucket = NetworkStore(world.bucket, world.network, chances, scenario.store_rates, ids)
+    store = PacedStore(BoundedStore(bucket, limits=limits, clock=clock), tuning.upload_pace)
+    metadata = await stack.enter_async_context(
+        open_metadata_topic(
+            MetadataTopicSettings(
+                bootstrap_servers="simulated",
+                partitions=METADATA_PARTITIONS,
+                replication_factor=1,
+                min_insync_replicas=1,
+                consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
+            ),
+            broker=port,
+            clock=clock,
+            ids=ids,
+            telemetry=telemetry,
+            blocking=blocking,
+            clients=clients,
+        )
+    )
+    state = await stack.enter_async_context(
+        open_state_topic(
+            StateTopicSettings(
+                bootstrap_servers="simulated",
+                replication_factor=1,
+                min_insync_replicas=1,
+                consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
+            ),
+            broker=port,
+            clock=clock,
+            ids=ids,
+            telemetry=telemetry,
+            clients=clients,
+        )
+    )
+    return assemble(
+        stack,
+        Opened(
+            config=config,
+            tuning=tuning,
+            roles=_ROLES,
+            identity=Identity(cluster_id=CLUSTER_ID, broker_id=BrokerId(broker)),
+            kafka_version=(4, 3),
+            board=board,
+            status=ProcessStatus(
+                version="simulated", config=config, roles=_ROLES, board=board, started_ms=clock.now_ms()
+            ),
+            log_dirs=WatchedLogDirs(config.log_dirs, blocking=blocking, clock=clock),
+            pins=PinsOnDisk(config.log_dirs, world.disks[broker], blocking=blocking, failpoints=NO_FAILPOINTS),
+            broker=port,
+            store=store,
+            key_ring=None,
+            metadata=metadata,
+            state=state,
+            blocking=blocking,
+            clock=clock,
+            ids=ids,
+            failpoints=NO_FAILPOINTS,
+            telemetry=telemetry,
+        ),
+    )
+
+
+async def until_ready(state: StateLog) -> None:
+    """Return once the state topic has been read."""
+    while state.readiness_reason is not None:  # noqa: ASYNC110 - it has no event for this
+        await asyncio.sleep(0.2)

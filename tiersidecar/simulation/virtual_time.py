@@ -1,0 +1,154 @@
+"""An event loop whose time jumps to the next timer, and processes in it that can be killed or stopped at any await.
+
+Nothing here reads a clock, waits, or uses a thread: a run takes as long as its computing does, and with the same seed it does
+the same things in the same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simulated process", default=None)
+
+
+class NothingLeftToDoError(Exception):
+    """Every task waits, and no timer is set: the simulated world is deadlocked."""
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Instead of waiting for files it moves the time."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self._files: dict[int, selectors.SelectorKey] = {}
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        descriptor = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        key = self._files[descriptor] = selectors.SelectorKey(fileobj, descriptor, events, data)
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._files.pop(fileobj if isinstance(fileobj, int) else fileobj.fileno())
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise NothingLeftToDoError
+        self.now_s += max(timeout, 0.0)
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._files
+
+
+class _Turn:
+    """One callback of a process, which it takes only while it runs."""
+
+    __slots__ = ("args", "callback", "handle", "process")
+
+    def __init__(self, process: Process, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.process, self.callback, self.args = process, callback, args
+        self.handle: asyncio.Handle | None = None
+
+    def __call__(self) -> None:
+        if self.handle is not None and self.handle.cancelled():
+            return
+        if self.process.state is ProcessState.RUNNING:
+            self.callback(*self.args)
+        else:
+            self.process.held.append(self)
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """``time()`` is virtual; callbacks belong to the process in whose context they were made."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now_s
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        turn = _Turn(process, callback, args)
+        turn.handle = handle = super().call_soon(turn, context=context)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        turn = _Turn(process, callback, args)
+        turn.handle = handle = super().call_at(when, turn, context=context)
+        return handle
+
+    def outside(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> None:
+        """Call back after ``delay_s`` in no process's name: what the network, a store or a broker does goes on whatever
+        becomes of who asked for it."""
+        self.call_later(delay_s, callback, *args, context=contextvars.Context())
+
+
+class ProcessState(Enum):
+    """``STOPPED`` as by SIGSTOP, ``DEAD`` as by SIGKILL."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DEAD = "dead"
+
+
+class Process:
+    """A set of tasks that live and die together.  Killed, none of them takes another step, not even to clean up."""
+
+    def __init__(self, name: str, loop: VirtualTimeLoop) -> None:
+        self.name, self._loop = name, loop
+        self.state = ProcessState.RUNNING
+        self.held: list[_Turn] = []
+
+    def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run ``main`` as a task of this process; so are all that it makes."""
+        context = contextvars.copy_context()
+        context.run(_PROCESS.set, self)
+        return self._loop.create_task(main, name=self.name, context=context)
+
+    def kill(self) -> None:
+        """At whatever await each of its tasks stands."""
+        self.state = ProcessState.DEAD
+
+    def stop(self) -> None:
+        """Take no step until :meth:`go_on`; time passes meanwhile."""
+        if self.state is ProcessState.RUNNING:
+            self.state = ProcessState.STOPPED
+
+    def go_on(self) -> None:
+        """Take the steps that came due meanwhile, in their order."""
+        if self.state is not ProcessState.STOPPED:
+            return
+        self._run_again()
+
+    def bury(self) -> None:
+        """The run is over: let the tasks be cancelled and end like any others."""
+        self._run_again()
+
+    def _run_again(self) -> None:
+        self.state = ProcessState.RUNNING
+        held, self.held = self.held, []
+        for turn in held:
+            self._loop.outside(0, turn)
+
+
+def current_process() -> Process | None:
+    """Whose code runs now; None outside of all processes."""
+    return _PROCESS.get()
