@@ -176,10 +176,15 @@ async def test_records_are_deleted_and_offsets_out_of_range_are_told(
     partition, leader_epoch = await partition_of(broker, topic)
     compacted_partition, _ = await partition_of(broker, compacted)
 
-    trimmed = await broker.delete_records({partition: Offset(3), compacted_partition: Offset(0)})
+    other = {partition: LeaderEpoch(leader_epoch + 1)}
+    fenced = await broker.delete_records({partition: Offset(2)}, leader_epochs=other)
+    before = await broker.list_offsets({partition: leader_epoch}, OffsetSpec.EARLIEST)
+    known = {partition: leader_epoch}
+    trimmed = await broker.delete_records({partition: Offset(3), compacted_partition: Offset(0)}, leader_epochs=known)
     too_far = await broker.delete_records({partition: Offset(6)})
     earliest = await broker.list_offsets({partition: leader_epoch}, OffsetSpec.EARLIEST)
 
+    assert (fenced[partition].error, before[partition].offset) == ("FENCED_LEADER_EPOCH", 0)
     assert (trimmed[partition].low_watermark, trimmed[partition].error) == (3, None)
     assert trimmed[compacted_partition].error == "POLICY_VIOLATION"
     assert too_far[partition].error == "OFFSET_OUT_OF_RANGE"

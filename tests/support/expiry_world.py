@@ -133,9 +133,14 @@ class PausingBroker(ScriptedBroker):
         await pause("broker.asked")
         return await super().list_offsets(partitions, spec, read_committed=read_committed)
 
-    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
+    async def delete_records(
+        self,
+        offsets: Mapping[TopicIdPartition, Offset],
+        *,
+        leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
+    ) -> dict[TopicIdPartition, TrimAnswer]:
         await pause("broker.trimmed")
-        return await super().delete_records(offsets)
+        return await super().delete_records(offsets, leader_epochs=leader_epochs)
 
 
 class PausingFailpoints:

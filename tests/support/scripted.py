@@ -63,7 +63,8 @@ class ScriptedGroups:
 
 
 class ScriptedBroker:
-    """``last_stable_offsets`` and ``log_starts`` by partition; an ``error`` name answers everything that is fenced."""
+    """``last_stable_offsets`` and ``log_starts`` by partition; an ``error`` name answers everything that is fenced, and
+    ``leader_epochs`` are those of partitions that are led by now in another epoch than before."""
 
     def __init__(self) -> None:
         self.last_stable_offsets: dict[TopicIdPartition, int] = {}
@@ -71,6 +72,7 @@ class ScriptedBroker:
         self.settings: dict[str, Mapping[str, str | None]] = {}
         self.views: tuple[LeaderView, ...] = ()
         self.error: str | None = None
+        self.leader_epochs: dict[TopicIdPartition, int] = {}
         self.groups = ScriptedGroups()
         self.deleted: list[tuple[TopicIdPartition, int]] = []
 
@@ -89,7 +91,15 @@ class ScriptedBroker:
             for tip in partitions
         }
 
-    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
+    async def delete_records(
+        self,
+        offsets: Mapping[TopicIdPartition, Offset],
+        *,
+        leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
+    ) -> dict[TopicIdPartition, TrimAnswer]:
+        asked = leader_epochs or {}
+        if any(self.leader_epochs.get(tip, asked.get(tip)) != asked.get(tip) for tip in offsets):
+            return {tip: TrimAnswer(low_watermark=Offset(-1), error="FENCED_LEADER_EPOCH") for tip in offsets}
         self.deleted += list(offsets.items())
         self.log_starts.update(offsets)
         return {tip: TrimAnswer(low_watermark=offset) for tip, offset in offsets.items()}

@@ -83,8 +83,17 @@ class ListOffsets(Protocol):
 
 
 class DeleteRecords(Protocol):
-    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
-        """Move log starts to these offsets (exclusive end of what goes)."""
+    async def delete_records(
+        self,
+        offsets: Mapping[TopicIdPartition, Offset],
+        *,
+        leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
+    ) -> dict[TopicIdPartition, TrimAnswer]:
+        """Move log starts to these offsets (exclusive end of what goes).
+
+        Partitions that are led in another epoch than ``leader_epochs`` says are left alone, with FENCED_LEADER_EPOCH: the
+        request itself carries none, and a process that stood still since its last look would trim another's history.
+        """
 
 
 class DescribeConfigs(Protocol):

@@ -47,7 +47,7 @@ class LocalStart:
             return
         await self._state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
         await self._failpoints.reach("expire.trim.published")
-        answer = (await self._broker.delete_records({tip: target}))[tip]
+        answer = (await self._broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
         if answer.error is not None:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
         self._board.log_start_offsets[tip] = answer.low_watermark

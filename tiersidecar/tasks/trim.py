@@ -168,7 +168,9 @@ class TrimTask:
         if not self._board.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
             return
         await self._failpoints.reach("trim.allowed")
-        answer = (await self._broker.delete_records({tip: offset}))[tip]
+        answer = (await self._broker.delete_records({tip: offset}, leader_epochs={tip: partition.view.leader_epoch}))[
+            tip
+        ]
         if answer.error is not None:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
         await self._failpoints.reach("trim.records.deleted")

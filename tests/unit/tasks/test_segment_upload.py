@@ -13,6 +13,7 @@ from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.domain.errors import (
+    BrokerRefusedError,
     CorruptDataError,
     CustomMetadataTooLargeError,
     SegmentChangedError,
@@ -239,3 +240,19 @@ async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_cop
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert [one.broker_id for one in finished if one.start_offset == first.base_offset] == [2]
     assert len({one.start_offset for one in finished}) == len(finished)
+
+
+async def test_a_process_that_stood_still_before_its_delete_records_trims_nobody_elses_log(shell: TierShell) -> None:
+    """DeleteRecords carries no epoch (DESIGN.md section 5): frozen between its last look and the request, the process wakes up
+    when another leads, whose history may be another one."""
+    tip = shell.tip("plain-0")
+    tiered = shell.tiered(tip)
+    await shell.copy.run(tiered)
+
+    async def elected_meanwhile() -> None:
+        shell.broker.leader_epochs[tip] = tiered.view.leader_epoch + 1
+
+    shell.failpoints.actions["trim.allowed"] = elected_meanwhile
+    with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
+        await shell.trim.run(tiered)
+    assert shell.broker.deleted == []

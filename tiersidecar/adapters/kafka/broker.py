@@ -166,9 +166,15 @@ class KafkaBroker:
         self._routes.forget(key.topic for key, answer in answers.items() if answer.error in _MOVED)
         return answers
 
-    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
-        """As the port says.  The request names topics, not ids: leaders and ids are always looked up right before it, so
-        that nothing is sent for a topic that was deleted and created again.  The leader answers once all followers have
+    async def delete_records(
+        self,
+        offsets: Mapping[TopicIdPartition, Offset],
+        *,
+        leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
+    ) -> dict[TopicIdPartition, TrimAnswer]:
+        """As the port says.  The request names topics, not ids, and no epochs: leaders, their epochs and ids are always looked
+        up right before it, and it goes to that very broker.  So nothing is sent for a topic that was deleted and created
+        again, nor to a leader that the caller does not know of.  The leader answers once all followers have
         trimmed as well, so this goes over connections of its own."""
 
         async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[TrimAnswer]:
@@ -186,7 +192,9 @@ class KafkaBroker:
                 for row in topic.partitions
             }
 
-        return await self._routes.ask_leaders(offsets, ask, _no_trim, max_age_s=0.0, aside=True)
+        return await self._routes.ask_leaders(
+            offsets, ask, _no_trim, max_age_s=0.0, aside=True, leader_epochs=leader_epochs
+        )
 
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
         """As the port says.  Topics that do not exist are left out, and those whose settings we may not see, which a

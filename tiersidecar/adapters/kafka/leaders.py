@@ -9,7 +9,7 @@ from kio.schema.metadata.v13 import MetadataResponse
 from kio.schema.metadata.v13.response import MetadataResponseTopic
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 from tiersidecar.domain.segments import LeaderView
 
 NO_LEADER = BrokerId(-1)
@@ -19,6 +19,7 @@ NO_LEADER = BrokerId(-1)
 class _TopicLeaders:
     topic_id: Uuid
     leaders: Mapping[int, BrokerId]
+    epochs: Mapping[int, LeaderEpoch]
     seen_at_s: float
 
 
@@ -40,6 +41,7 @@ class Leaders:
             self._topics[topic.name] = _TopicLeaders(
                 topic_id=Uuid(topic.topic_id.bytes),
                 leaders={row.partition_index: BrokerId(row.leader_id) for row in topic.partitions},
+                epochs={row.partition_index: LeaderEpoch(row.leader_epoch) for row in topic.partitions},
                 seen_at_s=now_s,
             )
 
@@ -56,13 +58,16 @@ class Leaders:
             if (seen := self._topics.get(topic)) is None or now_s - seen.seen_at_s >= max_age_s
         ]
 
-    def leader(self, topic_id_partition: TopicIdPartition) -> BrokerId | str:
-        """The leader's id, or Kafka's name of the error that stands in its way."""
+    def leader(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch = NO_EPOCH) -> BrokerId | str:
+        """The leader's id, or Kafka's name of the error that stands in its way: also where ``leader_epoch``, unless it is -1,
+        is not the one it leads in."""
         topic = self._topics.get(topic_id_partition.topic)
         if topic is None or topic_id_partition.partition not in topic.leaders:
             return "UNKNOWN_TOPIC_OR_PARTITION"
         if topic.topic_id != topic_id_partition.topic_id:
             return "UNKNOWN_TOPIC_ID"
+        if leader_epoch not in (NO_EPOCH, topic.epochs[topic_id_partition.partition]):
+            return "FENCED_LEADER_EPOCH"
         leader = topic.leaders[topic_id_partition.partition]
         return leader if leader in self._addresses else "LEADER_NOT_AVAILABLE"
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +19,7 @@ from tiersidecar.adapters.kafka.connector import ConnectionPool, Connector
 from tiersidecar.adapters.kafka.leaders import Leaders
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 
 A = TypeVar("A")
 Rows = dict[tuple[str, int], A]
@@ -95,10 +96,12 @@ class Routes:
         *,
         max_age_s: float,
         aside: bool = False,
+        leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
     ) -> dict[TopicIdPartition, A]:
         """Ask each partition's leader, all leaders at once, going by what was learnt within ``max_age_s``.
 
         ``aside`` is for what a broker answers late: nothing else has to wait for it (:mod:`~tiersidecar.adapters.kafka.aside`).
+        ``leader_epochs``: a partition that is led in another epoch than this is not asked (FENCED_LEADER_EPOCH).
         ``without`` makes the answer of a partition that got none, from Kafka's name of the error.
 
         Raises:
@@ -110,7 +113,7 @@ class Routes:
         answers: dict[TopicIdPartition, A] = {}
         groups: defaultdict[BrokerId, list[TopicIdPartition]] = defaultdict(list)
         for key in wanted:
-            leader = self._leaders.leader(key)
+            leader = self._leaders.leader(key, (leader_epochs or {}).get(key, NO_EPOCH))
             if isinstance(leader, str):
                 answers[key] = without(leader)
             else:

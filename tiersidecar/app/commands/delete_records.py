@@ -87,6 +87,6 @@ async def _delete(session: Session, view: LeaderView, target: Offset, *, local: 
     if not local:
         return
     await session.state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
-    answer = (await session.broker.delete_records({tip: target}))[tip]
+    answer = (await session.broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
     if answer.error is not None:
         raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)

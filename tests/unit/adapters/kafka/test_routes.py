@@ -95,6 +95,19 @@ async def test_records_are_never_deleted_on_old_knowledge() -> None:
     assert cluster.heard == [3, 3, 21]
 
 
+async def test_records_are_never_deleted_of_a_leader_that_the_caller_does_not_know() -> None:
+    """The request has no epoch: what Metadata says right before it decides, and nothing is sent."""
+    cluster = Cluster()
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        (view,) = await broker.describe_partitions(["t"])
+        before, now = LeaderEpoch(view.leader_epoch - 1), view.leader_epoch
+        fenced = await broker.delete_records({PARTITION: Offset(7)}, leader_epochs={PARTITION: before})
+        found = await broker.delete_records({PARTITION: Offset(7)}, leader_epochs={PARTITION: now})
+    assert fenced[PARTITION].error == "FENCED_LEADER_EPOCH"
+    assert (found[PARTITION].low_watermark, found[PARTITION].error) == (7, None)
+    assert cluster.heard == [3, 3, 3, 21]
+
+
 async def test_nothing_is_sent_for_a_partition_without_a_leader() -> None:
     cluster = Cluster()
     cluster.leader = -1
