@@ -53,7 +53,7 @@ class Lanes:
         """Raises: AssertionError: a lane has met what must not be."""
         if self._failure is not None:
             story = "\n".join(self._world.story[-40:])
-            raise AssertionError(f"{self._failure}\n{story}\n{self._world.sidecars.log_tails()}") from self._failure
+            raise AssertionError(f"{self._failure}\n{story}\n{self._world.sidecars.log_tails(8)}") from self._failure
 
     def run(self, seconds: float, look: Callable[[], None]) -> None:
         """Let them strike for so long, or until one fails; ``look`` is called now and then."""

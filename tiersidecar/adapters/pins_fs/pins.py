@@ -122,7 +122,8 @@ class FilesystemPins:
         done, _ = await asyncio.wait([asking], timeout=self._scan_timeout_s)
         if not done:
             raise PinError(path=log_dir, reason=f"it has not answered for {self._scan_timeout_s:g} s: its disk hangs")
-        del self._asked[key]
+        if self._asked.get(key) is asking:  # of several that waited for it the first takes it away
+            del self._asked[key]
         try:
             return asking.result()
         except OSError as error:

@@ -139,3 +139,10 @@ async def test_disks(log_dir: Path, blocking: ThreadBlocking, tmp_path: Path) ->
     space = spaces[str(log_dir)]
     assert 0 < space.free_bytes < space.size_bytes
     assert space.device == tmp_path.stat().st_dev
+
+
+async def test_disks_are_measured_for_several_askers_at_once(log_dir: Path, blocking: ThreadBlocking) -> None:
+    """Found by make chaos: the pin keeper and the disk watch shared one measurement, and the daemon died of it."""
+    pins = FilesystemPins([str(log_dir)], blocking=blocking)
+    spaces = await asyncio.gather(pins.disk_spaces(), pins.disk_spaces(), pins.disk_spaces())
+    assert [list(one) for one in spaces] == [[str(log_dir)]] * 3
