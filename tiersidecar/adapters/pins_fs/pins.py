@@ -122,7 +122,7 @@ class FilesystemPins:
         done, _ = await asyncio.wait([asking], timeout=self._scan_timeout_s)
         if not done:
             raise PinError(path=log_dir, reason=f"it has not answered for {self._scan_timeout_s:g} s: its disk hangs")
-        if self._asked.get(key) is asking:  # of several that waited for it the first takes it away
+        if key in self._asked and self._asked[key] is asking:  # of several that waited the first takes it away
             del self._asked[key]
         try:
             return asking.result()
