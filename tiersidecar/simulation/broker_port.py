@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tiersidecar.domain.errors import BrokerUnreachableError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import (
     ClusterDescription,
@@ -96,10 +96,16 @@ class SimulatedBroker:
             lambda: {tip: self._offset(tip, epoch, spec, read_committed) for tip, epoch in asked.items()},
         )
 
-    async def delete_records(self, offsets: Mapping[TopicIdPartition, Offset]) -> dict[TopicIdPartition, TrimAnswer]:
-        asked = dict(offsets)
+    async def delete_records(
+        self,
+        offsets: Mapping[TopicIdPartition, Offset],
+        *,
+        leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
+    ) -> dict[TopicIdPartition, TrimAnswer]:
+        asked, epochs = dict(offsets), dict(leader_epochs or {})
         return await self._ask(
-            "delete records", lambda: {tip: self._delete(tip, offset) for tip, offset in asked.items()}
+            "delete records",
+            lambda: {tip: self._delete(tip, offset, epochs.get(tip, NO_EPOCH)) for tip, offset in asked.items()},
         )
 
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
@@ -209,9 +215,12 @@ class SimulatedBroker:
             return ""
         return "FENCED_LEADER_EPOCH" if epoch < partition.epoch else "UNKNOWN_LEADER_EPOCH"
 
-    def _delete(self, tip: TopicIdPartition, offset: int) -> TrimAnswer:
-        """As Kafka's DeleteRecords it knows no leader epoch."""
+    def _delete(self, tip: TopicIdPartition, offset: int, epoch: LeaderEpoch) -> TrimAnswer:
+        """Kafka's DeleteRecords knows no leader epoch: the adapter holds ``epoch`` against Metadata, and asks the broker that
+        leads in it alone, which refuses once another leads."""
         partition = self._cluster.partitions[tip]
+        if epoch not in (NO_EPOCH, partition.epoch):
+            return TrimAnswer(low_watermark=Offset(-1), error="FENCED_LEADER_EPOCH")
         if partition.leader is None:
             return TrimAnswer(low_watermark=Offset(-1), error="LEADER_NOT_AVAILABLE")
         log = partition.leader_log
