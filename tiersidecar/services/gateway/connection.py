@@ -286,10 +286,13 @@ class GatewayConnection:
             self._complain("error", error)
 
     def _complain(self, reason: str, error: Exception) -> None:
+        listener = self._traffic.listener
         if reason == "malformed":
-            log.info("gateway.client.malformed", listener=self._traffic.listener, reason=str(error))
+            log.info("gateway.client.malformed", listener=listener, reason=str(error))
+        elif reason == "broker_malformed":
+            log.warning("gateway.broker.malformed", listener=listener, reason=str(error))
         else:
-            log.error("gateway.connection.failed", listener=self._traffic.listener, reason=reason, exc_info=error)
+            log.error("gateway.connection.failed", listener=listener, exc_info=error)
         self.close(reason)
 
     def _hold(self, why: _Hold) -> None:
