@@ -95,7 +95,7 @@ def _reason_if_trimmed(view: ExpiryView, remote_stop: int) -> str:
         return ""
     return (
         f"the local log was trimmed to {view.trim_offset}, but the remote segments of this history end at {remote_stop}: "
-        "the remote log metadata are not whole"
+        "the remote log metadata are not whole, unless disk.pressure.policy gave up what was not remote"
     )
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS, segment, segments
-from tests.support.expiry_world import Sidecar, StoppedClock, World, run, run_until
+from tests.support.expiry_world import FixedLineage, Sidecar, StoppedClock, World, run, run_until
 from tests.support.segments import TIP, local_segments
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import BrokerRefusedError, StoreError
-from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, StoreError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -306,3 +306,53 @@ def _alternate(*rounds: Coroutine[Any, Any, None]) -> None:
                 steps.send(None)
             except StopIteration:
                 waiting.remove(steps)
+
+
+class NoLineage(FixedLineage):
+    """An epoch blob that cannot be read, from the first look or from the second on."""
+
+    def __init__(self, error: Exception, *, only_anew: bool) -> None:
+        super().__init__(Lineage.of([(0, 0)]))
+        self.error, self.only_anew = error, only_anew
+
+    async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
+        if not self.only_anew:
+            raise self.error
+        return self.known
+
+    async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
+        raise self.error
+
+
+@pytest.mark.parametrize("only_anew", [False, True], ids=["at first", "when it is chosen anew"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreError(verb="fetch", key="blob", reason="away"),
+        CorruptDataError(where="blob", position=0, reason="no epochs"),
+    ],
+    ids=["its blob cannot be fetched", "its blob is corrupt"],
+)
+def test_a_lineage_that_cannot_be_read_deletes_nothing_and_says_why(error: Exception, only_anew: bool) -> None:
+    """The lane is tried again, or halted, with that very reason on the status page."""
+    world = world_of(*TWO_OLD)
+    one = sidecar(world)
+    one.expire._lineages = NoLineage(error, only_anew=only_anew)
+    keys = set(world.store.keys)
+    with pytest.raises(type(error), match="blob"):
+        run(one.round())
+    assert (world.start, world.store.keys, len(world.readable())) == (-1, keys, 2)
+
+
+def test_a_log_start_that_fell_back_after_a_crash_moves_nothing_remote() -> None:
+    """DESIGN.md section 5: DeleteRecords to 300, kill -9, and the earliest offset is 0 again; nor does one that moved ahead."""
+    world = world_of(*segments(3))
+    run(world.state.publish_partition_state(TIP, PartitionState(trim_offset=Offset(300), trim_epoch=LeaderEpoch(0))))
+    one = sidecar(world)
+    run(one.round())
+    for log_start in (300, 0, 10_000):
+        one.broker.log_starts[TIP] = log_start
+        one.clock.true_ms += 60_000
+        run(one.round())
+        assert (world.start, len(world.readable())) == (0, 3)
+    assert one.broker.deleted == []
