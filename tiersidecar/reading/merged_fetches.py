@@ -44,6 +44,8 @@ class MergedFetches:
         Raises:
             As :meth:`FetchRange.fetch_range`; StoreError also when it does not come in time.
         """
+        if self._free and not self._waiting and 2 * len(byte_range) > self._max_bytes:
+            return await self._alone(key, byte_range)
         loop = asyncio.get_running_loop()
         wanted = _Wanted(key, byte_range, loop.create_future())
         if not self._waiting:
@@ -64,6 +66,14 @@ class MergedFetches:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+    async def _alone(self, key: str, byte_range: ByteRange) -> bytes:
+        """No neighbour of the same size can come with it: it needs no task of its own."""
+        self._free -= 1
+        try:
+            return await self._request(key, byte_range)
+        finally:
+            self._give_back()
 
     async def _leave(self, wanted: _Wanted) -> None:
         """End the request that nobody waits for any more."""
@@ -97,9 +107,8 @@ class MergedFetches:
 
     async def _fetch(self, taken: Sequence[_Wanted]) -> None:
         key, whole = taken[0].key, ByteRange(taken[0].byte_range.start, taken[-1].byte_range.stop)
-        self._telemetry.count(READ_STORE_REQUESTS, kind="chunk")
         try:
-            data = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, whole))
+            data = await self._request(key, whole)
         except asyncio.CancelledError:
             for wanted in taken:
                 wanted.answer.cancel()
@@ -109,13 +118,21 @@ class MergedFetches:
                 if not wanted.answer.done():
                     wanted.answer.set_exception(error)
             return
-        self._telemetry.count(READ_STORE_BYTES, len(data))
         for wanted in taken:
             if not wanted.answer.done():
                 wanted.answer.set_result(data if len(taken) == 1 else _part(data, whole, wanted.byte_range))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
+        self._give_back()
+
+    async def _request(self, key: str, byte_range: ByteRange) -> bytes:
+        self._telemetry.count(READ_STORE_REQUESTS, kind="chunk")
+        data = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, byte_range))
+        self._telemetry.count(READ_STORE_BYTES, len(data))
+        return data
+
+    def _give_back(self) -> None:
         self._free += 1
         if self._waiting:
             self._start()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from operator import le, lt
 from struct import Struct
+from sys import byteorder
 from typing import NamedTuple
 
 from tiersidecar.domain.errors import CorruptDataError
@@ -130,9 +131,11 @@ def read_offset_index(
     Raises:
         CorruptDataError: not whole entries, not ascending, or outside the segment.
     """
-    columns = _read_columns(data, _OFFSET_ENTRY, where)
+    entries = _used_entries(data, _OFFSET_ENTRY, where)
     index = OffsetIndex(
-        base_offset=base_offset, relative_offsets=array("i", columns[0]), positions=array("i", columns[1])
+        base_offset=base_offset,
+        relative_offsets=_column("i", entries, 0, _OFFSET_ENTRY.size),
+        positions=_column("i", entries, 4, _OFFSET_ENTRY.size),
     )
     size = _OFFSET_ENTRY.size
     _check_ascending(index.relative_offsets, -1, lt, where, size)
@@ -150,9 +153,11 @@ def read_time_index(
     Raises:
         CorruptDataError: not whole entries, not ascending, or outside the segment.
     """
-    columns = _read_columns(data, _TIME_ENTRY, where)
+    entries = _used_entries(data, _TIME_ENTRY, where)
     index = TimeIndex(
-        base_offset=base_offset, timestamps_ms=array("q", columns[0]), relative_offsets=array("i", columns[1])
+        base_offset=base_offset,
+        timestamps_ms=_column("q", entries, 0, _TIME_ENTRY.size),
+        relative_offsets=_column("i", entries, 8, _TIME_ENTRY.size),
     )
     size = _TIME_ENTRY.size
     _check_ascending(index.timestamps_ms, NO_TIMESTAMP, lt, where, size)
@@ -253,15 +258,27 @@ def _append_later(index: TimeIndex, latest: TimeIndexEntry) -> None:
         index.relative_offsets.append(latest.offset - index.base_offset)
 
 
-def _read_columns(data: Buffer, layout: Struct, where: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Both columns, without the zero entries at the end (no broker writes an entry of zeros at position 0; one for time 0
-    at the base offset says nothing)."""
+def _used_entries(data: Buffer, layout: Struct, where: str) -> bytes:
+    """Without the zero entries at the end (no broker writes an entry of zeros at position 0; one for time 0 at the base
+    offset says nothing)."""
     _check_whole_entries(data, layout, where)
-    used = len(bytes(data).rstrip(b"\0"))
-    used = -(-used // layout.size) * layout.size
-    rows = layout.iter_unpack(memoryview(data)[:used])
-    first, second = zip(*rows, strict=True) if used else ((), ())
-    return first, second
+    entries = bytes(data)
+    used = len(entries.rstrip(b"\0"))
+    return entries[: -(-used // layout.size) * layout.size]
+
+
+def _column(typecode: str, entries: bytes, begin: int, entry_size: int) -> array[int]:
+    """The big-endian field at byte ``begin`` of each entry.  Gathered byte by byte of the field rather than entry by entry: a
+    segment of 1 GiB has a quarter of a million of them."""
+    column = array(typecode)
+    width = column.itemsize
+    gathered = bytearray(len(entries) // entry_size * width)
+    for byte in range(width):
+        gathered[byte::width] = entries[begin + byte :: entry_size]
+    column.frombytes(gathered)
+    if byteorder == "little":
+        column.byteswap()
+    return column
 
 
 def _check_whole_entries(data: Buffer, layout: Struct, where: str) -> None:
