@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
@@ -18,6 +19,7 @@ from tiersidecar.adapters.kafka.security import (
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_broker import BrokerSection
 from tiersidecar.app.config_services import ReadSection
+from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.services.reader.presented import KnownCaller, KnownCallers
 
@@ -70,6 +72,31 @@ def known_callers(read: ReadSection) -> KnownCallers:
         )
         for one in read.callers
     )
+
+
+def server_tls(section: ReadSection) -> ssl.SSLContext | None:
+    """The read service's own certificate, and whose client certificates it takes; None without TLS.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    if section.ssl_certificate_location is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    password = None if section.ssl_key_password is None else section.ssl_key_password.get_secret_value()
+    try:
+        context.load_cert_chain(section.ssl_certificate_location, section.ssl_key_location, password)
+    except (OSError, ssl.SSLError) as error:
+        fault = f"read.ssl.certificate.location: {section.ssl_certificate_location} cannot be used: {error}"
+        raise ConfigError(source="read", faults=(fault,)) from error
+    if section.ssl_client_ca_location is not None:
+        context.verify_mode = ssl.CERT_REQUIRED if section.ssl_client_auth == "required" else ssl.CERT_OPTIONAL
+        try:
+            context.load_verify_locations(section.ssl_client_ca_location)
+        except (OSError, ssl.SSLError) as error:
+            fault = f"read.ssl.client.ca.location: {section.ssl_client_ca_location} cannot be used: {error}"
+            raise ConfigError(source="read", faults=(fault,)) from error
+    return context
 
 
 def _token_source(section: BrokerSection) -> OauthTokenSource | None:

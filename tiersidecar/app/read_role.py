@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 
@@ -11,11 +10,9 @@ import structlog
 
 from tiersidecar.adapters.kafka.authorizer import open_authorizer
 from tiersidecar.adapters.kafka.local_reads import BrokerLocalReads
-from tiersidecar.app.build_security import caller_listener, known_callers
+from tiersidecar.app.build_security import caller_listener, known_callers, server_tls
 from tiersidecar.app.config import Role
-from tiersidecar.app.config_services import ReadSection
 from tiersidecar.app.parts import Parts
-from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 from tiersidecar.tasks.board import Board
@@ -47,7 +44,7 @@ async def run_read(parts: Parts) -> None:
                 settings=ReaderServiceSettings(
                     host=config.read.listen.host,
                     port=config.read.listen.port,
-                    ssl_context=_server_tls(config.read),
+                    ssl_context=server_tls(config.read),
                     requires_credentials=config.read.authentication == "required",
                     known_callers=known_callers(config.read),
                     max_requests=config.read.max_requests,
@@ -70,23 +67,3 @@ class _AssignedPartitions:
 
     def partitions(self) -> Collection[TopicIdPartition]:
         return self._board.assignment.keys()
-
-
-def _server_tls(section: ReadSection) -> ssl.SSLContext | None:
-    if section.ssl_certificate_location is None:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    password = None if section.ssl_key_password is None else section.ssl_key_password.get_secret_value()
-    try:
-        context.load_cert_chain(section.ssl_certificate_location, section.ssl_key_location, password)
-    except (OSError, ssl.SSLError) as error:
-        fault = f"read.ssl.certificate.location: {section.ssl_certificate_location} cannot be used: {error}"
-        raise ConfigError(source="read", faults=(fault,)) from error
-    if section.ssl_client_ca_location is not None:
-        context.verify_mode = ssl.CERT_REQUIRED if section.ssl_client_auth == "required" else ssl.CERT_OPTIONAL
-        try:
-            context.load_verify_locations(section.ssl_client_ca_location)
-        except (OSError, ssl.SSLError) as error:
-            fault = f"read.ssl.client.ca.location: {section.ssl_client_ca_location} cannot be used: {error}"
-            raise ConfigError(source="read", faults=(fault,)) from error
-    return context

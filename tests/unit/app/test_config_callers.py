@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import CertificateAuthority
 from tests.unit.app.config_files import LEAST, load
-from tiersidecar.app.build_security import caller_listener, known_callers
+from tiersidecar.app.build_security import caller_listener, known_callers, server_tls
 from tiersidecar.app.config_report import effective_settings, warnings_of
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.broker import Credentials
@@ -95,3 +97,26 @@ def test_what_is_wrong_with_a_caller_is_told_with_its_line(tmp_path: Path, lines
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, LEAST + lines, SECRETS)
     assert list(caught.value.faults) == faults
+
+
+@pytest.mark.parametrize(
+    ("auth", "mode"), [("required", ssl.CERT_REQUIRED), ("requested", ssl.CERT_OPTIONAL), (None, ssl.CERT_NONE)]
+)
+def test_client_certificates_are_required_requested_or_not_looked_at(
+    tmp_path: Path, auth: str | None, mode: ssl.VerifyMode
+) -> None:
+    authority = CertificateAuthority(tmp_path / "ca")
+    certificate = authority.issue("read")
+    lines = f"read:\n  ssl.certificate.location: {certificate.keystore_path}\n"
+    if auth is not None:
+        lines += f"  ssl.client.ca.location: {certificate.authority_path}\n  ssl.client.auth: {auth}\n"
+    context = server_tls(load(tmp_path, LEAST + lines).read)
+    assert context is not None
+    assert context.verify_mode is mode
+
+
+def test_an_authority_that_cannot_be_read_is_a_fault_and_not_an_open_door(tmp_path: Path) -> None:
+    certificate = CertificateAuthority(tmp_path / "ca").issue("read")
+    read = f"{{ssl.certificate.location: {certificate.keystore_path}, ssl.client.ca.location: /nowhere}}"
+    with pytest.raises(ConfigError, match=r"read.ssl.client.ca.location: /nowhere cannot be used"):
+        server_tls(load(tmp_path, f"{LEAST}read: {read}\n").read)
