@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.support.chaos.gateway_reads import read_through_gateway
 from tests.support.chaos.keep_transacting import KeepTransacting
 from tests.support.chaos.lanes import Lanes
 from tests.support.chaos.read_check import ReadCheck
 from tests.support.chaos.settled import assert_objects_fit, wait_until_settled
 from tests.support.chaos.world import PARTITIONS, PLAIN, TRANSACTIONAL, World, running_world
 from tests.support.keep_producing import KeepProducing
-from tests.support.read_service import fetch_records, shape_of
+from tests.support.read_service import Shape, fetch_records, shape_of
 
 SECONDS = 60 * float(os.environ.get("TIERSIDECAR_CHAOS_MINUTES", "1"))
 SEED = int(os.environ.get("TIERSIDECAR_CHAOS_SEED", "1"))
@@ -42,7 +44,7 @@ def test_chaos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         transacting = KeepTransacting(
             settings, TRANSACTIONAL, partitions=PARTITIONS[TRANSACTIONAL], pause_s=0.2, seed=SEED
         )
-        reads = ReadCheck(PLAIN, plain)
+        reads = ReadCheck(PLAIN, plain, list(world.gateways.values()))
         with plain, transacting:
             with Lanes(world, seed=SEED, reads=reads) as lanes:
                 lanes.run(SECONDS, plain.raise_failure)
@@ -57,7 +59,7 @@ def test_chaos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         read = assert_everything_reads_back(world, plain, transacting)
         assert_objects_fit(world, segments)
         with capsys.disabled():
-            print(f"read back through each sidecar: {dict(read)}; {sum(map(len, segments.values()))} remote segments")
+            print(f"read back: {dict(read)}; {sum(map(len, segments.values()))} remote segments")
 
 
 def assert_no_sidecar_ended(world: World) -> None:
@@ -68,24 +70,30 @@ def assert_no_sidecar_ended(world: World) -> None:
 
 
 def assert_everything_reads_back(world: World, plain: KeepProducing, transacting: KeepTransacting) -> Counter[str]:
-    """Every partition from its first offset to its end, in both isolation levels, by the sidecar of its leader.
-
-    The local rest comes from the broker, and only the leader's gives all of it.
-    """
+    """Every partition from its first offset to its end, in both isolation levels: by HTTP from the sidecar of its leader, for
+    only that one's broker has all of the local rest, and by a plain Kafka client through the gateways."""
     read: Counter[str] = Counter()
-    for isolation in ("read_uncommitted", "read_committed"):
+    for way, isolation in itertools.product(("http", "gateway"), ("read_uncommitted", "read_committed")):
         for topic, partitions in PARTITIONS.items():
             for partition in range(partitions):
-                leader = world.leader_of(topic, partition)
-                stop = leader.admin.latest_offset(topic, partition)
-                url = world.sidecars[leader.node_id].read_url
-                found = list(fetch_records(url, topic, partition, stop=stop, isolation=isolation))
+                found = _read_whole(world, way, topic, partition, isolation)
                 if topic == PLAIN:
-                    assert found == [shape_of(record) for record in plain.acknowledged(partition)], (topic, partition)
+                    expected = [shape_of(record) for record in plain.acknowledged(partition)]
+                    assert found == expected, f"{topic}-{partition} by {way}, {isolation}"
                 else:
                     transacting.check(partition, found, read_committed=isolation == "read_committed")
-                read[isolation] += len(found)
+                read[f"{way} {isolation}"] += len(found)
     return read
+
+
+def _read_whole(world: World, way: str, topic: str, partition: int, isolation: str) -> list[Shape]:
+    leader = world.leader_of(topic, partition)
+    stop = leader.admin.latest_offset(topic, partition)
+    if way == "http":
+        url = world.sidecars[leader.node_id].read_url
+        return list(fetch_records(url, topic, partition, stop=stop, isolation=isolation))
+    servers = ",".join(world.gateways.values())
+    return read_through_gateway(servers, topic, partition, offset=0, stop=stop, isolation=isolation, timeout_s=120)
 
 
 def tell(world: World, reads: ReadCheck, transacting: KeepTransacting) -> None:

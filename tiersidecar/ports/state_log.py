@@ -85,7 +85,8 @@ class StateLog(Protocol):
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
         """Merge ``state`` with what is known (:meth:`PartitionState.merged_with`), write it, return after read-back: what
-        counts then is in :meth:`partition_state`.
+        counts then is in :meth:`partition_state`.  One that says nothing makes the partition known, among
+        :meth:`partitions`.
 
         Raises:
             PublishTimeoutError: not read back in time.

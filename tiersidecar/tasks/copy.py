@@ -18,7 +18,7 @@ from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogS
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_admission import CopyAdmission
@@ -77,7 +77,10 @@ class CopyTask:
             await self._copy(partition, plan.segments[0], lineage)
 
     async def _copy(self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage) -> None:
-        async with self._admission.admitted(partition.view.topic_id_partition, segment.size_bytes):
+        tip = partition.view.topic_id_partition
+        async with self._admission.admitted(tip, segment.size_bytes):
+            # Before anything of it is remote: topics that are gone are looked for among those that have a state.
+            await self._state.publish_partition_state(tip, PartitionState())
             await self._uploader.upload(partition, segment, lineage)
 
     async def _plan(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyPlan:

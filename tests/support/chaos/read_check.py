@@ -9,9 +9,14 @@ import urllib.error
 from collections import Counter
 from dataclasses import dataclass, field
 
+from aiokafka.errors import KafkaError, NoOffsetForPartitionError, OffsetOutOfRangeError
+
+from tests.support.chaos.gateway_reads import read_through_gateway
 from tests.support.keep_producing import KeepProducing
 from tests.support.read_service import Shape, fetch_records, shape_of
 
+_BY_GATEWAY = 0.3
+_PATIENCE_S = 20.0
 _HONEST = frozenset({404, 429, 500, 502, 503, 504})
 """What a service may say while its broker, its store or its metadata are away; 404 is that of a sidecar without a replica.
 Never 416: that an offset that was acknowledged is out of range."""
@@ -24,10 +29,11 @@ def content_of(shape: Shape) -> tuple[object, ...]:
 
 @dataclass(slots=True)
 class ReadCheck:
-    """``outcomes`` counts reads by how they ended; ``records`` those that were compared."""
+    """``gateways`` are their addresses; ``outcomes`` counts reads by how they ended, ``records`` those that were compared."""
 
     topic: str
     producing: KeepProducing
+    gateways: list[str]
     outcomes: Counter[str] = field(default_factory=Counter)
     records: int = 0
 
@@ -42,20 +48,30 @@ class ReadCheck:
         start = draw.randrange(stop)
         stop = min(stop, start + draw.randint(1, max_records))
         isolation = draw.choice(["read_uncommitted", "read_committed"])
-        where = f"{self.topic}-{partition} [{start}, {stop}) {isolation} through {read_url}"
+        through = draw.choice(self.gateways) if draw.random() < _BY_GATEWAY else ""
+        where = f"{self.topic}-{partition} [{start}, {stop}) {isolation} through {through or read_url}"
         try:
-            found = list(fetch_records(read_url, self.topic, partition, offset=start, stop=stop, isolation=isolation))
+            if through:
+                found = read_through_gateway(
+                    through, self.topic, partition, offset=start, stop=stop, isolation=isolation, timeout_s=_PATIENCE_S
+                )
+            else:
+                found = list(
+                    fetch_records(read_url, self.topic, partition, offset=start, stop=stop, isolation=isolation)
+                )
         except urllib.error.HTTPError as error:
             said = error.read().decode(errors="replace")
             if error.code not in _HONEST:
                 raise AssertionError(f"{where}: {error.code} {said}") from error
             self.outcomes[f"{error.code} {_name_in(said)}"] += 1
-        except (OSError, http.client.HTTPException) as error:
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+            raise AssertionError(f"{where}: {error!r}") from error
+        except (OSError, http.client.HTTPException, KafkaError) as error:
             self.outcomes[type(error).__name__] += 1
         else:
             expected = [shape_of(record) for record in self.producing.acknowledged(partition)[start:stop]]
             assert found == expected, f"{where}: {_difference(found, expected)}"
-            self.outcomes["read"] += 1
+            self.outcomes["read by gateway" if through else "read"] += 1
             self.records += len(found)
 
 

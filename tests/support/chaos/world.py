@@ -14,6 +14,7 @@ from tests.support.chaos.node_disk import NodeDisk, node_disk
 from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, wait_until
 from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.loopback_ports import free_port
 from tests.support.s3_server import s3_store_section
 from tests.support.s3_troubles import TroubledS3, running_troubled_s3
 from tests.support.sidecars import Sidecars
@@ -46,6 +47,7 @@ class World:
     s3: TroubledS3
     disks: dict[int, NodeDisk]
     bucket: Path
+    gateways: dict[int, str]
     stopping: threading.Event = field(default_factory=threading.Event)
     node_locks: dict[int, threading.Lock] = field(default_factory=lambda: {node: threading.Lock() for node in _NODES})
     away: set[int] = field(default_factory=set)
@@ -127,8 +129,12 @@ def running_world(directory: Path) -> Iterator[World]:
             store={**s3_store_section(s3.url, _BUCKET), **_IMPATIENT_MS},
             **{"deletes.topic.grace.ms": 5_000},
         )
+        gateways = {node: f"127.0.0.1:{free_port()}" for node in _NODES}
         for node, daemon in sidecars.by_node.items():
             daemon.settings["state.dir"] = str(disks[node].directory / "tiersidecar-state")
+            advertised = {str(one): address for one, address in gateways.items()}
+            daemon.settings["gateway"] = {"listeners": [{"listen": gateways[node], "advertised.nodes": advertised}]}
+            daemon.roles = "tier,read,gateway"
         stack.enter_context(sidecars)
         sidecars.wait_until_ready()
-        yield World(cluster=cluster, sidecars=sidecars, s3=s3, disks=disks, bucket=bucket)
+        yield World(cluster=cluster, sidecars=sidecars, s3=s3, disks=disks, bucket=bucket, gateways=gateways)

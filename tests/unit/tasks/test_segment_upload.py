@@ -256,3 +256,18 @@ async def test_a_process_that_stood_still_before_its_delete_records_trims_nobody
     with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
         await shell.trim.run(tiered)
     assert shell.broker.deleted == []
+
+
+async def test_a_partition_is_in_the_state_topic_before_anything_of_it_is_remote(shell: TierShell) -> None:
+    """S-183; found by make chaos: a topic deleted before its first expiry left its remote data behind for ever."""
+    tip = shell.tip("plain-0")
+    known: list[bool] = []
+
+    async def look() -> None:
+        known.append(tip in shell.state.partitions())
+
+    shell.failpoints.actions["copy.checked"] = look
+    assert shell.state.partitions() == ()
+    await shell.copy.run(shell.tiered(tip))
+    assert known
+    assert all(known)

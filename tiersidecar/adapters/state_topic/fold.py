@@ -90,7 +90,7 @@ class StateFold:
         """The record that says ``state`` and all that is known; None when that is known already."""
         known = self.partition_state(owner)
         merged = known.merged_with(state)
-        if merged == known:
+        if merged == known and partition_key(owner) in self._documents:
             return None
         return write_state(merged, {"topic": owner.topic, **self._documents.get(partition_key(owner), {})})
 

@@ -99,6 +99,16 @@ def test_what_a_deposed_leader_lowered_is_mended_by_one_record() -> None:
     assert fold.mended_value(KEY) is None
 
 
+def test_a_state_that_says_nothing_makes_the_partition_known_and_is_written_once() -> None:
+    fold = StateFold()
+    value = fold.merged_value(ORDERS, PartitionState())
+    assert value is not None
+    fold.apply(KEY, value, where="test")
+    assert fold.partitions() == (ORDERS,)
+    assert fold.partition_state(ORDERS) == PartitionState()
+    assert fold.merged_value(ORDERS, PartitionState()) is None
+
+
 def test_nothing_is_written_when_it_is_known() -> None:
     fold = folded(written(state(20, 2, 5, 1)))
     assert fold.merged_value(ORDERS, state(10, 2)) is None

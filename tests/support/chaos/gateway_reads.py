@@ -1,0 +1,49 @@
+"""What a plain Kafka client reads through the gateways, in the form that the read service gives it back in."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tests.support.read_service import Shape
+
+
+def read_through_gateway(
+    bootstrap_servers: str, topic: str, partition: int, *, offset: int, stop: int, isolation: str, timeout_s: float
+) -> list[Shape]:
+    """Records from ``offset`` up to, not including, ``stop``.
+
+    Raises:
+        OffsetOutOfRangeError: the cluster says that there is none at ``offset``.
+        KafkaError: as the client tells it.
+        TimeoutError: not within ``timeout_s``.
+    """
+    return asyncio.run(
+        asyncio.wait_for(_read(bootstrap_servers, TopicPartition(topic, partition), offset, stop, isolation), timeout_s)
+    )
+
+
+async def _read(
+    bootstrap_servers: str, partition: TopicPartition, offset: int, stop: int, isolation: str
+) -> list[Shape]:
+    found: list[Shape] = []
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        isolation_level=isolation,
+        metadata_max_age_ms=1_000,
+        request_timeout_ms=10_000,
+    ) as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, offset)
+        while await consumer.position(partition) < stop:
+            for records in (await consumer.getmany(timeout_ms=200)).values():
+                found += [
+                    (record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
+                    for record in records
+                    if record.offset < stop
+                ]
+    return found
