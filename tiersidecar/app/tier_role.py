@@ -19,6 +19,7 @@ from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff, Lanes
 from tiersidecar.tasks.read_back import ReadBack
+from tiersidecar.tasks.reconcile_watch import ReconcileWatch
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
@@ -28,6 +29,8 @@ from tiersidecar.tasks.watch import Watch
 
 _SWEEP_INTERVAL_MAX_S = 60.0
 """How often at least topics that are gone are looked for."""
+_RECONCILE_INTERVAL_S = 300.0
+"""How often the summary of the last reconcile run is read."""
 
 
 async def run_tier(parts: Parts) -> None:
@@ -52,6 +55,13 @@ async def run_tier(parts: Parts) -> None:
                 group.create_task(gate.keep_probing(backoff.maximum_s), name="store probe")
             deletion, interval_s = build_topic_deletion(parts, remover=remover), config.deletes_topic_grace_ms / 10_000
             group.create_task(deletion.run(min(interval_s, _SWEEP_INTERVAL_MAX_S)), name="topic deletion")
+            reconciled = ReconcileWatch(
+                store=parts.store,
+                key_prefix=config.store.key_prefix,
+                clock=parts.clock,
+                telemetry=parts.telemetry,
+            )
+            group.create_task(reconciled.run(_RECONCILE_INTERVAL_S), name="reconcile watch")
             group.create_task(
                 build_log_start_watch(parts).run(config.remote_log_manager_task_interval_ms / 1000),
                 name="log start watch",

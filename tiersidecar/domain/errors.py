@@ -322,3 +322,14 @@ class SparkUnavailableError(FatalError):
 
     def __str__(self) -> str:
         return f"Spark cannot be used here: {self.reason}: {self.remedy}"
+
+
+class SparkJobError(TiersidecarError):
+    """A job on Spark failed; ``reason`` is Spark's, with the error of the executor in it."""
+
+    def __init__(self, *, job: str, reason: str) -> None:
+        super().__init__(job, reason)
+        self.job, self.reason = job, reason
+
+    def __str__(self) -> str:
+        return f"{self.job} failed on Spark: {self.reason}"

@@ -393,6 +393,17 @@ LEADER_GAUGES = (
 )
 """What only a partition's leader says of it: forgotten when it leads no more (T-30)."""
 
+RECONCILE_AGE = Metric(
+    name="tiersidecar_reconcile_age_seconds",
+    kind="gauge",
+    help="Time since the last reconcile run ended that put its report into the store; none where there was no such run.",
+)
+RECONCILE_FINDINGS = Metric(
+    name="tiersidecar_reconcile_findings",
+    kind="gauge",
+    help="Findings of that run, by kind.",
+    labels=("kind",),
+)
 CATALOGUE: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
 
 

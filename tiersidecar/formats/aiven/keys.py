@@ -46,10 +46,16 @@ class ParsedObjectKey:
     kind: ObjectKind
 
 
-_KEY = re.compile(
-    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<topic_id>[a-zA-Z0-9_-]{22})/(?P<partition>0|[1-9][0-9]{0,9})"
-    r"/(?P<offset>[0-9]{20})-(?P<uuid>[a-zA-Z0-9_-]{22})\.(?P<kind>log|indexes|rsm-manifest)"
+LAYOUT_PATTERN = (
+    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<topic_id>[a-zA-Z0-9_-]{21}[AQgw])/(?P<partition>0|[1-9][0-9]{0,9})"
+    r"/(?P<offset>[0-9]{20})-(?P<uuid>[a-zA-Z0-9_-]{21}[AQgw])\.(?P<kind>log|indexes|rsm-manifest)"
 )
+"""A key without its prefix, in the words that Python, Java and RE2 share but for the names of groups.
+
+22 characters hold 132 bits: the last one of an id ends in four zeros.
+"""
+
+_KEY = re.compile(LAYOUT_PATTERN)
 
 
 def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:

@@ -1,0 +1,130 @@
+"""What repair does, and what it leaves alone (U11: manual clean-up is dangerous, so is a careless machine)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tiersidecar.decide.reconcile_findings import REPORT_SCHEMA_VERSION, Finding, FindingKind
+from tiersidecar.decide.reconcile_repair import Repair, RepairView, ReportFacts, decide_repair, is_repairable, refusal
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+NOW_MS, GRACE_MS, COPY_GRACE_MS = 1_000_000, 100_000, 300_000
+K = FindingKind
+THERE = RepairView(object_size_bytes=5, modified_ms=0)
+MARKED = replace(THERE, marked_ms=NOW_MS - GRACE_MS)
+READABLE = replace(MARKED, has_readable_manifest=True)
+FACTS = ReportFacts(
+    schema_version=REPORT_SCHEMA_VERSION,
+    cluster_id="c",
+    this_cluster_id="c",
+    key_prefix="p/",
+    this_key_prefix="p/",
+    metadata_topic="t",
+    this_metadata_topic="t",
+    begins_at_zero=True,
+    object_count=1000,
+    orphan_count=10,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "repair"),
+    [
+        pytest.param(K.ORPHAN_OBJECT, THERE, Repair.MARK, id="an orphan seen for the first time"),
+        pytest.param(K.ORPHAN_OBJECT, MARKED, Repair.DELETE_OBJECT, id="an orphan marked a grace ago"),
+        pytest.param(K.ORPHAN_OBJECT, replace(MARKED, marked_ms=NOW_MS - 1), Repair.LEAVE, id="an orphan marked just now"),
+        pytest.param(K.ORPHAN_OBJECT, RepairView(), Repair.LEAVE, id="an orphan that is gone"),
+        pytest.param(
+            K.ORPHAN_OBJECT, replace(MARKED, modified_ms=NOW_MS - 1), Repair.LEAVE, id="an orphan written anew just now"
+        ),
+        pytest.param(K.ORPHAN_OBJECT, READABLE, Repair.LEAVE, id="an orphan with a manifest: perhaps the only copy"),
+        pytest.param(
+            K.ORPHAN_OBJECT, replace(READABLE, is_covered=True), Repair.DELETE_OBJECT, id="the same, but others are live"
+        ),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(READABLE, state=State.DELETE_SEGMENT_STARTED),
+            Repair.DELETE_OBJECT,
+            id="the same, but its deletion has begun",
+        ),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(MARKED, state=State.COPY_SEGMENT_STARTED),
+            Repair.LEAVE,
+            id="an orphan whose copy is known by now",
+        ),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(MARKED, state=State.COPY_SEGMENT_FINISHED),
+            Repair.LEAVE,
+            id="an orphan whose segment is live by now",
+        ),
+        pytest.param(K.OBJECT_AFTER_DELETE, THERE, Repair.MARK, id="what a deletion left behind"),
+        pytest.param(
+            K.OBJECT_AFTER_DELETE, READABLE, Repair.DELETE_OBJECT, id="what a deletion left behind, with its manifest"
+        ),
+        pytest.param(
+            K.STUCK_COPY, RepairView(state=State.COPY_SEGMENT_STARTED, since_ms=0), Repair.DELETE_SEGMENT, id="a stuck copy"
+        ),
+        pytest.param(
+            K.STUCK_COPY,
+            RepairView(state=State.COPY_SEGMENT_STARTED, since_ms=NOW_MS - COPY_GRACE_MS + 1),
+            Repair.LEAVE,
+            id="a copy that was begun again",
+        ),
+        pytest.param(
+            K.STUCK_COPY, RepairView(state=State.COPY_SEGMENT_FINISHED, since_ms=0), Repair.LEAVE, id="a copy that finished"
+        ),
+        pytest.param(K.STUCK_COPY, RepairView(), Repair.LEAVE, id="a copy that was deleted meanwhile"),
+        pytest.param(
+            K.DANGLING_DELETE,
+            RepairView(state=State.DELETE_SEGMENT_STARTED, since_ms=0),
+            Repair.DELETE_SEGMENT,
+            id="a deletion that did not finish",
+        ),
+        pytest.param(K.DANGLING_DELETE, RepairView(), Repair.LEAVE, id="a deletion that finished"),
+        pytest.param(
+            K.OFFSET_OVERLAP,
+            RepairView(state=State.COPY_SEGMENT_FINISHED, is_covered=True),
+            Repair.DELETE_SEGMENT,
+            id="a needless copy, the other one whole",
+        ),
+        pytest.param(
+            K.OFFSET_OVERLAP,
+            RepairView(state=State.COPY_SEGMENT_FINISHED),
+            Repair.LEAVE,
+            id="a needless copy, if the other one were whole",
+        ),
+    ],
+)  # fmt: skip
+def test_findings(kind: FindingKind, view: RepairView, repair: Repair) -> None:
+    step = decide_repair(Finding(kind=kind), view, grace_ms=GRACE_MS, copy_grace_ms=COPY_GRACE_MS, now_ms=NOW_MS)
+    assert step.repair is repair
+    assert step.reason
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FindingKind if not is_repairable(kind)])
+def test_what_needs_data_or_a_person_is_left_alone(kind: FindingKind) -> None:
+    view = replace(READABLE, is_covered=True, state=State.COPY_SEGMENT_FINISHED)
+    step = decide_repair(Finding(kind=kind), view, grace_ms=0, copy_grace_ms=0, now_ms=NOW_MS)
+    assert step.repair is Repair.LEAVE
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        pytest.param(FACTS, "", id="a report of here, with one orphan in a hundred"),
+        pytest.param(replace(FACTS, orphan_count=11), "more than 1.0%", id="more orphans than one in a hundred"),
+        pytest.param(replace(FACTS, object_count=0, orphan_count=0), "", id="an empty bucket"),
+        pytest.param(replace(FACTS, begins_at_zero=False), "does not begin at offset 0", id="events are lost"),
+        pytest.param(replace(FACTS, this_cluster_id="d"), "cluster c", id="another cluster's report"),
+        pytest.param(replace(FACTS, this_key_prefix=""), "key.prefix 'p/'", id="another key prefix"),
+        pytest.param(replace(FACTS, this_metadata_topic="u"), "and t", id="another metadata topic"),
+        pytest.param(replace(FACTS, schema_version=99), "schema version 99", id="a report of a later version"),
+    ],
+)
+def test_refusals(facts: ReportFacts, said: str) -> None:
+    found = refusal(facts)
+    assert (found == "") if not said else (said in found)

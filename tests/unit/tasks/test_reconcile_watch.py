@@ -1,0 +1,39 @@
+"""The last run's findings are metrics of the daemon."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.manual_clock import ManualClock
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.decide.reconcile_findings import FindingKind
+from tiersidecar.domain.own_objects import LATEST_REPORT
+from tiersidecar.ports.store import BytesBody
+from tiersidecar.ports.telemetry import RECONCILE_AGE, RECONCILE_FINDINGS
+from tiersidecar.tasks.reconcile_watch import ReconcileWatch
+
+
+async def watched(summary: bytes | None) -> RecordedTelemetry:
+    clock, telemetry = ManualClock(), RecordedTelemetry()
+    store = MemoryStore(clock=clock, ids=SystemIds())
+    if summary is not None:
+        await store.put_object(f"p/{LATEST_REPORT}", BytesBody(summary))
+    await ReconcileWatch(store=store, key_prefix="p/", clock=clock, telemetry=telemetry).look()
+    return telemetry
+
+
+async def test_age_and_counts_of_the_last_run() -> None:
+    finished_ms = ManualClock().now_ms() - 90_000
+    telemetry = await watched(json.dumps({"finished_ms": finished_ms, "findings": {"orphan-object": 3}}).encode())
+    assert telemetry.value(RECONCILE_AGE) == 90
+    found = telemetry.by_label(RECONCILE_FINDINGS, "kind")
+    assert found == {kind.value: 3 if kind is FindingKind.ORPHAN_OBJECT else 0 for kind in FindingKind}
+
+
+@pytest.mark.parametrize("summary", [None, b"", b"[]", b"{}", b'{"finished_ms": "x", "findings": {}}', b"\xff"])
+async def test_nothing_to_read_is_no_error_and_no_metric(summary: bytes | None) -> None:
+    assert (await watched(summary)).values == {}

@@ -1,0 +1,182 @@
+"""``tiersidecar reconcile``: compare the store with the metadata.  Exit codes: 0 clean, 3 findings, 1 failed, 2 wrong usage."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tiersidecar.app.commands.carry_out import FAILED, WRONG_USAGE
+from tiersidecar.app.commands.options import ConfigFile, quantity
+from tiersidecar.app.config import Config, load_config
+from tiersidecar.app.logging import configure_logging
+from tiersidecar.decide.reconcile_findings import Graces
+from tiersidecar.domain.errors import ConfigError, TiersidecarError
+
+if TYPE_CHECKING:  # Spark is slow to import, and --help needs none
+    from tiersidecar.app.reconcile_run import RunOptions
+    from tiersidecar.spark.report import Summary
+
+CLEAN, FINDINGS = 0, 3
+_TIME = quantity("ms", at_least=0)
+
+Master = Annotated[str, typer.Option(metavar="URL", help="Spark's master, unless spark-submit names one.")]
+SparkConf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's; repeatable.")
+]
+Report = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Where the report goes; ./reconcile-<time> unless said otherwise.")
+]
+Grace = Annotated[
+    int, typer.Option(metavar="TIME", parser=_TIME, help="How long something must have been so, to be a finding.")
+]
+CopyGrace = Annotated[
+    int, typer.Option(metavar="TIME", parser=_TIME, help="The same, for a copy that has not finished.")
+]
+Inventory = Annotated[
+    list[str] | None, typer.Option(metavar="PATH", help="Read this inventory instead of listing the store; repeatable.")
+]
+InventoryForm = Annotated[str, typer.Option("--inventory-format", metavar="FORMAT", help="csv, orc or parquet.")]
+InventoryColumns = Annotated[str, typer.Option(metavar="NAMES", help="A CSV inventory's columns, by its fileSchema.")]
+InventoryTime = Annotated[
+    datetime | None,
+    typer.Option(help="When the inventory was begun (UTC): later events do not bind it. Required with one."),
+]
+Manifests = Annotated[bool, typer.Option(help="Read every live manifest: one request per segment.")]
+Deep = Annotated[bool, typer.Option("--deep", help="Read segments whole: chunks, batch checksums, offsets, indexes.")]
+DeepShare = Annotated[
+    float, typer.Option(metavar="SHARE", min=0.001, max=1.0, help="Share of segments that --deep reads.")
+]
+PutReport = Annotated[
+    bool, typer.Option("--put-report", help="Put the report into the store too, where the daemons' metrics find it.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")]
+
+
+def reconcile(
+    config_file: ConfigFile,
+    master: Master = "local[*]",
+    conf: SparkConf = None,
+    report: Report = None,
+    grace: Grace = "1h",  # type: ignore[assignment]  # typer parses defaults too
+    copy_grace: CopyGrace = "3h",  # type: ignore[assignment]
+    inventory: Inventory = None,
+    inventory_format: InventoryForm = "parquet",
+    inventory_columns: InventoryColumns = "",
+    inventory_time: InventoryTime = None,
+    manifests: Manifests = True,
+    deep: Deep = False,
+    deep_share: DeepShare = 1.0,
+    put_report: PutReport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare all objects of the store with all remote log metadata, on Spark.
+
+    Changes nothing. The report says what is missing, superfluous, stuck or contradicting, and what to do about each;
+    `tiersidecar repair` does part of it. Exit codes: 0 clean, 3 findings, 1 failed, 2 wrong usage.
+    """
+    if inventory and inventory_time is None:
+        raise typer.BadParameter("an inventory needs --inventory-time", param_hint="--inventory")
+    if inventory_format not in {"csv", "orc", "parquet"}:
+        raise typer.BadParameter(f"{inventory_format!r} is none of csv, orc, parquet", param_hint="--inventory-format")
+    console = Console(stderr=True, highlight=False)
+    try:
+        from tiersidecar.app.reconcile_run import RunOptions
+        from tiersidecar.spark.inventory import InventoryFormat
+
+        config = load_config(config_file, os.environ)
+        configure_logging(config.logging.model_copy(update={"level": "error"}))
+        options = RunOptions(
+            config_file=config_file,
+            report=report or Path(f"reconcile-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"),
+            graces=Graces(finding_ms=grace, copy_ms=copy_grace),
+            inventory=tuple(inventory or ()),
+            inventory_format=InventoryFormat(inventory_format),
+            inventory_columns=inventory_columns,
+            inventory_time_ms=None
+            if inventory_time is None
+            else int(inventory_time.replace(tzinfo=UTC).timestamp() * 1000),
+            reads_manifests=manifests,
+            deep_share=deep_share if deep else 0.0,
+            puts_report=put_report,
+        )
+        with _progress(console) as say:
+            summary = _run(config, options, master, dict(_setting(text) for text in conf or ()), say)
+    except TiersidecarError as error:
+        console.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
+        raise typer.Exit(WRONG_USAGE if isinstance(error, ConfigError) else FAILED) from None
+    except ImportError as error:
+        console.print(f"[red]error:[/red] {escape(str(error))}: pip install 'tiersidecar\\[spark]'", soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+    if as_json:
+        typer.echo(json.dumps(summary.document(), indent=2))
+    else:
+        _show(summary, options.report, console)
+    raise typer.Exit(FINDINGS if summary.finding_count else CLEAN)
+
+
+def _run(
+    config: Config, options: RunOptions, master: str, settings: dict[str, str], say: Callable[[str], None]
+) -> Summary:
+    from pyspark.errors import PySparkException
+
+    from tiersidecar.app.reconcile_run import run_reconcile
+    from tiersidecar.domain.errors import SparkJobError
+    from tiersidecar.spark.session import open_session
+
+    say("starting Spark")
+    spark = open_session(app_name="tiersidecar reconcile", master=master, settings=settings)
+    try:
+        return run_reconcile(spark, config, options, say)
+    except PySparkException as error:
+        raise SparkJobError(job="reconcile", reason=str(error)) from error
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str], None]]:
+    """Say what is being done; on a terminal with the time that it takes."""
+    with Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
+    ) as progress:
+        running = progress.add_task("")
+
+        def say(text: str) -> None:
+            progress.reset(running, description=text)
+            if not console.is_terminal:
+                console.print(text)
+
+        yield say
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise typer.BadParameter(f"{text!r} is not key=value", param_hint="--conf")
+    return key, value
+
+
+def _show(summary: Summary, report: Path, console: Console) -> None:
+    table = Table(title="findings" if summary.findings else None)
+    table.add_column("finding")
+    table.add_column("count", justify="right")
+    for kind, count in sorted(summary.findings.items()):
+        table.add_row(kind, f"{count:,}")
+    if summary.findings:
+        console.print(table)
+    seen = f"{summary.object_count:,} objects, {summary.segment_count:,} segments ({summary.live_segment_count:,} live)"
+    took_s = (summary.finished_ms - summary.started_ms) / 1000
+    console.print(f"{seen}, {summary.event_count:,} events in {took_s:.0f} s", soft_wrap=True)
+    verdict = f"[yellow]{summary.finding_count:,} findings[/yellow]" if summary.findings else "[green]clean[/green]"
+    console.print(f"{verdict}: {escape(str(report))}", soft_wrap=True)

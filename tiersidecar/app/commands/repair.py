@@ -1,0 +1,84 @@
+"""``tiersidecar repair REPORT``: do what can be proved to be right about a report's findings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
+from tiersidecar.app.commands.options import ConfigFile, quantity
+from tiersidecar.decide.reconcile_repair import MOST_ORPHANS, Repair, refusal
+
+if TYPE_CHECKING:
+    from tiersidecar.app.commands.session import Session
+    from tiersidecar.app.repair_run import RepairSettings
+
+_TIME = quantity("ms", at_least=0)
+_SHOWN_STEPS = 50
+
+ReportDir = Annotated[
+    Path, typer.Argument(metavar="REPORT", exists=True, file_okay=False, help="Directory that `reconcile` wrote.")
+]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; without, only say what would be done.")]
+Grace = Annotated[
+    int, typer.Option(metavar="TIME", parser=_TIME, help="Time between the mark on a leftover object and its deletion.")
+]
+CopyGrace = Annotated[
+    int, typer.Option(metavar="TIME", parser=_TIME, help="Age at which an unfinished copy is given up.")
+]
+MostOrphans = Annotated[
+    float, typer.Option(metavar="SHARE", min=0, max=1, help="Refuse a report with a larger share of orphans.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def repair(
+    report: ReportDir,
+    config_file: ConfigFile,
+    apply: Apply = False,
+    grace: Grace = "1d",  # type: ignore[assignment]  # typer parses defaults too
+    copy_grace: CopyGrace = "3h",  # type: ignore[assignment]
+    most_orphans: MostOrphans = MOST_ORPHANS,
+    as_json: AsJson = False,
+) -> None:
+    """Repair what a reconcile report found, as far as it can be proved to be right.
+
+    Each finding is looked at again. Leftover objects are marked, and a later run deletes them once the grace is over; stuck
+    copies and dangling deletions are ended. Nothing is changed without --apply.
+    """
+    from tiersidecar.app.repair_run import RepairSettings
+
+    manner = Manner(config_file=config_file, yes=apply, dry_run=not apply, as_json=as_json)
+    settings = RepairSettings(grace_ms=grace, copy_grace_ms=copy_grace)
+    carry_out(lambda session: look_at_report(session, report, settings, most_orphans), manner)
+
+
+async def look_at_report(session: Session, report: Path, settings: RepairSettings, most_orphans: float) -> Intent:
+    """What of the report is still so, and what is done about it."""
+    from tiersidecar.app.repair_run import Repairer, read_report, report_facts
+
+    summary, findings = read_report(report)
+    cluster = await session.broker.describe_cluster()
+    facts = {"run": summary["run_id"], "findings": sum(summary["findings"].values()), "repairable": len(findings)}
+    refused = refusal(report_facts(summary, session.config, cluster.cluster_id), most_orphans)
+    if not refused and not session.config.deletes_enabled:
+        refused = "deletes.enabled is false"
+    if refused:
+        return Intent(facts=facts, refusal=refused)
+    repairer = Repairer(session, settings)
+    planned = await repairer.plan(findings)
+    doing = [one for one in planned if one.step.repair is not Repair.LEAVE]
+    left = Counter(one.step.reason for one in planned if one.step.repair is Repair.LEAVE)
+    steps = [f"{one.step.repair}: {one.finding.key or one.finding.segment_id}: {one.step.reason}" for one in doing]
+    if len(steps) > _SHOWN_STEPS:
+        steps = [*steps[:_SHOWN_STEPS], f"and {len(doing) - _SHOWN_STEPS} more"]
+    return Intent(
+        facts=facts
+        | {kind.value.replace("-", "_"): n for kind, n in Counter(one.step.repair for one in planned).items()},
+        steps=tuple(steps),
+        notes=tuple(f"left alone, {count}: {reason}" for reason, count in sorted(left.items())),
+        apply=lambda: repairer.apply(doing),
+    )

@@ -1,0 +1,92 @@
+"""What the cluster says before and after a listing: its topics, and where the metadata topic begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
+from tiersidecar.adapters.kafka.connection import ConnectionLimits
+from tiersidecar.app.build_security import bootstrap_servers, broker_security
+from tiersidecar.app.config import Config
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.spark.reconcile_job import KnownTopic
+
+_TOPICS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """``begin`` and ``end`` are the metadata topic's offsets by partition, the end exclusive."""
+
+    cluster_id: str
+    topics: Sequence[KnownTopic]
+    begin: dict[int, int]
+    end: dict[int, int]
+
+
+async def read_cluster_facts(config: Config) -> ClusterFacts:
+    """Ask the cluster.
+
+    Raises:
+        BrokerUnreachableError: it does not answer.
+        BrokerRefusedError: there is no metadata topic, or we may not see it.
+    """
+    async with _open_broker(config) as broker:
+        cluster = await broker.describe_cluster()
+        ids = {
+            view.topic_id_partition.topic: view.topic_id_partition.topic_id
+            for view in await broker.describe_partitions()
+        }
+        compacted = await _compacted(broker, sorted(ids))
+        return ClusterFacts(
+            cluster_id=cluster.cluster_id,
+            topics=[
+                KnownTopic(topic=topic, topic_id=format_uuid(topic_id), is_compacted=topic in compacted)
+                for topic, topic_id in ids.items()
+            ],
+            begin=await _offsets(broker, config.remote_log_metadata_topic_name, OffsetSpec.EARLIEST),
+            end=await _offsets(broker, config.remote_log_metadata_topic_name, OffsetSpec.LATEST),
+        )
+
+
+async def read_metadata_end(config: Config) -> dict[int, int]:
+    """Where the metadata topic ends now; raises as :func:`read_cluster_facts`."""
+    async with _open_broker(config) as broker:
+        return await _offsets(broker, config.remote_log_metadata_topic_name, OffsetSpec.LATEST)
+
+
+async def _offsets(broker: KafkaBroker, topic: str, spec: OffsetSpec) -> dict[int, int]:
+    views = await broker.describe_partitions([topic])
+    if not views:
+        raise BrokerRefusedError(api="Metadata", subject=f"topic {topic}", error="UNKNOWN_TOPIC_OR_PARTITION")
+    answers = await broker.list_offsets({view.topic_id_partition: view.leader_epoch for view in views}, spec)
+    for tip, answer in answers.items():
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+    return {tip.partition: answer.offset for tip, answer in answers.items()}
+
+
+async def _compacted(broker: KafkaBroker, topics: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for some in _pages(topics):
+        configs = await broker.describe_topic_configs(some)
+        found |= {topic for topic, config in configs.items() if "compact" in (config.get("cleanup.policy") or "")}
+    return found
+
+
+def _pages(topics: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (topics[start : start + _TOPICS_AT_ONCE] for start in range(0, len(topics), _TOPICS_AT_ONCE))
+
+
+@asynccontextmanager
+async def _open_broker(config: Config) -> AsyncIterator[KafkaBroker]:
+    limits = ConnectionLimits(request_timeout_s=config.broker.request_timeout_ms / 1000)
+    client_id = f"{config.broker.client_id}-reconcile"
+    async with open_broker(
+        bootstrap_servers(config.broker), broker_security(config.broker), client_id=client_id, limits=limits
+    ) as broker:
+        yield broker

@@ -1,0 +1,268 @@
+"""Repair: looks again at each finding of a report, and does what :mod:`tiersidecar.decide.reconcile_repair` says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.build_store import open_store
+from tiersidecar.app.commands.session import Session
+from tiersidecar.app.config import Config
+from tiersidecar.app.repair_marks import Mark, drop_marks, put_marks, read_marks
+from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind
+from tiersidecar.decide.reconcile_repair import (
+    Repair,
+    RepairStep,
+    RepairView,
+    ReportFacts,
+    decide_repair,
+    is_repairable,
+)
+from tiersidecar.domain.errors import ConfigError, CorruptDataError, ObjectNotFoundError
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid, parse_uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import ObjectKind
+from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.ports.failpoints import NO_FAILPOINTS
+from tiersidecar.ports.store import Store, StoredObject
+from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.tasks.removal import SegmentRemover
+
+_MARKS_KEPT_GRACES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A finding with what is to be done about it.  ``metadata`` is its segment's, where an event names it."""
+
+    finding: Finding
+    step: RepairStep
+    metadata: RemoteLogSegmentMetadata | None
+    stored: StoredObject | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairSettings:
+    """As the operator wants it."""
+
+    grace_ms: int
+    copy_grace_ms: int
+
+
+def read_report(directory: Path) -> tuple[Mapping[str, Any], list[Finding]]:
+    """The summary, and the findings that repair may do something about.
+
+    Raises:
+        ConfigError: there is no whole report.
+    """
+    from tiersidecar.spark.report import SUMMARY_FILE, read_findings
+
+    try:
+        summary = json.loads((directory / SUMMARY_FILE).read_text())
+        rows = [row for row in read_findings(directory) if is_repairable(FindingKind(row["kind"]))]
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(source=str(directory), faults=(f"is no report of tiersidecar reconcile: {error}",)) from error
+    names = Finding.__slots__
+    return summary, [
+        Finding(**{**{name: row[name] for name in names}, "kind": FindingKind(row["kind"])}) for row in rows
+    ]
+
+
+def report_facts(summary: Mapping[str, Any], config: Config, cluster_id: str) -> ReportFacts:
+    """For :func:`tiersidecar.decide.reconcile_repair.refusal`."""
+    return ReportFacts(
+        schema_version=summary["schema_version"],
+        cluster_id=summary["cluster_id"],
+        this_cluster_id=cluster_id,
+        key_prefix=summary["key_prefix"],
+        this_key_prefix=config.store.key_prefix,
+        metadata_topic=summary["metadata_topic"],
+        this_metadata_topic=config.remote_log_metadata_topic_name,
+        begins_at_zero=not any(summary["metadata_begin"].values()),
+        object_count=summary["object_count"],
+        orphan_count=summary["orphan_count"],
+    )
+
+
+class Repairer:
+    """Looks, and acts.  Every step may be abandoned and done again."""
+
+    def __init__(self, session: Session, settings: RepairSettings) -> None:
+        self._session, self._settings = session, settings
+        self._key_prefix = session.config.store.key_prefix
+
+    async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:
+        """What is to be done now: every finding has been looked at again.
+
+        Raises:
+            MetadataNotReadyError: the metadata topic could not be replayed.
+            StoreError: the store is away.
+        """
+        planned: list[PlannedStep] = []
+        async with self._open_store() as store:
+            marks = await read_marks(store, self._key_prefix)
+            for owner, group in groupby(sorted(findings, key=_owner), key=_owner):
+                segments = (await self._session.remote_segments([owner]))[owner]
+                looked = _Partition(store, segments, marks, self._key_prefix)
+                for finding in group:
+                    planned.append(await self._planned(looked, finding))  # noqa: PERF401 - one at a time, on purpose
+        return planned
+
+    async def apply(self, planned: Sequence[PlannedStep]) -> None:
+        """Do it.  An object is looked at once more right before it goes.
+
+        Raises:
+            TiersidecarError: the first that stands in the way; what was done stays done.
+        """
+        now_ms = self._session.clock.now_ms()
+        async with self._open_store() as store:
+            marks = [
+                Mark(
+                    key=one.stored.key,
+                    size_bytes=one.stored.size_bytes,
+                    modified_ms=one.stored.modified_ms,
+                    marked_ms=now_ms,
+                )
+                for one in planned
+                if one.step.repair is Repair.MARK and one.stored is not None
+            ]
+            if marks:
+                await put_marks(
+                    store, self._key_prefix, marks, name=f"{now_ms}-{format_uuid(SystemIds().random_uuid())}"
+                )
+            for one in planned:
+                if one.step.repair is Repair.DELETE_OBJECT and one.stored is not None:
+                    await _delete_unchanged(store, one.stored)
+                elif one.step.repair is Repair.DELETE_SEGMENT and one.metadata is not None:
+                    await self._remover(store, one.metadata).remove(
+                        Removal(metadata=one.metadata, reason=f"reconcile: {one.step.reason}")
+                    )
+            await drop_marks(
+                store,
+                self._key_prefix,
+                older_than_ms=now_ms - _MARKS_KEPT_GRACES * self._settings.grace_ms - 86_400_000,
+            )
+
+    async def _planned(self, partition: _Partition, finding: Finding) -> PlannedStep:
+        view, metadata, stored = await partition.look(finding)
+        step = decide_repair(
+            finding,
+            view,
+            grace_ms=self._settings.grace_ms,
+            copy_grace_ms=self._settings.copy_grace_ms,
+            now_ms=self._session.clock.now_ms(),
+        )
+        return PlannedStep(finding=finding, step=step, metadata=metadata, stored=stored)
+
+    def _remover(self, store: Store, metadata: RemoteLogSegmentMetadata) -> SegmentRemover:
+        assert self._session.metadata is not None
+        return SegmentRemover(
+            metadata_log=self._session.metadata,
+            store=store,
+            keys_of=lambda segment: recorded_keys(segment, self._key_prefix).in_upload_order,
+            clock=self._session.clock,
+            failpoints=NO_FAILPOINTS,
+            telemetry=NoTelemetry(),
+            broker_id=metadata.broker_id,
+        )
+
+    @asynccontextmanager
+    async def _open_store(self) -> AsyncIterator[Store]:
+        clock = self._session.clock
+        pace = UploadPace(None, clock)
+        async with open_store(
+            self._session.config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()
+        ) as store:
+            yield store
+
+
+class _Partition:
+    """One partition as it is now."""
+
+    def __init__(
+        self, store: Store, segments: Sequence[RemoteLogSegmentMetadata], marks: Mapping[str, Mark], key_prefix: str
+    ) -> None:
+        self._store, self._marks, self._key_prefix = store, marks, key_prefix
+        self._segments = {format_uuid(one.remote_log_segment_id.uuid): one for one in segments}
+
+    async def look(self, finding: Finding) -> tuple[RepairView, RemoteLogSegmentMetadata | None, StoredObject | None]:
+        metadata = self._segments.get(finding.segment_id)
+        stored = await self._head(finding.key) if finding.key else None
+        manifest = await self._manifest(f"{finding.key.rpartition('.')[0]}.{ObjectKind.MANIFEST}") if stored else None
+        start, end = finding.start_offset, finding.end_offset
+        if manifest is not None and manifest.segment is not None:
+            start, end = manifest.segment.start_offset, manifest.segment.end_offset
+        mark = self._marks.get(finding.key)
+        is_marked = mark is not None and stored is not None and _is_unchanged(mark, stored)
+        view = RepairView(
+            state=None if metadata is None else metadata.state,
+            since_ms=-1 if metadata is None else metadata.event_timestamp_ms,
+            object_size_bytes=None if stored is None else stored.size_bytes,
+            modified_ms=-1 if stored is None else stored.modified_ms,
+            has_readable_manifest=manifest is not None,
+            is_covered=end >= 0 and await self._is_covered(finding.segment_id, start, end),
+            marked_ms=mark.marked_ms if mark is not None and is_marked else None,
+        )
+        return view, metadata, stored
+
+    async def _is_covered(self, segment_id: str, start: int, end: int) -> bool:
+        """Whether live segments other than this one hold all offsets, and have all their objects."""
+        next_offset = start
+        for other_id, other in self._segments.items():
+            if other_id == segment_id or other.state is not State.COPY_SEGMENT_FINISHED:
+                continue
+            if other.start_offset <= next_offset <= other.end_offset and await self._is_whole(other):
+                next_offset = other.end_offset + 1
+        return next_offset > end
+
+    async def _is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        keys = recorded_keys(metadata, self._key_prefix)
+        manifest = await self._manifest(keys.manifest)
+        if manifest is None:
+            return False
+        log, indexes = await self._head(keys.log), await self._head(keys.indexes)
+        return (
+            log is not None
+            and indexes is not None
+            and log.size_bytes == manifest.chunk_index.transformed_size
+            and indexes.size_bytes == manifest.indexes.size_bytes
+        )
+
+    async def _manifest(self, key: str) -> Manifest | None:
+        try:
+            return read_manifest(await self._store.fetch_object(key), where=key)
+        except (ObjectNotFoundError, CorruptDataError):
+            return None
+
+    async def _head(self, key: str) -> StoredObject | None:
+        try:
+            return await self._store.head_object(key)
+        except ObjectNotFoundError:
+            return None
+
+
+def _owner(finding: Finding) -> TopicIdPartition:
+    return TopicIdPartition(topic_id=parse_uuid(finding.topic_id), topic=finding.topic, partition=finding.partition)
+
+
+def _is_unchanged(mark: Mark, stored: StoredObject) -> bool:
+    return (mark.size_bytes, mark.modified_ms) == (stored.size_bytes, stored.modified_ms)
+
+
+async def _delete_unchanged(store: Store, planned: StoredObject) -> None:
+    try:
+        now = await store.head_object(planned.key)
+    except ObjectNotFoundError:
+        return
+    if (now.size_bytes, now.modified_ms) == (planned.size_bytes, planned.modified_ms):
+        await store.delete_objects([planned.key])

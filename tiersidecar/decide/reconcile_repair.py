@@ -1,0 +1,160 @@
+"""What repair does about one finding, once everything has been looked at again.
+
+Nothing is deleted that cannot be proved to be needless: objects with a readable manifest may be all that is left of a segment
+whose events were lost, so they go only if the metadata say that the segment's deletion has begun, or if a live segment holds
+the same offsets.  Whole reports are refused where they cannot be right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import assert_never
+
+from tiersidecar.decide.reconcile_findings import ACTIONS, REPORT_SCHEMA_VERSION, Action, Finding, FindingKind
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+MOST_ORPHANS = 0.01
+"""Share of all objects: more orphans than that are no accident of copies but lost metadata or a wrong configuration."""
+
+
+class Repair(StrEnum):
+    """What is done now."""
+
+    MARK = "mark"
+    DELETE_OBJECT = "delete-object"
+    DELETE_SEGMENT = "delete-segment"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairStep:
+    """``reason`` is why, or why nothing."""
+
+    repair: Repair
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFacts:
+    """What a report says of itself, and what is so here."""
+
+    schema_version: int
+    cluster_id: str
+    this_cluster_id: str
+    key_prefix: str
+    this_key_prefix: str
+    metadata_topic: str
+    this_metadata_topic: str
+    begins_at_zero: bool
+    object_count: int
+    orphan_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairView:
+    """How it is now.
+
+    ``state`` is the segment's, None where no event names it or its deletion is finished; ``since_ms`` its last event's time.
+    ``object_size_bytes`` is None when the object is gone.  ``has_readable_manifest`` is of the object's own segment;
+    ``is_covered`` says that other live segments of the lineage, with all their objects, hold all of its offsets.
+    ``marked_ms`` is when the object, as it is now, was marked; None: it was not.
+    """
+
+    state: State | None = None
+    since_ms: int = -1
+    object_size_bytes: int | None = None
+    modified_ms: int = -1
+    has_readable_manifest: bool = False
+    is_covered: bool = False
+    marked_ms: int | None = None
+
+
+def refusal(facts: ReportFacts, most_orphans: float = MOST_ORPHANS) -> str:
+    """Why nothing of the report is repaired; "" if it may be."""
+    if facts.schema_version != REPORT_SCHEMA_VERSION:
+        return f"the report has schema version {facts.schema_version}, this program knows {REPORT_SCHEMA_VERSION}: make it anew"
+    if facts.cluster_id != facts.this_cluster_id:
+        return f"the report is of cluster {facts.cluster_id}, this is {facts.this_cluster_id}"
+    if (facts.key_prefix, facts.metadata_topic) != (facts.this_key_prefix, facts.this_metadata_topic):
+        return (
+            f"the report is of key.prefix {facts.key_prefix!r} and {facts.metadata_topic}, "
+            f"the configuration says {facts.this_key_prefix!r} and {facts.this_metadata_topic}"
+        )
+    if not facts.begins_at_zero:
+        return "the metadata topic does not begin at offset 0: events are lost, and what they named would look like orphans"
+    if facts.orphan_count > facts.object_count * most_orphans:
+        share = facts.orphan_count / max(facts.object_count, 1)
+        return (
+            f"{facts.orphan_count} of {facts.object_count} objects are orphans ({share:.1%}, more than {most_orphans:.1%}): "
+            "that is lost metadata, another cluster's data or a wrong key.prefix, not leftovers"
+        )
+    return ""
+
+
+def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_grace_ms: int, now_ms: int) -> RepairStep:
+    """One finding; "leave" is the answer wherever there is doubt."""
+    match finding.kind:
+        case FindingKind.ORPHAN_OBJECT if view.has_readable_manifest and view.state is None and not view.is_covered:
+            return _leave(
+                "its manifest can be read, and no live segment holds the same offsets: it may be the only copy"
+            )
+        case FindingKind.ORPHAN_OBJECT | FindingKind.OBJECT_AFTER_DELETE:
+            # That a deletion is finished is final, so the run's word for it holds.
+            return _of_leftover(view, grace_ms=grace_ms, now_ms=now_ms)
+        case FindingKind.STUCK_COPY:
+            if view.state is not State.COPY_SEGMENT_STARTED:
+                return _leave(f"its segment is {_name(view.state)} by now")
+            if now_ms - view.since_ms < copy_grace_ms:
+                return _leave("its copy has moved since")
+            return RepairStep(repair=Repair.DELETE_SEGMENT, reason="its copy will not finish")
+        case FindingKind.DANGLING_DELETE:
+            if view.state is not State.DELETE_SEGMENT_STARTED:
+                return _leave(f"its segment is {_name(view.state)} by now")
+            return RepairStep(repair=Repair.DELETE_SEGMENT, reason="its deletion was begun and not finished")
+        case FindingKind.OFFSET_OVERLAP:
+            if view.state is not State.COPY_SEGMENT_FINISHED or not view.is_covered:
+                return _leave("no other live segment with all its objects holds its offsets")
+            return RepairStep(repair=Repair.DELETE_SEGMENT, reason="another live segment holds all its offsets")
+        case (
+            FindingKind.MISSING_OBJECT
+            | FindingKind.SIZE_MISMATCH
+            | FindingKind.UNREADABLE_MANIFEST
+            | FindingKind.CONTRADICTING_MANIFEST
+            | FindingKind.OFFSET_GAP
+            | FindingKind.CORRUPT_CONTENT
+        ):
+            return _leave(
+                "data are concerned: restore the object from a version or a replica, docs/reconcile.md says how"
+            )
+        case FindingKind.UNKNOWN_TOPIC_ID | FindingKind.FOREIGN_OBJECT | FindingKind.UNREADABLE_EVENT:
+            return _leave("nothing proves that it is ours to touch")
+        case _:
+            assert_never(finding.kind)
+
+
+def _of_leftover(view: RepairView, *, grace_ms: int, now_ms: int) -> RepairStep:
+    if view.object_size_bytes is None:
+        return _leave("the object is gone by now")
+    if view.state is not None and view.state is not State.DELETE_SEGMENT_STARTED:
+        return _leave(f"its segment is {_name(view.state)} by now")
+    if now_ms - view.modified_ms < grace_ms:
+        return _leave("the object is younger than the grace")
+    if view.marked_ms is None:
+        return RepairStep(repair=Repair.MARK, reason="it goes after the grace")
+    if now_ms - view.marked_ms < grace_ms:
+        return _leave("it is marked, and the grace is not over")
+    return RepairStep(repair=Repair.DELETE_OBJECT, reason="it was marked, and the grace is over")
+
+
+def _leave(reason: str) -> RepairStep:
+    return RepairStep(repair=Repair.LEAVE, reason=reason)
+
+
+def _name(state: State | None) -> str:
+    return "unknown or deleted" if state is None else state.name
+
+
+def is_repairable(kind: FindingKind) -> bool:
+    """Whether repair has anything to look at."""
+    return ACTIONS[kind] in {Action.DELETE_OBJECT, Action.DELETE_SEGMENT}

@@ -1,0 +1,11 @@
+"""Keys of objects that are ours and no segment's, all under ``<key.prefix>.tiersidecar/``."""
+
+from __future__ import annotations
+
+OWN_DIRECTORY = ".tiersidecar/"
+REPORTS = f"{OWN_DIRECTORY}reconcile/"
+"""A directory for each report of a reconcile run, by its id."""
+LATEST_REPORT = f"{REPORTS}latest.json"
+"""The summary of the last run."""
+MARKS = f"{REPORTS}marks/"
+"""What repair has marked: one object for each run that marks."""

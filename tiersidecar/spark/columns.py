@@ -1,0 +1,68 @@
+"""The columns that pass between the steps of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+import pyarrow as pa
+
+from tiersidecar.decide.reconcile_findings import Finding
+
+EVENTS = pa.schema(
+    [
+        ("log_partition", pa.int32()),
+        ("log_offset", pa.int64()),
+        ("is_late", pa.bool_()),
+        ("api_key", pa.int8()),
+        ("uuid", pa.binary()),
+        ("state", pa.int8()),
+        ("broker_id", pa.int32()),
+        ("event_timestamp_ms", pa.int64()),
+        ("topic", pa.string()),
+        ("topic_id", pa.binary()),
+        ("partition", pa.int32()),
+        ("start_offset", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("segment_size_bytes", pa.int64()),
+        ("epochs", pa.string()),
+        ("object_prefix", pa.string()),
+        ("remote_size_bytes", pa.int64()),
+        ("fault", pa.string()),
+    ]
+)
+"""One event of the metadata topic.  ``is_late``: it came after the listing began.  ``epochs`` is ``epoch:start,...``.
+
+``api_key`` is Kafka's, or :data:`UNREADABLE` with the reason in ``fault``; columns that a kind of event does not have are null.
+"""
+
+UNREADABLE = -1
+
+OBJECTS = pa.schema([("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())])
+"""One listed object."""
+
+_TYPES = {"int": pa.int64(), "str": pa.string(), "FindingKind": pa.string()}
+FINDINGS = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(Finding)] + [("action", pa.string())])
+"""One :class:`~tiersidecar.decide.reconcile_findings.Finding`, and what the report proposes to do."""
+
+
+def findings_batch(findings: Iterable[Finding]) -> pa.RecordBatch:
+    """As rows of :data:`FINDINGS`."""
+    rows = list(findings)
+    columns = {name: [getattr(row, name) for row in rows] for name in FINDINGS.names if name != "action"}
+    columns["kind"] = [row.kind.value for row in rows]
+    columns["action"] = [row.action.value for row in rows]
+    return pa.RecordBatch.from_pydict(columns, schema=FINDINGS)
+
+
+def ddl(schema: pa.Schema) -> str:
+    """The schema in Spark's words."""
+    words = {
+        pa.int8(): "tinyint",
+        pa.int32(): "int",
+        pa.int64(): "bigint",
+        pa.bool_(): "boolean",
+        pa.string(): "string",
+        pa.binary(): "binary",
+    }
+    return ", ".join(f"`{field.name}` {words[field.type]}" for field in schema)

@@ -1,0 +1,69 @@
+"""Lists of a bucket's objects that somebody else made: S3 Inventory in CSV, ORC or Parquet, or any file with such columns.
+
+An inventory is hours old: whatever was copied or deleted since is told by the events, of which those before its time count as
+before the listing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from tiersidecar.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+class InventoryFormat(StrEnum):
+    """Of the files."""
+
+    CSV = "csv"
+    ORC = "orc"
+    PARQUET = "parquet"
+
+
+_CSV_COLUMNS = ("bucket", "key", "size", "last_modified_date")
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "key": ("key",),
+    "size_bytes": ("size_bytes", "size"),
+    "modified_ms": ("modified_ms", "last_modified_date", "lastmodifieddate"),
+}
+
+
+def read_inventory(spark: SparkSession, paths: list[str], form: InventoryFormat, csv_columns: str = "") -> DataFrame:
+    """Columns of :data:`~tiersidecar.spark.columns.OBJECTS`.
+
+    CSV files have no header; ``csv_columns`` are their columns in order, comma separated, as the inventory's manifest.json says
+    them (``fileSchema``); by default Bucket, Key, Size, LastModifiedDate.  Their keys are URL-encoded.
+
+    Raises:
+        ConfigError: there is no column for the key, the size or the time.
+    """
+    if form is InventoryFormat.CSV:
+        names = [name.strip() for name in csv_columns.split(",")] if csv_columns else list(_CSV_COLUMNS)
+        rows = spark.read.csv(paths, schema=", ".join(f"`{name}` string" for name in names), escape='"')
+    else:
+        rows = spark.read.format(form.value).load(paths)
+    found = {name.lower().replace(" ", "_"): name for name in rows.columns}
+    columns = {ours: _column(found, ours, theirs, paths) for ours, theirs in _NAMES.items()}
+    key = F.url_decode(columns["key"]) if form is InventoryFormat.CSV else columns["key"]
+    modified = columns["modified_ms"]
+    if "modified_ms" not in found:
+        modified = F.unix_millis(F.to_timestamp(modified))
+    return rows.select(
+        key.alias("key"),
+        columns["size_bytes"].cast("bigint").alias("size_bytes"),
+        modified.cast("bigint").alias("modified_ms"),
+    )
+
+
+def _column(found: Mapping[str, str], ours: str, theirs: tuple[str, ...], paths: list[str]) -> Column:
+    for name in theirs:
+        if name in found:
+            return F.col(f"`{found[name]}`")
+    known = ", ".join(found.values())
+    raise ConfigError(source=", ".join(paths), faults=(f"no column for {ours} ({' or '.join(theirs)}) among {known}",))

@@ -1,0 +1,325 @@
+"""The reconcile job: events and objects in, findings out; joined by Spark, decided by :mod:`tiersidecar.decide`.
+
+1. Events up to the topic's end now are decoded.  2. The objects are listed.  3. Events that came meanwhile are decoded too,
+marked late.  4. All are folded to segments, joined with the objects by key, and what is not plainly in order is decided.
+
+So every object was listed between the two cuts (docs/design/0007-reconcile.md).  Nothing of it but counts and the bounds of the
+listing's ranges comes to the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from tiersidecar.adapters.stores.probe import PROBE_NAME
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.domain.own_objects import OWN_DIRECTORY
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import LAYOUT_PATTERN, ObjectKind
+from tiersidecar.formats.metadata import hot
+from tiersidecar.spark.columns import FINDINGS, UNREADABLE, ddl, findings_batch
+from tiersidecar.spark.deep_check import DeepCheck
+from tiersidecar.spark.events import decoded
+from tiersidecar.spark.fold import folded, uuid_text
+from tiersidecar.spark.listing import StoreOpener, listed, ranges_between
+from tiersidecar.spark.offsets_check import offset_findings
+from tiersidecar.spark.segment_check import OBJECT_COLUMNS, SegmentCheck
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_SEGMENTS_PER_RANGE = 5000
+_MOST_RANGES = 2000
+_SAMPLES_PER_BOUND = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTopic:
+    """A topic that the cluster has: its id in 22 characters."""
+
+    topic: str
+    topic_id: str
+    is_compacted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileInputs:
+    """Where events and objects come from.
+
+    ``early_events`` are those up to the first cut; ``late_events`` is asked after the listing, for those from there on.
+    ``objects`` is an inventory, or None: then the store is listed.  An inventory is older than all events: those after
+    ``inventory_time_ms`` count as late.
+    """
+
+    early_events: DataFrame
+    late_events: Callable[[], DataFrame]
+    topics: Sequence[KnownTopic]
+    objects: DataFrame | None = None
+    inventory_time_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileSettings:
+    """How to look.  ``is_plain``: nothing compresses or encrypts, nor ever did, as far as the configuration says."""
+
+    key_prefix: str = ""
+    graces: Graces = field(default_factory=Graces)
+    open_store: StoreOpener | None = None
+    reads_manifests: bool = True
+    is_plain: bool = False
+    deep: DeepCheck | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciled:
+    """What a run saw.  ``findings`` are persisted: :meth:`Reconciler.close` lets them go."""
+
+    findings: DataFrame
+    event_count: int
+    segment_count: int
+    live_segment_count: int
+    live_bytes: int
+    object_count: int
+    object_bytes: int
+    orphan_count: int
+    orphan_bytes: int
+
+
+class Reconciler:
+    """One run.  ``say`` is told which step begins, for people."""
+
+    def __init__(self, spark: SparkSession, settings: ReconcileSettings, say: Callable[[str], None]) -> None:
+        self._spark, self._settings, self._say = spark, settings, say
+        self._kept: list[DataFrame] = []
+        self._layout = ""
+
+    def run(self, inputs: ReconcileInputs, *, now_ms: Callable[[], int]) -> Reconciled:
+        """Find everything; lazily in Spark, so it is done when this returns.
+
+        Raises:
+            Py4JJavaError, PySparkException: Spark failed; with the executor's error in it.
+        """
+        early = decoded(inputs.early_events.withColumn("is_late", F.expr("false")))
+        objects = inputs.objects
+        if inputs.inventory_time_ms is not None:
+            is_after = F.coalesce(F.col("event_timestamp_ms") >= inputs.inventory_time_ms, F.expr("false"))
+            early = early.withColumn("is_late", is_after)
+        if objects is None:
+            self._say("reading the metadata topic")
+            early = self._keep(early)
+            ranges = self._ranges(early)
+            self._say(f"listing the store in {len(ranges)} ranges")
+            assert self._settings.open_store is not None, "without an inventory the store is listed"
+            objects = self._keep(listed(self._spark, self._settings.open_store, ranges))
+        object_count, object_bytes = _numbers(objects, F.count("*"), F.sum("size_bytes"))
+        self._say("reading what was published meanwhile")
+        late = decoded(inputs.late_events().withColumn("is_late", F.expr("true")))
+        seen = Observation("events")
+        is_unreadable = F.col("api_key") == UNREADABLE
+        events = early.unionByName(late).observe(
+            seen, F.count("*").alias("all"), F.count(F.when(is_unreadable, 1)).alias("unreadable")
+        )
+        known = self._topics(inputs.topics)
+        segments = self._keep(self._with_topics(folded(events, self._settings.key_prefix), known))
+        self._layout = _layout(self._prefixes(segments))
+        self._say("comparing")
+        decided_ms = now_ms()
+        in_layout = objects.where(F.col("key").rlike(self._layout))
+        findings = self._of_segments(segments, in_layout, known, decided_ms)
+        findings = findings.unionByName(offset_findings(segments, self._settings.graces, decided_ms))
+        findings = findings.unionByName(self._foreign(objects, decided_ms))
+        if seen.get["unreadable"]:
+            bad = early.unionByName(late).where(is_unreadable).select("log_partition", "log_offset", "fault")
+            findings = findings.unionByName(bad.mapInArrow(_unreadable_events, ddl(FINDINGS)))
+        findings = self._keep(findings)
+        live = F.col("after") == int(State.COPY_SEGMENT_FINISHED)
+        all_segments, live_segments, live_bytes = _numbers(
+            segments, F.count("*"), F.count(F.when(live, 1)), F.sum(F.when(live, F.col("segment_size_bytes")))
+        )
+        is_orphan = F.col("kind") == FindingKind.ORPHAN_OBJECT.value
+        orphans, orphan_bytes = _numbers(
+            findings, F.count(F.when(is_orphan, 1)), F.sum(F.when(is_orphan, F.col("found_bytes")))
+        )
+        return Reconciled(
+            findings=findings,
+            event_count=seen.get["all"],
+            segment_count=all_segments,
+            live_segment_count=live_segments,
+            live_bytes=live_bytes,
+            object_count=object_count,
+            object_bytes=object_bytes,
+            orphan_count=orphans,
+            orphan_bytes=orphan_bytes,
+        )
+
+    def close(self) -> None:
+        """Let go of what was kept on the executors' disks."""
+        for frame in self._kept:
+            frame.unpersist()
+        self._kept.clear()
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        kept = frame.persist(StorageLevel.DISK_ONLY)
+        kept.count()
+        self._kept.append(kept)
+        return kept
+
+    def _ranges(self, events: DataFrame) -> list[tuple[str, str, str]]:
+        added = events.where(F.col("api_key") == hot.ADDED)
+        count = added.count()
+        ranges = max(self._spark.sparkContext.defaultParallelism * 4, count // _SEGMENTS_PER_RANGE)
+        wanted = min(ranges, _MOST_RANGES, max(count, 1))
+        share = min(1.0, wanted * _SAMPLES_PER_BOUND / max(count, 1))
+        stems = sorted(
+            row[0] for row in folded(added.sample(share, seed=1), self._settings.key_prefix).select("stem").collect()
+        )
+        bounds = stems[:: max(1, len(stems) // wanted)]
+        return ranges_between(self._prefixes(events), bounds)
+
+    def _prefixes(self, rows: DataFrame) -> set[str]:
+        """Ours, and those that segments were recorded under: few."""
+        recorded = rows.where(F.col("object_prefix").isNotNull()).select("object_prefix").distinct().collect()
+        return {self._settings.key_prefix, *(row[0] for row in recorded)}
+
+    def _topics(self, topics: Sequence[KnownTopic]) -> DataFrame:
+        rows = [(one.topic_id, True, one.is_compacted) for one in topics]
+        return self._spark.createDataFrame(rows, "topic_id_text string, topic_known boolean, topic_compacted boolean")
+
+    def _with_topics(self, segments: DataFrame, known: DataFrame) -> DataFrame:
+        named = segments.withColumn("topic_id_text", uuid_text(F.col("topic_id")))
+        return _told(named.join(F.broadcast(known), "topic_id_text", "left"))
+
+    def _of_segments(self, segments: DataFrame, objects: DataFrame, known: DataFrame, now_ms: int) -> DataFrame:
+        told = segments.select(
+            "stem", "topic", F.col("topic_id_text").alias("topic_id"), "partition",
+            uuid_text(F.col("uuid")).alias("segment_id"), "start_offset", "end_offset", "epochs", "before", "after",
+            "since_ms", "segment_size_bytes", "remote_size_bytes", "is_topic_known",
+        )  # fmt: skip
+        joined = told.join(_by_stem(objects), "stem", "full_outer")
+        reads = self._settings.reads_manifests and self._settings.open_store is not None
+        rows = joined.where(~_is_in_order(is_plain=self._settings.is_plain, reads_manifests=reads))
+        check = SegmentCheck(
+            graces=self._settings.graces,
+            now_ms=now_ms,
+            open_store=self._settings.open_store,
+            reads_manifests=reads,
+            is_plain=self._settings.is_plain,
+            deep=self._settings.deep,
+        )
+        return self._named(rows, known).mapInArrow(check.of_batches, ddl(FINDINGS))
+
+    def _named(self, rows: DataFrame, known: DataFrame) -> DataFrame:
+        """What objects without any event say of themselves, by their keys."""
+        names = ("topic", "topic_id", "partition", "start_offset", "segment_id")
+        key, named = F.concat("stem", F.lit(f".{ObjectKind.LOG}")), rows
+        for place, name in enumerate(names, 1):
+            said = F.regexp_extract(key, self._layout, place)
+            if name in {"partition", "start_offset"}:
+                # 20 digits may be more than a long holds: that is no offset of Kafka's.
+                said = F.coalesce(said.try_cast("bigint"), F.lit(-1))
+            named = named.withColumn(name, F.when(F.col("after").isNull(), said).otherwise(F.col(name)))
+        keyed = named.withColumnRenamed("topic_id", "topic_id_text").drop("is_topic_known")
+        joined = _told(keyed.join(F.broadcast(known), "topic_id_text", "left"))
+        return joined.withColumnRenamed("topic_id_text", "topic_id")
+
+    def _foreign(self, objects: DataFrame, now_ms: int) -> DataFrame:
+        ours = F.expr("false")
+        for name in (OWN_DIRECTORY, PROBE_NAME):
+            ours = ours | F.col("key").startswith(self._settings.key_prefix + name)
+        old = F.lit(now_ms) - F.col("modified_ms") >= self._settings.graces.finding_ms
+        foreign = objects.where(~F.col("key").rlike(self._layout) & ~ours & old)
+        return foreign.mapInArrow(ForeignObjects(now_ms=now_ms).of_batches, ddl(FINDINGS))
+
+
+def _numbers(rows: DataFrame, *figures: Column) -> tuple[int, ...]:
+    row = rows.agg(*figures).first()
+    assert row is not None  # an aggregate without groups has one
+    return tuple(figure or 0 for figure in row)
+
+
+def _layout(prefixes: Iterable[str]) -> str:
+    """A pattern, in Java's words, of keys of our layout under one of ``prefixes``; its groups are those of LAYOUT_PATTERN."""
+    quoted = "|".join(f"\\Q{prefix}\\E" for prefix in sorted(prefixes, reverse=True))
+    return f"^(?:{quoted}){re.sub(r'[?]P<[a-z_]+>', '', LAYOUT_PATTERN)}$"
+
+
+def _told(rows: DataFrame) -> DataFrame:
+    """With what the broadcast topics say."""
+    return rows.withColumns(
+        {
+            "is_topic_known": F.coalesce("topic_known", F.expr("false")),
+            "is_compacted": F.coalesce("topic_compacted", F.expr("false")),
+        }
+    ).drop("topic_known", "topic_compacted")
+
+
+def _by_stem(objects: DataFrame) -> DataFrame:
+    """One row for the up to three objects of a segment."""
+    suffix = F.substring_index("key", ".", -1)
+    stem = F.expr("substring(key, 1, length(key) - length(substring_index(key, '.', -1)) - 1)")
+    columns = [
+        F.max(F.when(F.col("suffix") == kind.value, F.col(source))).alias(f"{name}_{unit}")
+        for kind, name in zip(ObjectKind, OBJECT_COLUMNS, strict=True)
+        for source, unit in (("size_bytes", "bytes"), ("modified_ms", "ms"))
+    ]
+    return (
+        objects.select(stem.alias("stem"), suffix.alias("suffix"), "size_bytes", "modified_ms")
+        .groupBy("stem")
+        .agg(*columns)
+    )
+
+
+def _is_in_order(*, is_plain: bool, reads_manifests: bool) -> Column:
+    """What no rule can find anything in: most rows, and so they never leave the JVM."""
+    sizes = [F.col(f"{name}_bytes") for name in OBJECT_COLUMNS]
+    finished, deleted = int(State.COPY_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_FINISHED)
+    none_is_there = sizes[0].isNull() & sizes[1].isNull() & sizes[2].isNull()
+    is_gone = (F.col("after") == deleted) & none_is_there
+    if reads_manifests:
+        return F.coalesce(is_gone, F.expr("false"))
+    adds_up = F.col("remote_size_bytes").isNull() | (F.col("remote_size_bytes") == sizes[0] + sizes[1] + sizes[2])
+    is_whole = sizes[0].isNotNull() & sizes[1].isNotNull() & sizes[2].isNotNull() & adds_up
+    if is_plain:
+        is_whole = is_whole & (sizes[0] == F.col("segment_size_bytes"))
+    is_live = (F.col("before") == finished) & (F.col("after") == finished) & F.col("is_topic_known") & is_whole
+    return F.coalesce(is_gone | is_live, F.expr("false"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignObjects:
+    """Objects whose keys are not of our layout."""
+
+    now_ms: int
+
+    def of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """``mapInArrow``'s function."""
+        for batch in batches:
+            yield findings_batch(
+                Finding(
+                    kind=FindingKind.FOREIGN_OBJECT,
+                    key=row["key"],
+                    found_bytes=row["size_bytes"],
+                    age_ms=self.now_ms - row["modified_ms"],
+                    detail="its key is not of the layout of segments",
+                )
+                for row in batch.to_pylist()
+            )
+
+
+def _unreadable_events(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield findings_batch(
+            Finding(
+                kind=FindingKind.UNREADABLE_EVENT,
+                detail=f"metadata partition {row['log_partition']} offset {row['log_offset']}: {row['fault']}",
+            )
+            for row in batch.to_pylist()
+        )

@@ -1,0 +1,103 @@
+"""The report of a run: every finding in Parquet and JSON lines, and one summary in JSON and HTML.
+
+Findings come to the driver one partition at a time and go straight to the files, so that a bucket which is lost altogether
+can be reported too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tiersidecar.decide.reconcile_findings import REPORT_SCHEMA_VERSION
+from tiersidecar.spark.columns import FINDINGS
+from tiersidecar.spark.report_page import report_page
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SUMMARY_FILE, PARQUET_FILE, LINES_FILE, PAGE_FILE = "report.json", "findings.parquet", "findings.jsonl", "report.html"
+REPORT_FILES = (PARQUET_FILE, LINES_FILE, PAGE_FILE, SUMMARY_FILE)
+"""The summary last: a report without it is not whole."""
+
+_ROWS = 5000
+_SHOWN = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a run was and saw; times in milliseconds since 1970.
+
+    ``metadata_begin`` is where the metadata topic's partitions began: anything but 0 means that events are missing.
+    """
+
+    run_id: str
+    cluster_id: str
+    store: str
+    key_prefix: str
+    started_ms: int
+    finished_ms: int
+    metadata_topic: str
+    metadata_begin: Mapping[int, int]
+    metadata_cut: Mapping[int, int]
+    metadata_end: Mapping[int, int]
+    event_count: int
+    segment_count: int
+    live_segment_count: int
+    live_bytes: int
+    object_count: int
+    object_bytes: int
+    orphan_count: int
+    orphan_bytes: int
+    manifests_read: bool
+    deep_share: float
+    grace_ms: int
+    copy_grace_ms: int
+    findings: Mapping[str, int] = field(default_factory=dict)
+    schema_version: int = REPORT_SCHEMA_VERSION
+
+    @property
+    def finding_count(self) -> int:
+        return sum(self.findings.values())
+
+    def document(self) -> dict[str, Any]:
+        """As JSON; keys of offsets are text there."""
+        return asdict(self)
+
+
+def write_findings(findings: DataFrame, directory: Path) -> Counter[str]:
+    """The two files of all findings; how many there are of each kind."""
+    directory.mkdir(parents=True, exist_ok=True)
+    counts: Counter[str] = Counter()
+    with (
+        pq.ParquetWriter(directory / PARQUET_FILE, FINDINGS) as parquet,
+        (directory / LINES_FILE).open("w", encoding="utf-8") as lines,
+    ):
+        rows = (row.asDict() for row in findings.toLocalIterator(prefetchPartitions=True))
+        while documents := list(islice(rows, _ROWS)):
+            counts.update(document["kind"] for document in documents)
+            parquet.write_table(pa.Table.from_pylist(documents, schema=FINDINGS))
+            lines.writelines(json.dumps(document, ensure_ascii=False) + "\n" for document in documents)
+    return counts
+
+
+def write_summary(summary: Summary, directory: Path) -> None:
+    """The page, then the summary."""
+    rows = list(islice(read_findings(directory), _SHOWN))
+    (directory / PAGE_FILE).write_text(report_page(summary.document(), rows), encoding="utf-8")
+    (directory / SUMMARY_FILE).write_text(json.dumps(summary.document(), indent=2) + "\n", encoding="utf-8")
+
+
+def read_findings(directory: Path) -> Iterator[dict[str, Any]]:
+    """The findings of a report, in batches from its file."""
+    with pq.ParquetFile(directory / PARQUET_FILE) as parquet:
+        for batch in parquet.iter_batches(_ROWS):
+            yield from batch.to_pylist()

@@ -1,0 +1,171 @@
+"""Rows of segments to findings, on the executors: the rules of :mod:`tiersidecar.decide.reconcile_segments`, and what they need
+of the store: manifests, and a second look before anything is called missing or too much (U12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.decide.reconcile_segments import (
+    KINDS,
+    MANIFEST,
+    Listed,
+    ManifestFacts,
+    SegmentRow,
+    decide_segment,
+    needs_manifest,
+)
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
+from tiersidecar.domain.ids import format_uuid as _segment_id
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.ports.store import Store
+from tiersidecar.spark.columns import findings_batch
+from tiersidecar.spark.deep_check import DeepCheck
+from tiersidecar.spark.listing import StoreOpener
+
+_REQUESTS_AT_ONCE = 32
+_PRESENCE = {FindingKind.MISSING_OBJECT, FindingKind.SIZE_MISMATCH}
+_EXCESS = {FindingKind.ORPHAN_OBJECT, FindingKind.OBJECT_AFTER_DELETE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCheck:
+    """What an executor does with rows of segments.
+
+    Without ``open_store`` only the listing counts.  ``deep`` reads the objects themselves.
+    """
+
+    graces: Graces
+    now_ms: int
+    open_store: StoreOpener | None = None
+    reads_manifests: bool = True
+    is_plain: bool = False
+    deep: DeepCheck | None = None
+
+    def of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """``mapInArrow``'s function: one batch of findings for each batch of rows."""
+        with asyncio.Runner() as runner:
+            for batch in batches:
+                found = runner.run(self._check(batch.to_pylist()))
+                if found:
+                    yield findings_batch(found)
+
+    async def _check(self, rows: Sequence[dict[str, Any]]) -> list[Finding]:
+        async with AsyncExitStack() as stack:
+            store = None if self.open_store is None else await stack.enter_async_context(self.open_store())
+            turn = asyncio.Semaphore(_REQUESTS_AT_ONCE)
+
+            async def check(row: dict[str, Any]) -> list[Finding]:
+                async with turn:
+                    return await self._check_row(store, row)
+
+            if store is None:
+                return [finding for row in rows for finding in decide_segment(self._row(row), self.graces, self.now_ms)]
+            answers = await asyncio.gather(*(check(row) for row in rows))
+            return [finding for answer in answers for finding in answer]
+
+    async def _check_row(self, store: Store | None, columns: dict[str, Any]) -> list[Finding]:
+        row = self._row(columns)
+        if store is None:
+            return [*decide_segment(row, self.graces, self.now_ms)]
+        manifest = None
+        if self.reads_manifests and needs_manifest(row):
+            facts, manifest = await _read_manifest(store, row, columns)
+            row = replace(row, manifest=facts)
+        candidates = decide_segment(row, self.graces, self.now_ms)
+        found = [finding for finding in candidates if await _still_so(store, finding)]
+        if self.deep is not None and manifest is not None and row.is_live and not found:
+            found += await self.deep.check(store, row, manifest, self.now_ms)
+        return found
+
+    def _row(self, columns: dict[str, Any]) -> SegmentRow:
+        stem = columns["stem"]
+        keys = {kind: f"{stem}.{kind}" for kind in KINDS}
+        has_events = columns["after"] is not None
+        return SegmentRow(
+            topic=columns["topic"] or "",
+            topic_id=columns["topic_id"] or "",
+            partition=columns["partition"],
+            segment_id=columns["segment_id"],
+            start_offset=columns["start_offset"],
+            end_offset=columns["end_offset"] if has_events else -1,
+            before=None if columns["before"] is None else RemoteLogSegmentState(columns["before"]),
+            after=RemoteLogSegmentState(columns["after"]) if has_events else None,
+            since_ms=columns["since_ms"] if has_events else -1,
+            segment_size_bytes=columns["segment_size_bytes"] if has_events else -1,
+            remote_size_bytes=-1 if columns["remote_size_bytes"] is None else columns["remote_size_bytes"],
+            is_plain=self.is_plain,
+            is_topic_known=columns["is_topic_known"],
+            keys=keys if has_events else {},
+            objects={
+                kind: Listed(key=keys[kind], size_bytes=columns[f"{name}_bytes"], modified_ms=columns[f"{name}_ms"])
+                for kind, name in zip(KINDS, OBJECT_COLUMNS, strict=True)
+                if columns[f"{name}_bytes"] is not None
+            },
+        )
+
+
+OBJECT_COLUMNS = ("log", "indexes", "manifest")
+"""How columns are named for each of ``KINDS``."""
+
+
+async def _read_manifest(
+    store: Store, row: SegmentRow, columns: dict[str, Any]
+) -> tuple[ManifestFacts, Manifest | None]:
+    key = row.keys[MANIFEST]
+    try:
+        manifest = read_manifest(await store.fetch_object(key), where=key)
+    except ObjectNotFoundError:
+        return ManifestFacts(is_gone=True), None
+    except CorruptDataError as error:
+        return ManifestFacts(fault=str(error)), None
+    facts = ManifestFacts(
+        contradiction=_contradiction(manifest, row, columns["epochs"]),
+        log_bytes=manifest.chunk_index.transformed_size,
+        indexes_bytes=manifest.indexes.size_bytes,
+    )
+    return facts, manifest
+
+
+def _contradiction(manifest: Manifest, row: SegmentRow, epochs: str) -> str:
+    """What the manifest says otherwise than the metadata; "" if nothing."""
+    said: dict[str, object] = {"size": manifest.chunk_index.original_file_size}
+    known: dict[str, object] = {"size": row.segment_size_bytes}
+    segment = manifest.segment
+    if segment is not None:
+        owner = segment.remote_log_segment_id.topic_id_partition
+        told = ",".join(f"{epoch}:{start}" for epoch, start in segment.segment_leader_epochs)
+        said |= {
+            "segment": f"{owner.qualified} {_segment_id(segment.remote_log_segment_id.uuid)}",
+            "start offset": segment.start_offset,
+            "end offset": segment.end_offset,
+            "leader epochs": told,
+        }
+        known |= {
+            "segment": f"{row.topic}-{row.topic_id}/{row.partition} {row.segment_id}",
+            "start offset": row.start_offset,
+            "end offset": row.end_offset,
+            "leader epochs": epochs,
+        }
+    wrong = [f"{name} {said[name]} instead of {known[name]}" for name in said if said[name] != known[name]]
+    return "; ".join(wrong)
+
+
+async def _still_so(store: Store, finding: Finding) -> bool:
+    """Whether the store, asked once more, says the same of the object."""
+    if finding.kind not in _PRESENCE | _EXCESS:
+        return True
+    try:
+        seen = await store.head_object(finding.key)
+    except ObjectNotFoundError:
+        return finding.kind is FindingKind.MISSING_OBJECT
+    if finding.kind is FindingKind.SIZE_MISMATCH:
+        return seen.size_bytes == finding.found_bytes
+    return finding.kind in _EXCESS
