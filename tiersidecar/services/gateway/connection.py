@@ -10,7 +10,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Flag, auto
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import structlog
 
@@ -29,6 +29,7 @@ from tiersidecar.services.gateway.request_heads import (
 from tiersidecar.services.gateway.request_pump import RequestPump
 from tiersidecar.services.gateway.response_pump import ResponsePump
 from tiersidecar.services.gateway.rewrites import unsupported_api_versions
+from tiersidecar.services.gateway.side import Side
 from tiersidecar.services.gateway.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -37,8 +38,6 @@ T = TypeVar("T")
 
 _SIZE_BYTES = 4
 _RESPONSE_HEAD_BYTES = 8
-_WRITE_BUFFER_BYTES = 256 * 1024
-"""What may wait for a peer that takes less than the other gives, before the other is no longer read."""
 _CLOSE_TIMEOUT_S = 10.0
 
 
@@ -78,8 +77,8 @@ class GatewayConnection:
         self._asked = 0
         self._memory_bytes = 0  # of responses that are written, but not yet taken by the client
         self._closed_s: float | None = None
-        self.client = _Side(self._client_data, self._side_lost("client"), self._sides_changed)
-        self.broker = _Side(self._broker_data, self._side_lost("broker"), self._sides_changed)
+        self.client = Side(self._client_data, self._side_lost("client"), self._sides_changed)
+        self.broker = Side(self._broker_data, self._side_lost("broker"), self._sides_changed)
         self._hold(_Hold.CONNECTING)
 
     # What happens to it
@@ -146,8 +145,15 @@ class GatewayConnection:
         _, api_key, api_version, correlation_id = read_head(frame, 0)
         client_id, body_at = client_id_and_body(frame)
         exchange = self._exchange(api_key, api_version, correlation_id, client_id, frame[body_at:])
-        self._hold(_Hold.ALONE)
-        self._start(self._prepare(exchange, frame, body_at))
+        rewrite = self._rewrites[api_key]
+        body = _at_once(rewrite.prepare(exchange))
+        self._expect(Pending(Fate.REWRITE, correlation_id, exchange, rewrite))
+        if body is None:
+            self.broker.write(frame)
+        else:
+            self.broker.write_all(_framed(frame[_SIZE_BYTES:body_at], body))
+        if rewrite.alone:
+            self._hold(_Hold.ALONE)
 
     def unknown_api_versions(self, correlation_id: int) -> None:
         self._expect(Pending(Fate.OWN, correlation_id, frame=unsupported_api_versions(correlation_id)))
@@ -161,18 +167,6 @@ class GatewayConnection:
         """A mechanism may end without a last token from the broker."""
         while self._pending and self._pending[0].fate is Fate.OPAQUE:
             self._pending.popleft()
-
-    async def _prepare(self, exchange: Exchange, frame: memoryview, body_at: int) -> None:
-        rewrite = self._rewrites[exchange.api_key]
-        body = await rewrite.prepare(exchange)
-        self._expect(Pending(Fate.REWRITE, exchange.correlation_id, exchange, rewrite))
-        if body is None:
-            self.broker.write(frame)
-        else:
-            self.broker.write_all(_framed(frame[_SIZE_BYTES:body_at], body))
-        self._task = None
-        if not rewrite.alone:
-            self._unhold(_Hold.ALONE)
 
     def _exchange(
         self, api_key: int, api_version: int, correlation_id: int, client_id: str | None, request: memoryview
@@ -329,72 +323,6 @@ class GatewayConnection:
         return lost
 
 
-class _Side(asyncio.Protocol):
-    """One of the two connections; ``full_since_s`` is when it began to take less than it gets, None while it takes all."""
-
-    def __init__(
-        self, received: Callable[[bytes], None], lost: Callable[[], None], changed: Callable[[], None]
-    ) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._received, self._lost, self._changed = received, lost, changed
-        self._reading = True
-        self._closing = False
-        self.full_since_s: float | None = None
-        self.is_gone = True  # until it is there
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self.is_gone = False
-        if self._closing:
-            self._transport.abort()
-            return
-        self.read(wanted=False)
-
-    def data_received(self, data: bytes) -> None:
-        self._received(data)
-
-    def pause_writing(self) -> None:
-        self.full_since_s = asyncio.get_running_loop().time()
-        self._changed()
-
-    def resume_writing(self) -> None:
-        self.full_since_s = None
-        self._changed()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_gone = True
-        self._lost()
-
-    def read(self, *, wanted: bool) -> None:
-        """Begin or stop to read."""
-        if self._transport is None or self._closing or wanted == self._reading:
-            return
-        self._reading = wanted
-        if wanted:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
-
-    def write(self, data: Buffer) -> None:
-        if self._transport is not None and not self._closing:
-            self._transport.write(data)
-
-    def write_all(self, pieces: Sequence[Buffer]) -> None:
-        if self._transport is not None and not self._closing:
-            self._transport.writelines(pieces)
-
-    def close(self) -> None:
-        """After what has been written has gone."""
-        self._closing = True
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._transport is not None and not self.is_gone:
-            self._transport.abort()
-
-
 def _framed(header: Buffer, body: Sequence[Buffer]) -> list[Buffer]:
     size = len(header) + sum(map(len, body))
     return [struct.pack(">i", size), header, *body]
@@ -416,4 +344,4 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         result: T = done.value
         return result
     coroutine.close()
-    raise RuntimeError("a rewrite that awaits something must be alone")
+    raise RuntimeError("only the rewrite of an API that is alone may await something")

@@ -87,7 +87,10 @@ class Rewrite(Protocol):
         ...
 
     async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
-        """Another request body to send instead, as pieces; None passes the client's own."""
+        """Another request body to send instead, as pieces; None passes the client's own.
+
+        It awaits nothing: what it has to know, it has.
+        """
         ...
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
