@@ -96,7 +96,7 @@ def test_the_new_leader_finishes_what_the_old_one_began(
     assert_objects_are_named(cluster, heir)
 
 
-@pytest.mark.parametrize("action", ["stall", "freeze"])
+@pytest.mark.parametrize("action", [pytest.param("stall", marks=pytest.mark.exhaustive), "freeze"])
 def test_reassigned_and_moved_in_the_middle_of_a_delete(
     cluster: KafkaCluster, daemons: dict[int, Daemon], action: str
 ) -> None:
