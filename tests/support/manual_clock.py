@@ -22,6 +22,10 @@ class ManualClock:
     def monotonic_s(self) -> float:
         return self._monotonic_s
 
+    def jump(self, seconds: float) -> None:
+        """Put the wall clock wrong, or right again; time itself does not pass."""
+        self._now_s += seconds
+
     async def sleep(self, seconds: float) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self._monotonic_s + seconds, next(self._order), future))

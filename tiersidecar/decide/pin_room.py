@@ -37,11 +37,18 @@ def is_alone(pin: Pin, local: LocalPartition | None) -> bool:
     return local is None or pin.base_offset < local.segments[0].base_offset
 
 
-def reason_expired(pin: Pin, policy: TopicPolicy, remote_log_start_offset: int, now_ms: int) -> DropReason | None:
-    """Why nobody has a right to the data any more: past the total retention, or below the remote log start."""
+def reason_expired(
+    pin: Pin, policy: TopicPolicy, remote_log_start_offset: int, now_ms: int | None
+) -> DropReason | None:
+    """Why nobody has a right to the data any more: past the total retention, or below the remote log start.
+
+    ``now_ms`` is None while the clock is not to be believed: then nothing is past its retention.
+    """
     if pin.next_base_offset <= remote_log_start_offset:
         return DropReason.BELOW_LOG_START
-    if policy.retention_ms != UNLIMITED and pin.max_timestamp_ms < now_ms - policy.retention_ms:
+    if now_ms is None or policy.retention_ms == UNLIMITED:
+        return None
+    if pin.max_timestamp_ms < now_ms - policy.retention_ms:
         return DropReason.EXPIRED
     return None
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import structlog
 
+from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
 from tiersidecar.decide.pin import is_remote
 from tiersidecar.decide.pin_room import Disk, PinLimits, decide_room, is_alone, reason_expired, room_bytes
 from tiersidecar.domain.epochs import Lineage
@@ -74,6 +75,7 @@ class PinKeeper:
         self._metadata, self._state = metadata, state
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
         self._places = _Places()
+        self._first_reading = self._reading()
         self._missing_since_s: dict[PinnedPartition, float] = {}
         for reason in DropReason:  # a series that begins with its first event shows no increase
             telemetry.count(PINS_DROPPED, 0, reason=reason.value)
@@ -183,7 +185,8 @@ class PinKeeper:
             self._board.pins.forget_refused(owner, first)
 
     def _expired(self) -> list[Unpin]:
-        now_ms, unpins = self._clock.now_ms(), []
+        reading, unpins = self._reading(), []
+        is_doubted = bool(reason_to_doubt_clock(self._first_reading, reading))
         for tip, tiered in self._board.assignment.items():
             pins = self._board.pins.of(tip)
             if not pins:
@@ -195,6 +198,8 @@ class PinKeeper:
             lineage = Lineage(tuple(self._board.leader_epochs_with_pins(tip)))
             start_offset = lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch)
             for pin in pins:
+                # By a clock that jumped everything may look expired, and a pin may be the only copy.
+                now_ms = None if is_doubted else reading.wall_ms
                 reason = reason_expired(pin, tiered.policy, start_offset, now_ms)
                 if reason is not None:
                     unpins.append(Unpin(pin=pin, reason=reason))
@@ -233,6 +238,9 @@ class PinKeeper:
             self._telemetry.gauge(PINS_SEGMENTS, segments[log_dir], log_dir=log_dir)
             room = room_bytes(alone, log_dir, disks, self._settings.limits)
             self._telemetry.gauge(PINS_ROOM_BYTES, room, log_dir=log_dir)
+
+    def _reading(self) -> ClockReading:
+        return ClockReading(wall_ms=self._clock.now_ms(), monotonic_s=self._clock.monotonic_s())
 
     def _present(self) -> dict[PinnedPartition, LocalPartition]:
         return {PinnedPartition.of(tip): local for tip, local in self._board.local.partitions.items()}

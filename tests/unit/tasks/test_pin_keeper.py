@@ -123,6 +123,21 @@ async def test_past_the_total_retention_a_pin_has_no_right() -> None:
     assert shell.telemetry.value(PINS_DROPPED, reason="expired") == 1
 
 
+async def test_a_clock_that_jumped_makes_no_pin_expire() -> None:
+    """Found by the simulation (cluster, seed 15): the pin was the only copy of a segment well within retention."""
+    now_ms = 1_700_000_000_000
+    shell = PinShell(pin_of(0, 50, max_timestamp_ms=now_ms))
+    shell.be(policy=TopicPolicy(retention_ms=3_600_000))
+    await shell.open(50, 100)
+    shell.clock.jump(10 * 24 * 3600)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(0, 50)]
+    shell.clock.jump(-10 * 24 * 3600)
+    await shell.clock.advance(3601)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == []
+
+
 async def test_below_the_remote_log_start_a_pin_has_no_right() -> None:
     shell = PinShell(*PINS)
     shell.state.partition_states[TIP] = PartitionState(
