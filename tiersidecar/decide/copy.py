@@ -13,6 +13,7 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,4 +176,5 @@ def find_copied_offset(
         break
     else:
         return NO_OFFSET
-    return max((segment.end_offset for segment in all_segments() if segment.is_within(lineage)), default=NO_OFFSET)
+    held = (one for one in all_segments() if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+    return max((segment.end_offset for segment in held if segment.is_within(lineage)), default=NO_OFFSET)

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pins import pin_of
-from tests.support.segments import local_segments, remote_segment
+from tests.support.segments import FINISHED, local_segments, remote_segment
 from tiersidecar.decide.copy import CopyLag, CopyView, copy_lag, decide_copy, find_copied_offset
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
 
 
 def view(
@@ -191,3 +192,10 @@ def find(lineage: Lineage, segments: list[RemoteLogSegmentMetadata]) -> int:
 )
 def test_copied_offset(entries: list[tuple[int, int]], segments: list[RemoteLogSegmentMetadata], expected: int) -> None:
     assert find(Lineage.of(entries), segments) == expected
+
+
+@pytest.mark.parametrize("state", [state for state in RemoteLogSegmentState if state is not FINISHED])
+def test_what_is_not_finished_was_not_copied_where_the_last_copy_has_expired(state: RemoteLogSegmentState) -> None:
+    """Found by the simulation (cluster, seed 33): each copy took its own STARTED for the copy of another leader's."""
+    segments = [remote_segment(10, 17, state=state)]
+    assert find_copied_offset(Lineage.of([(0, 0)]), lambda epoch: 9, lambda epoch, offset: None, lambda: segments) == -1
