@@ -34,6 +34,7 @@ IN_EVERY_RUN = frozenset({10, 12, 14, 16})
 MIB = 1024 * 1024
 IMPATIENT_MS = {"upload.stall.timeout": 1_000, "request.timeout": 1_500, "s3.api.call.attempt.timeout": 1_000}
 PARTITIONS = 2
+FOR_EVER_MS = 1 << 62
 
 
 def parameters() -> list[Any]:
@@ -59,7 +60,7 @@ def test_a_bad_way_to_s3(kafka: KafkaCluster, tmp_path: Path, rsa_key_files: dic
             suffer(s3, trouble, daemon)
         for partition in range(PARTITIONS):
             wait_until_trimmed(kafka, daemon, topic, partition)
-        assert_all_is_there(kafka, daemon, topic)
+        assert_all_is_there(kafka, daemon, topic, s3)
         assert daemon.stop() == 0
         assert_all_reads_back(kafka, reader_beside(daemon, s3), topic, produced)
 
@@ -140,16 +141,35 @@ def wait_until_settled(cluster: KafkaCluster, daemon: Daemon) -> list[RemoteLogS
     return segments
 
 
-def assert_all_is_there(cluster: KafkaCluster, daemon: Daemon, topic: str) -> None:
-    """Each sealed segment finished once, without hole or overlap, and nothing else is stored."""
+def assert_all_is_there(cluster: KafkaCluster, daemon: Daemon, topic: str, s3: TroubledS3) -> None:
+    """Each sealed segment finished once, without hole or overlap, and nothing else is stored, but for :func:`came_late`."""
     segments = wait_until_settled(cluster, daemon)
-    named = {key for segment in segments for key in recorded_keys(segment).in_upload_order}
-    assert object_keys_in(daemon.store_root) == named
     events = read_events(cluster.client_settings, daemon.settings["remote.log.metadata.topic.name"])
+    named = {key for segment in segments for key in recorded_keys(segment).in_upload_order}
+    objects = object_keys_in(daemon.store_root)
+    assert named <= objects
+    assert objects - named - came_late(events, daemon, s3) == set()
     for partition in range(PARTITIONS):
         stop = cluster.admin.earliest_offset(topic, partition)
         assert_finished_once([event for event in events if _partition_of(event) == partition])
         assert_without_hole([segment for segment in segments if _partition_of(segment) == partition], stop)
+
+
+def came_late(events: list[MetadataEvent], daemon: Daemon, s3: TroubledS3) -> set[str]:
+    """Keys that the server wrote when their deletion had begun: a request that was under way when the daemon gave it up, and
+    the way or the server was so slow that it came last.  No client can prevent that; the events name them."""
+    deleted_ms = {
+        event.remote_log_segment_id: event.event_timestamp_ms
+        for event in events
+        if not isinstance(event, RemotePartitionDeleteMetadata) and event.state is State.DELETE_SEGMENT_STARTED
+    }
+    return {
+        key
+        for segment in fold(events)
+        for key in recorded_keys(segment).in_upload_order
+        if s3.proxy.written_ms.get(f"/{daemon.store_root.name}/{key}", 0)
+        >= deleted_ms.get(segment.remote_log_segment_id, FOR_EVER_MS)
+    }
 
 
 def reader_beside(daemon: Daemon, s3: TroubledS3) -> Daemon:

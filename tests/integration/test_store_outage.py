@@ -60,7 +60,7 @@ def test_a_minute_without_the_store(kafka: KafkaCluster, tmp_path: Path) -> None
 
             wait_until_all_trimmed(kafka, daemon, topic)
             wait_for(lambda: daemon.status("/readyz")[0] == 200, "ready again", daemon)
-            assert_all_is_there(kafka, daemon, topic)
+            assert_all_is_there(kafka, daemon, topic, s3)
             assert daemon.stop() == 0
             assert_all_reads_back(kafka, reader_beside(daemon, s3), topic, produced)
 

@@ -6,6 +6,7 @@ It also never says "100 Continue", as some servers do not.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -58,12 +59,14 @@ class Fault:
 
 @dataclass(slots=True)
 class S3FaultProxy:
-    """``url`` for the store.  ``requests`` counts what came by method; ``most_at_once`` is of requests with a body."""
+    """``url`` for the store.  ``requests`` counts what came by method; ``most_at_once`` is of requests with a body.
+    ``written_ms`` is, by path, when the server last answered a PUT or POST: whoever sent it may be gone by then."""
 
     url: str
     faults: list[Fault] = field(default_factory=list)
     requests: Counter[str] = field(default_factory=Counter)
     most_at_once: int = 0
+    written_ms: dict[str, int] = field(default_factory=dict)
     _now: int = 0
     stalled_may_end: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -98,6 +101,8 @@ class S3FaultProxy:
         if fault is not None and fault.kind is FaultKind.RESET:
             return _reset(request)
         answer = await _forward(request, body, upstream, session)
+        if request.method in ("PUT", "POST"):
+            self.written_ms[request.path] = time.time_ns() // 1_000_000
         if fault is not None and fault.kind is FaultKind.CUT:
             return await _cut(request, answer)
         if fault is not None and fault.kind is FaultKind.GARBLE:
