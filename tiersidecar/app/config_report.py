@@ -85,6 +85,12 @@ def _security_warnings(config: Config) -> Iterator[str]:
     away = [address for address in broker.bootstrap_servers if not address.is_loopback]
     if broker.security_protocol == "SASL_PLAINTEXT" and away:
         yield f"broker.security.protocol: SASL_PLAINTEXT sends credentials to {away[0]} without encryption"
+    for index, listener in enumerate(config.gateway.listeners):
+        if listener.ssl_certificate_location is None and not listener.listen.is_loopback:
+            yield (
+                f"gateway.listeners[{index}]: {listener.listen} takes clients without TLS; SASL PLAIN sends their passwords as "
+                "they are"
+            )
     asked = config.read.authorization_security_protocol or broker.security_protocol
     if config.read.callers and "SASL" not in asked:
         yield f"read.callers: nobody gets in by these, the listener on which callers are asked for is {asked}"

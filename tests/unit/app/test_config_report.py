@@ -92,6 +92,11 @@ S3 = {"type": "s3", "s3.bucket.name": "b", "s3.region": "r"}
             id="credentials in the clear",
         ),
         pytest.param(
+            {"gateway": {"listeners": [{"listen": "0.0.0.0:9192"}]}},
+            "gateway.listeners[0]: 0.0.0.0:9192 takes clients without TLS",
+            id="a gateway in the clear",
+        ),
+        pytest.param(
             {"broker": SASL | {"ssl.endpoint.identification.algorithm": ""}},
             "broker.ssl.endpoint.identification.algorithm",
             id="host name not checked",
