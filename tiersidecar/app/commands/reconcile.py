@@ -128,6 +128,7 @@ def reconcile(
 def _run(
     config: Config, options: RunOptions, master: str, settings: dict[str, str], say: Callable[[str], None]
 ) -> Summary:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from tiersidecar.app.reconcile_run import run_reconcile
@@ -138,7 +139,7 @@ def _run(
     spark = open_session(app_name="tiersidecar reconcile", master=master, settings=settings)
     try:
         return run_reconcile(spark, config, options, say)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise SparkJobError(job="reconcile", reason=str(error)) from error
     finally:
         spark.stop()
