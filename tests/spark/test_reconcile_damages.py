@@ -1,0 +1,134 @@
+"""A bucket filled by the real daemon, damaged in more than 200 seeded ways: each found once, by its name, and none invented;
+then repaired (S-072, S-075, S-231, S-307, S-309, U11, U12)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.command_line import answer_of
+from tests.support.daemon import Daemon, daemon_settings, wait_for
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.produce import produce_mix
+from tests.support.reconcile_damage import Damages, Expected, shown
+from tests.support.remote_events import fold, in_state, read_events
+from tiersidecar.app.config import load_config
+from tiersidecar.app.reconcile_run import RunOptions, run_reconcile
+from tiersidecar.decide.reconcile_findings import FindingKind as K
+from tiersidecar.decide.reconcile_findings import Graces
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.spark.report import REPORT_FILES, Summary, read_findings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(1200)]
+
+TOPIC, METADATA = "recon", "__rlm_recon"
+SEGMENT_BYTES = 16_384
+COUNTS = {
+    "missing_object": 25,
+    "size_mismatch": 25,
+    "unreadable_manifest": 15,
+    "contradicting_manifest": 15,
+    "orphan_object": 30,
+    "object_after_delete": 20,
+    "foreign_object": 15,
+    "unknown_topic_id": 15,
+    "stuck_copy": 20,
+    "dangling_delete": 20,
+    "offset_gap": 5,
+    "offset_overlap": 8,
+}
+LEFT = {K.OFFSET_GAP, K.UNKNOWN_TOPIC_ID}
+"""What only people can decide about."""
+
+
+@pytest.fixture
+def daemon(kafka: KafkaCluster, tmp_path: Path) -> Daemon:
+    """Ended, after it has copied more than a hundred segments, and left them on the broker too."""
+    kafka.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs={"retention.ms": "-1", "retention.bytes": "-1"})
+    asyncio.run(produce_mix(kafka.client_settings, TOPIC, total_bytes=3_200_000, batch_bytes=4_096, seed=8))
+    settings = daemon_settings(
+        tmp_path,
+        bootstrap_servers=kafka.bootstrap_servers,
+        log_dirs=list(kafka.brokers[0].log_dirs),
+        topics=[{"name": TOPIC}],
+        **{"remote.log.metadata.topic.name": METADATA, "state.topic.name": "__state_recon"},
+    )
+    with Daemon(tmp_path, settings) as running:
+        running.wait_until_ready()
+        sealed = len(list(kafka.brokers[0].partition_dir(TOPIC, 0).glob("*.log"))) - 1
+        manifests = lambda: len(list(running.store_root.rglob("*.rsm-manifest"))) >= sealed  # noqa: E731
+        wait_for(manifests, f"{sealed} segments are remote", running, timeout_s=180)
+        wait_for(lambda: len(finished(kafka)) >= sealed, "all are finished", running, timeout_s=60)
+        assert running.stop() == 0
+    return running
+
+
+def finished(kafka: KafkaCluster) -> list[RemoteLogSegmentMetadata]:
+    return in_state(fold(read_events(kafka.client_settings, METADATA)), State.COPY_SEGMENT_FINISHED)
+
+
+def reconciled(spark: SparkSession, daemon: Daemon, report: Path) -> tuple[Summary, list[dict[str, Any]]]:
+    config = load_config(daemon.config_path, os.environ)
+    options = RunOptions(config_file=daemon.config_path, report=report, graces=Graces(finding_ms=0, copy_ms=0))
+    summary = run_reconcile(spark, config, options, lambda text: None)
+    assert all((report / name).stat().st_size for name in REPORT_FILES)
+    return summary, list(read_findings(report))
+
+
+def test_each_damage_is_found_once_and_repaired(
+    spark: SparkSession, kafka: KafkaCluster, daemon: Daemon, tmp_path: Path
+) -> None:
+    damages = Damages(
+        root=daemon.store_root,
+        backup=tmp_path / "backup",
+        segments=finished(kafka),
+        seed=8,
+        now_ms=int(time.time() * 1000) - 1000,
+    )
+    damages.do(COUNTS)
+    asyncio.run(damages.publish(kafka.client_settings, METADATA, 5))
+    assert len(damages.expected) == sum(COUNTS.values()) > 200
+
+    summary, findings = reconciled(spark, daemon, tmp_path / "report")
+    assert_same(shown(findings), damages.expected)
+    assert summary.findings == dict(Counter(kind for kind, _ in damages.expected))
+
+    the_report_is_repaired(daemon, tmp_path / "report")
+    damages.restore()
+    for kind, key in damages.expected:
+        if kind in {K.FOREIGN_OBJECT, K.UNKNOWN_TOPIC_ID} and (daemon.store_root / key).is_file():
+            (daemon.store_root / key).unlink()  # an operator has looked
+    _, left = reconciled(spark, daemon, tmp_path / "second")
+    assert {row["kind"] for row in left} <= LEFT, shown(left)
+    assert_same(shown(left), [one for one in damages.expected if one[0] in LEFT and "/" not in one[1]])
+
+
+def the_report_is_repaired(daemon: Daemon, report: Path) -> None:
+    """Refused for its share of orphans; dry; then marked; then deleted."""
+    graces = ("--grace", "0s", "--copy-grace", "0s")
+    refused = answer_of(daemon.config_path, "repair", str(report), "--apply", *graces, code=1)
+    assert "orphans" in refused["refusal"]
+    allowed = ("repair", str(report), *graces, "--most-orphans", "0.5")
+    dry = answer_of(daemon.config_path, *allowed)
+    assert not dry["done"]
+    leftovers = COUNTS["orphan_object"] + COUNTS["object_after_delete"]
+    ended = COUNTS["stuck_copy"] + COUNTS["dangling_delete"] + COUNTS["offset_overlap"]
+    assert (dry["mark"], dry["delete_segment"], dry.get("delete_object", 0)) == (leftovers, ended, 0)
+    assert answer_of(daemon.config_path, *allowed, "--apply")["done"]
+    again = answer_of(daemon.config_path, *allowed, "--apply")
+    assert (again["delete_object"], again.get("mark", 0), again.get("delete_segment", 0)) == (leftovers, 0, 0)
+
+
+def assert_same(found: list[Expected], expected: list[Expected]) -> None:
+    invented, missed = Counter(found) - Counter(expected), Counter(expected) - Counter(found)
+    assert (dict(invented), dict(missed)) == ({}, {})
