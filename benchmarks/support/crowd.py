@@ -52,7 +52,7 @@ async def read_as_crowd(url: str, targets: Sequence[Target], *, readers: int, se
     """``readers`` at once for ``seconds``; who is shed comes back after what ``Retry-After`` says, give or take a half."""
     tally, deadline_s = Tally(), time.perf_counter() + seconds
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as session:
+    async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
         await asyncio.gather(
             *(_reader(session, targets, random.Random(number), deadline_s, tally) for number in range(readers))
         )

@@ -20,7 +20,7 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import RemoteIndexCache
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_ahead import ReadAhead
-from tiersidecar.reading.segment_reader import SegmentReader, beginning_of, cut_plan, from_position
+from tiersidecar.reading.segment_reader import SegmentReader, beginning_of, cut_plan, first_batch, from_position
 
 _ALL_OFFSETS = 1 << 63
 
@@ -110,9 +110,12 @@ class SegmentFiles:
     async def _cut_out(
         self, metadata: RemoteLogSegmentMetadata, byte_range: ByteRange, read_ahead: ReadAhead
     ) -> AsyncGenerator[memoryview, None]:
-        segment, indexes = await self._manifests.open(metadata), await self._indexes.indexes(metadata)
-        entry = indexes.offset_index.lookup_position(byte_range.start)
-        begin = beginning_of(indexes, metadata, entry.offset)
+        segment = await self._manifests.open(metadata)
+        if byte_range.start == 0:
+            begin = first_batch(metadata)
+        else:
+            indexes = await self._indexes.indexes(metadata)
+            begin = beginning_of(indexes, metadata, indexes.offset_index.lookup_position(byte_range.start).offset)
         cutter = BatchCutter(cut_plan(segment, begin, start_offset=0, stop_offset=_ALL_OFFSETS))
         position = begin.position
         async with aclosing(from_position(read_ahead, segment, position)) as parts:

@@ -85,7 +85,7 @@ class SegmentReader:
     async def warm(self, located: Located, offset: int) -> None:
         """Bring into the caches what a read from ``offset`` begins with."""
         segment = await self._manifests.open(located.metadata)
-        begin = beginning_of(await self._indexes.indexes(located.metadata), located.metadata, offset)
+        begin = await self._beginning(located.metadata, offset)
         if begin.position < segment.chunk_index.original_file_size:
             await self._chunks.get_chunk(segment, segment.chunk_index.chunk_at(begin.position).index)
 
@@ -93,7 +93,7 @@ class SegmentReader:
         self, located: Located, offset: int, stop_offset: int, allowance: Allowance, read_ahead: ReadAhead
     ) -> AsyncGenerator[BatchSlice, None]:
         segment = await self._manifests.open(located.metadata)
-        begin = beginning_of(await self._indexes.indexes(located.metadata), located.metadata, offset)
+        begin = await self._beginning(located.metadata, offset)
         cutter = BatchCutter(
             cut_plan(segment, begin, start_offset=offset, stop_offset=min(stop_offset, located.stop_offset)),
             max_bytes=allowance.left_bytes,
@@ -108,6 +108,12 @@ class SegmentReader:
                 if cutter.is_done or allowance.is_used_up:
                     return
         cutter.finish()
+
+    async def _beginning(self, metadata: RemoteLogSegmentMetadata, offset: int) -> Beginning:
+        # Who reads on from segment to segment needs no index: that is a request less for each.
+        if offset <= metadata.start_offset:
+            return first_batch(metadata)
+        return beginning_of(await self._indexes.indexes(metadata), metadata, offset)
 
     async def discard(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Forget all that the reading of this segment rests on: which part was damaged is not known."""
@@ -126,12 +132,17 @@ class Beginning(NamedTuple):
     first_offset_at_most: int
 
 
+def first_batch(metadata: RemoteLogSegmentMetadata) -> Beginning:
+    """At the first byte."""
+    return Beginning(0, metadata.start_offset, metadata.end_offset)
+
+
 def beginning_of(indexes: RemoteIndexes, metadata: RemoteLogSegmentMetadata, offset: int) -> Beginning:
     """At the last index entry at or below ``offset``: it names an offset of the batches appended at its position, and the
     entry before it one of earlier batches."""
     entry = indexes.offset_index.lookup(offset)
     if entry.position == 0:
-        return Beginning(0, metadata.start_offset, metadata.end_offset)
+        return first_batch(metadata)
     before = indexes.offset_index.lookup(entry.offset - 1)
     is_first = before.position == 0 and before.offset == metadata.start_offset
     return Beginning(entry.position, before.offset if is_first else before.offset + 1, entry.offset)

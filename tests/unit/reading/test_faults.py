@@ -74,7 +74,7 @@ KINDS = [".log", ".indexes", ".rsm-manifest"]
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_was_damaged_on_the_way_is_fetched_anew(run_name: str, kind: str) -> None:
     async with bent(once(kind, lambda data: flip_bit(data, 99)), run_name=run_name) as setting:
-        assert await setting.read(0) == batches_between("plain-0", 0, END)
+        assert await setting.read(33) == batches_between("plain-0", 33, END)
 
 
 @pytest.mark.parametrize("run_name", ["plain", "compressed", "encrypted"])
@@ -99,7 +99,7 @@ async def test_what_is_damaged_at_rest_is_an_error_and_never_bytes(run_name: str
 async def test_a_body_of_the_wrong_size_is_an_error(run_name: str, kind: str, damage: Callable[[bytes], bytes]) -> None:
     async with bent(always(kind, damage), run_name=run_name) as setting:
         try:
-            assert await setting.read(0) == batches_between("plain-0", 0, END)
+            assert await setting.read(33) == batches_between("plain-0", 33, END)
         except (CorruptDataError, StoreError):
             return
         assert kind == ".indexes", "only the zeros after an index are no fault"
@@ -198,3 +198,13 @@ async def test_a_cancelled_read_leaves_its_chunk_in_the_cache() -> None:
         setting.store.gate.set()
         assert (await setting.path.reader.read_batches(setting.partition, 0, max_bytes=100)).slices
         assert len(setting.store.log_fetches()) == 1
+
+
+async def test_who_reads_on_from_segment_to_segment_asks_for_no_index() -> None:
+    """U4: seven segments, and one look at leader epochs."""
+    async with bent() as setting:
+        assert await setting.read(0) == batches_between("plain-0", 0, END)
+        assert len([key for key, _ in setting.store.fetched if key.endswith(".indexes")]) <= 1
+        before = len(setting.store.fetched)
+        await setting.read(33)
+        assert [key.endswith(".indexes") for key, _ in setting.store.fetched[before:]] == [True]
