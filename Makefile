@@ -41,7 +41,7 @@ test-fast: .venv/.synced ## Tests without servers, in under a minute
 
 .PHONY: crash
 crash: .venv/.synced ## kill -9 at every point of copy, pin, trim and expiry (make test takes some)
-	$(BIN)/pytest tests/integration/test_daemon_crash.py $(ARGS)
+	$(BIN)/pytest tests/integration/test_daemon_crash.py tests/integration/test_daemon_expiry_cluster.py $(ARGS)
 
 .PHONY: s3-faults
 s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3 server (make test takes some)

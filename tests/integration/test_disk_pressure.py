@@ -20,6 +20,7 @@ from tests.integration.test_daemon import (
 )
 from tests.support.daemon import wait_for
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.read_service import fetch_records, shape_of
 
 pytestmark = pytest.mark.broker
 
@@ -49,7 +50,7 @@ def test_what_goes_below_the_reserve_is_what_the_user_said(kafka: KafkaCluster, 
 
         daemon.settings["disk.pressure.policy"] = "drop-oldest"
         daemon.settings["topics"][0]["remote.log.copy.disable"] = True
-        produce(kafka, topic, total_bytes=200_000, seed=1)
+        later = produce(kafka, topic, total_bytes=200_000, seed=1)
         assert active_base(kafka, topic) > stop
         daemon.start()
         end = wait_until_trimmed(kafka, daemon, topic)
@@ -57,5 +58,17 @@ def test_what_goes_below_the_reserve_is_what_the_user_said(kafka: KafkaCluster, 
         assert (lost[0]["base_offset"], lost[-1]["next_base_offset"]) == (stop, end)
         assert daemon.metric("tiersidecar_dropped_bytes_total", topic=topic) == sum(event["bytes"] for event in lost)
         assert daemon.events("log_start.unexplained") == []
+        assert daemon.stop() == 0
+
+        del daemon.settings["topics"][0]["remote.log.copy.disable"]
+        daemon.settings["disk.pressure.policy"] = "trim-copied"
+        later += produce(kafka, topic, total_bytes=200_000, seed=2)
+        daemon.start()
+        wait_for(lambda: finished(kafka, daemon)[-1].start_offset >= end, "it copies what comes after the hole", daemon)
+        wait_until_trimmed(kafka, daemon, topic)
+        wait_for(lambda: daemon.metric("tiersidecar_expiry_stopped", topic=topic) == 0, "expiry goes on", daemon)
         assert_reads_back(daemon, topic, produced, stop)
+        inside = [record for record in later if end <= record.offset < finished(kafka, daemon)[-1].next_offset]
+        found = fetch_records(daemon.read_url, topic, 0, offset=end, stop=inside[-1].offset + 1)
+        assert list(found) == [shape_of(record) for record in inside]
         assert daemon.stop() == 0
