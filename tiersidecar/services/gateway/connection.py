@@ -304,7 +304,7 @@ class GatewayConnection:
         """Read from a side what the other, and its pump, can take."""
         if self._closed_s is not None:
             return
-        if self.client.full_since_s is None:
+        if self.client.full_since_s is None and self._task is None:
             self._give_memory_back()
         self.client.read(wanted=self.broker.full_since_s is None and self._requests.takes_bytes)
         self.broker.read(wanted=self.client.full_since_s is None and self._responses.takes_bytes)

@@ -11,6 +11,9 @@ from tiersidecar.services.gateway.pending import Fate, Pending, PendingQueue
 
 _SIZE_BYTES = 4
 _HEAD = struct.Struct(">ii")
+_FREE_BYTES = 256 * 1024
+"""What each connection may collect without asking: one read's worth, so that small answers never wait behind large ones, and
+an answer that a rewrite asked for never waits for memory that the rewrite itself holds."""
 
 
 class ResponseSink(Protocol):
@@ -50,7 +53,7 @@ class ResponsePump:
         if self._waits_for_room:
             self._memory.forget(self._room)
         if self._collecting is not None:
-            self._memory.give_back(len(self._collecting))
+            self._memory.give_back(_taken_for(self._collecting))
             self._collecting = None
 
     def flush_own(self) -> None:
@@ -130,7 +133,7 @@ class ResponsePump:
         if len(frame) >= total:
             self._give(frame[:total], 0)
             return total
-        if not self._memory.take(total, self._room):
+        if total > _FREE_BYTES and not self._memory.take(total, self._room):
             self._waits_for_room = total
             return None
         self._collecting, self._filled = bytearray(total), 0
@@ -147,7 +150,7 @@ class ResponsePump:
         self._filled += step
         if self._filled == len(frame):
             self._collecting = None
-            self._give(memoryview(frame), len(frame))
+            self._give(memoryview(frame), _taken_for(frame))
         return step
 
     def _give(self, frame: memoryview, memory_bytes: int) -> None:
@@ -160,3 +163,7 @@ class ResponsePump:
         self._pending.popleft()
         self._sink.answered()
         self.flush_own()
+
+
+def _taken_for(frame: bytearray) -> int:
+    return len(frame) if len(frame) > _FREE_BYTES else 0

@@ -442,6 +442,37 @@ async def test_responses_that_are_collected_share_a_bounded_memory() -> None:
                 await asyncio.sleep(0.01)
 
 
+async def test_a_small_answer_does_not_wait_for_memory_that_large_ones_hold() -> None:
+    """Nor does the answer to what a rewrite asks, which holds memory itself; and more from the client gives none of it back."""
+    event = asyncio.Event()
+    async with gateway_between(memory_bytes=2 * MIB, more=Filling(waits_for=event, asks=True).put) as ends:
+        large, large_broker = await ends.pair()
+        large.send(request(LIST_OFFSETS, 1, 1))
+        await large_broker.frame()
+        large_broker.send(response(1, bytes(2 * MIB)))
+        async with asyncio.timeout(30):
+            while not ends.memory.held_bytes:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        small, small_broker = await ends.pair()
+        small.send(request(ApiKey.METADATA, 0, 1))
+        await small_broker.frame()
+        answer = response(1, struct.pack(">ii", 0, 0) + bytes(1000))
+        for at in range(0, len(answer), 100):
+            small_broker.send(answer[at : at + 100])
+            await asyncio.sleep(0.001)
+        assert await small.frame() == answer
+        large.send(request(HEARTBEAT, 4, 2)[:5])
+        await asyncio.sleep(0.05)
+        assert ends.memory.held_bytes > 2 * MIB
+        event.set()
+        asked = await large_broker.frame()
+        told = response(struct.unpack_from(">i", asked, 8)[0], bytes(500))
+        large_broker.send(told[:10])
+        await asyncio.sleep(0.01)
+        large_broker.send(told[10:])
+        assert len(await large.frame()) == 8 + 2 * MIB + 500 + 2
+
+
 async def test_a_response_larger_than_the_memory_passes_alone() -> None:
     async with gateway_between(memory_bytes=MIB, more=Filling().put) as ends:
         client, broker = await ends.pair()
