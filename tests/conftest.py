@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import FrameType
 
+import hypothesis
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -16,6 +17,15 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.support.kafka_broker import running_brokers
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
+
+
+# No wall clock decides about an example: on a busy machine the same one takes a hundred times as long.  Where CI is set,
+# hypothesis' own profile "ci" says the same, and draws the same examples in every run.
+if hypothesis.settings.get_current_profile_name() == "default":
+    hypothesis.settings.register_profile(
+        "desk", deadline=None, suppress_health_check=(hypothesis.HealthCheck.too_slow,)
+    )
+    hypothesis.settings.load_profile("desk")
 
 
 def pytest_configure() -> None:
