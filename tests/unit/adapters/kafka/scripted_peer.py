@@ -30,6 +30,11 @@ VERSIONS: Mapping[int, tuple[int, int]] = {
     32: (1, 4),
     36: (0, 2),
     44: (0, 1),
+    9: (1, 10),
+    10: (0, 6),
+    16: (0, 5),
+    60: (0, 2),
+    90: (0, 1),
 }
 """Of the APIs that we use, as Kafka 4.3 has them."""
 NO_WAIT: Any = timedelta(0)

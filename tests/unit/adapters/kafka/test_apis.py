@@ -33,6 +33,14 @@ MAKERS: dict[str, tuple[Api[Any], Callable[[int], RequestPayload]]] = {
         apis.INCREMENTAL_ALTER_CONFIGS,
         lambda version: apis.incremental_alter_configs(version, "t", {"retention.ms": "-1", "retention.bytes": None}),
     ),
+    "ListGroups": (apis.LIST_GROUPS, apis.list_groups),
+    "FindCoordinator": (apis.FIND_COORDINATOR, lambda version: apis.find_coordinator(version, ["g", "h"])),
+    "OffsetFetch": (apis.OFFSET_FETCH, lambda version: apis.offset_fetch(version, ["g"], {"t": [0, 1]})),
+    "DescribeShareGroupOffsets": (
+        apis.DESCRIBE_SHARE_GROUP_OFFSETS,
+        lambda version: apis.describe_share_group_offsets(version, ["g"], {"t": [0, 1]}),
+    ),
+    "DescribeCluster": (apis.DESCRIBE_CLUSTER, apis.describe_cluster),
     "CreateTopics": (
         apis.CREATE_TOPICS,
         lambda version: apis.create_topic(
@@ -46,6 +54,8 @@ NEWER = {
     "SaslAuthenticate": {"session_lifetime"},  # guarded where it is read
     "Metadata": {"error_code"},  # likewise
     "CreateTopics": {"topics.topic_id"},
+    "DescribeCluster": {"endpoint_type", "brokers.is_fenced"},
+    "DescribeShareGroupOffsets": {"groups.topics.partitions.lag"},
     "DescribeConfigs": {"results.configs.config_type", "results.configs.documentation"},
 }
 """Fields that came later; the rest of these we do not read."""

@@ -1,0 +1,183 @@
+"""A list of groups that may not be whole is never taken for one (DESIGN.md section 5: share groups, consumer groups)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.unit.adapters.kafka import answers
+from tests.unit.adapters.kafka.scripted_peer import NO_WAIT, Conversation, scripted_peer
+from tiersidecar.adapters.kafka.broker import open_broker
+from tiersidecar.adapters.kafka.groups import COORDINATORS_TOPIC
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.ports.broker import GroupAnswer, GroupType
+
+DESCRIBE_BIT = 1 << 8
+KEY = ("t", 0)
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """The one broker of a cluster; ``groups`` are listed with their types, ``offsets`` are what each has committed of t-0."""
+
+    groups: dict[str, str] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
+    operations: int = DESCRIBE_BIT
+    leaders: list[list[int]] = field(default_factory=lambda: [[1, 1]])
+    topic_error: ErrorCode = ErrorCode.none
+    list_error: ErrorCode = ErrorCode.none
+    group_error: ErrorCode = ErrorCode.none
+    found_error: ErrorCode = ErrorCode.none
+    heard: list[int] = field(default_factory=list)
+
+    async def script(self, talk: Conversation) -> None:
+        address = "{}:{}".format(*talk.writer.get_extra_info("sockname")[:2])
+        await talk.tell_versions()
+        while True:
+            header, request = await talk.hear()
+            self.heard.append(header.api_key)
+            made = answers.schema(header)
+            match header.api_key:
+                case 3:
+                    leaders = self.leaders.pop(0) if len(self.leaders) > 1 else self.leaders[0]
+                    topics = {"errors": {COORDINATORS_TOPIC: self.topic_error}} if self.topic_error else {}
+                    known = {} if self.topic_error or not request.topics else {COORDINATORS_TOPIC: leaders}
+                    answer = answers.metadata(header, address=address, leaders=known, **topics)  # type: ignore[arg-type]
+                case 10:
+                    host, port = address.rsplit(":", 1)
+                    rows = [
+                        made.Coordinator(
+                            key=key,
+                            node_id=1,
+                            host=host,
+                            port=int(port),
+                            error_code=self.found_error,
+                            error_message=None,
+                        )
+                        for key in request.coordinator_keys
+                    ]
+                    answer = made.FindCoordinatorResponse(throttle_time=NO_WAIT, coordinators=tuple(rows))
+                case 9:
+                    answer = made.OffsetFetchResponse(
+                        throttle_time=NO_WAIT, groups=tuple(self._group(made, one.group_id) for one in request.groups)
+                    )
+                case 16:
+                    listed = [
+                        made.ListedGroup(group_id=name, protocol_type="", group_state="Stable", group_type=kind)
+                        for name, kind in self.groups.items()
+                    ]
+                    answer = made.ListGroupsResponse(
+                        throttle_time=NO_WAIT, error_code=self.list_error, groups=tuple(listed)
+                    )
+                case 60:
+                    answer = made.DescribeClusterResponse(
+                        throttle_time=NO_WAIT,
+                        error_code=ErrorCode.none,
+                        cluster_id="c",
+                        brokers=(),
+                        cluster_authorized_operations=self.operations,
+                    )
+                case _:
+                    return
+            talk.answer(header, answer)
+
+    def _group(self, made: object, group: str) -> object:
+        row = made.OffsetFetchResponsePartitions(  # type: ignore[attr-defined]
+            partition_index=0,
+            committed_offset=self.offsets.get(group, -1),
+            metadata=None,
+            error_code=ErrorCode.none,
+        )
+        topic = made.OffsetFetchResponseTopics(name="t", partitions=(row,))  # type: ignore[attr-defined]
+        return made.OffsetFetchResponseGroup(group_id=group, topics=(topic,), error_code=self.group_error)  # type: ignore[attr-defined]
+
+
+async def test_all_groups_by_type() -> None:
+    """ListGroups says Consumer, Classic, Streams and Share."""
+    cluster = Coordinator(groups={"a": "Classic", "b": "Consumer", "c": "Share", "d": "Streams"})
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        found = await broker.groups.list_groups()
+        shares = await broker.groups.list_share_groups()
+    assert found == dict.fromkeys("abd", GroupType.CONSUMER) | {"c": GroupType.SHARE}
+    assert shares == ("c",)
+
+
+async def test_where_no_group_has_ever_been_nobody_is_asked() -> None:
+    cluster = Coordinator(topic_error=ErrorCode.unknown_topic_or_partition)
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        assert await broker.groups.list_groups() == {}
+    assert 16 not in cluster.heard
+
+
+@pytest.mark.parametrize(
+    ("cluster", "error"),
+    [
+        pytest.param(
+            lambda: Coordinator(operations=0),
+            "without Describe on the cluster some groups may not be shown",
+            id="without the right a list shows some groups, and does not say so",
+        ),
+        pytest.param(
+            lambda: Coordinator(leaders=[[1, -1]]),
+            "__consumer_offsets-1 .no leader.: COORDINATOR_NOT_AVAILABLE",
+            id="groups of a coordinator that is away are in nobody's list",
+        ),
+        pytest.param(
+            lambda: Coordinator(leaders=[[1, 1], [1]]),
+            "coordinators moved meanwhile",
+            id="a group may have moved from a broker not asked yet to one asked already",
+        ),
+        pytest.param(
+            lambda: Coordinator(topic_error=ErrorCode.topic_authorization_failed),
+            "TOPIC_AUTHORIZATION_FAILED",
+            id="without a look at the coordinators nobody knows whether all are there",
+        ),
+        pytest.param(
+            lambda: Coordinator(list_error=ErrorCode.coordinator_load_in_progress),
+            "COORDINATOR_LOAD_IN_PROGRESS",
+            id="a coordinator that still loads its groups",
+        ),
+    ],
+)
+async def test_a_list_that_may_not_be_whole_is_refused(cluster: Callable[[], Coordinator], error: str) -> None:
+    async with scripted_peer(cluster().script) as peer, open_broker(peer.address) as broker:
+        with pytest.raises(BrokerRefusedError, match=error):
+            await broker.groups.list_groups()
+
+
+async def test_committed_offsets_of_many_groups_and_of_none() -> None:
+    cluster = Coordinator(offsets={f"g{n}": n for n in range(1200)})
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        found = await broker.groups.committed_offsets([*cluster.offsets, "stranger"], [KEY])
+        assert await broker.groups.committed_offsets([], [KEY]) == {}
+    assert len(found) == 1201
+    assert found["g7"] == GroupAnswer(offsets={KEY: Offset(7)})
+    assert found["stranger"] == GroupAnswer(offsets={})
+    assert cluster.heard.count(9) == 3, "in requests of bounded size"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "answer"),
+    [
+        pytest.param(
+            Coordinator(found_error=ErrorCode.group_authorization_failed),
+            GroupAnswer(offsets={}, error="GROUP_AUTHORIZATION_FAILED"),
+            id="a group that we may not see",
+        ),
+        pytest.param(
+            Coordinator(group_error=ErrorCode.not_coordinator),
+            GroupAnswer(offsets={}, error="NOT_COORDINATOR"),
+            id="a coordinator that moved",
+        ),
+        pytest.param(
+            Coordinator(group_error=ErrorCode.group_id_not_found), GroupAnswer(offsets={}), id="a group that is gone"
+        ),
+    ],
+)
+async def test_what_keeps_one_group_from_being_told_is_its_own(cluster: Coordinator, answer: GroupAnswer) -> None:
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        assert await broker.groups.committed_offsets(["g"], [KEY]) == {"g": answer}
