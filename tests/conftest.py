@@ -18,7 +18,6 @@ from tests.support.kafka_broker import running_brokers
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
 
-
 # No wall clock decides about an example: on a busy machine the same one takes a hundred times as long.  Where CI is set,
 # hypothesis' own profile "ci" says the same, and draws the same examples in every run.
 if hypothesis.settings.get_current_profile_name() == "default":
