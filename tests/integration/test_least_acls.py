@@ -47,6 +47,7 @@ METADATA_TOPIC, STATE_TOPIC, TIERED_TOPIC, SECRET_TOPIC = (
 )
 OWN_TOPICS = (METADATA_TOPIC, STATE_TOPIC)
 USERS = {"tiersidecar": "tier-secret", "alice": "alice-secret", "bob": "bob-secret"}
+TOKENS = {"alice": "a" * 32, "bob": "b" * 32}
 LIMITS = ConnectionLimits(connect_timeout_s=10, request_timeout_s=10)
 SETTINGS = SecuritySettings(
     security_protocol=SecurityProtocol.SASL_PLAINTEXT,
@@ -457,6 +458,11 @@ def test_the_daemon_lives_on_these_rights(granted: KafkaCluster, tmp_path: Path)
         "sasl.username": "tiersidecar",
         "sasl.password": USERS["tiersidecar"],
     }
+    settings["read"] |= {
+        "callers": [
+            {"bearer.token": TOKENS[user], "sasl.username": user, "sasl.password": USERS[user]} for user in TOKENS
+        ]
+    }
     with Daemon(tmp_path, settings) as daemon:
         daemon.wait_until_ready()
         wait_for(lambda: granted.admin.earliest_offset(TIERED_TOPIC, 0) > 0, "the topic is trimmed", daemon)
@@ -467,6 +473,9 @@ def test_the_daemon_lives_on_these_rights(granted: KafkaCluster, tmp_path: Path)
         assert get(url, headers=basic("bob", USERS["bob"]))[0] == 403
         assert get(url, headers=basic("alice", "wrong"))[0] == 401
         assert get(url)[0] == 401
+        answers = {user: get(url, headers={"Authorization": f"Bearer {token}"})[0] for user, token in TOKENS.items()}
+        assert answers == {"alice": 200, "bob": 403}
+        assert get(url, headers={"Authorization": f"Bearer {TOKENS['alice'][:-1]}"})[0] == 401
         assert daemon.stop() == 0
 
 
