@@ -296,6 +296,19 @@ class TestFaults:
         assert await keys_of(store) == []
 
     @pytest.mark.parametrize("pieces", [1, 4], ids=["in one request", "in parts"])
+    async def test_a_bare_200_is_no_proof_that_anything_is_stored(
+        self, store: S3Store, proxy: S3FaultProxy, pieces: int
+    ) -> None:
+        """Found by make chaos: a proxy that lies made a finished segment of objects that were never there."""
+        proxy.faults.append(Fault(kind=FaultKind.REFUSE, method="PUT", times=1000, status=200))
+        with pytest.raises(StoreError):
+            await store.put_object(KEY, PiecesBody([bytes(4 * MIB)] * pieces))
+        proxy.faults.clear()
+        assert await keys_of(store) == []
+        await store.put_object(KEY, PiecesBody([bytes(4 * MIB)] * pieces))
+        assert await keys_of(store) == [KEY]
+
+    @pytest.mark.parametrize("pieces", [1, 4], ids=["in one request", "in parts"])
     async def test_an_upload_that_makes_no_progress_ends(
         self, store: S3Store, proxy: S3FaultProxy, pieces: int
     ) -> None:

@@ -37,7 +37,7 @@ from tiersidecar.formats.aiven.keys import recorded_keys
 
 ROUNDS = int(os.environ.get("TIERSIDECAR_FAILOVER_ROUNDS", "3"))
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(120 + 30 * ROUNDS)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(240 + 90 * ROUNDS)]
 
 TOPIC, METADATA_TOPIC, PARTITIONS = "orders", "__remote_log_metadata", 3
 SEGMENT_BYTES = 256 * 1024

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,8 @@ class S3Upload:
                     )
             except ClientError as error:
                 return await self._may_be_ours(error, filler)
+        if not _proves(answer, self._with_checksum):
+            return await self._look(filler)
         return stored_object(self._key, len(view), answer)
 
     async def _put_in_parts(self, first: bytearray, body: ObjectBody, filler: PartFiller) -> StoredObject:
@@ -163,6 +165,8 @@ class S3Upload:
                     Body=sent,
                     ContentLength=len(view),
                 )
+        if not answer.get("ETag"):
+            raise StoreError(verb="put", key=self._key, reason=f"the answer to part {number} has no ETag")
         part: CompletedPartTypeDef = {"PartNumber": number, "ETag": answer["ETag"]}
         if checksum:
             part["ChecksumCRC32C"] = checksum["ChecksumCRC32C"]
@@ -184,8 +188,8 @@ class S3Upload:
                     )
             except ClientError as error:
                 return await self._may_be_ours(error, filler)
-        if checksum and not answer.get("ChecksumCRC32C"):  # such is the answer to a completion that is repeated
-            return await self._head()
+        if not _proves(answer, bool(checksum)):  # such is the answer to a completion that is repeated
+            return await self._look(filler)
         return stored_object(self._key, filler.size_bytes, answer)
 
     async def _may_be_ours(self, error: ClientError, filler: PartFiller) -> StoredObject:
@@ -199,6 +203,17 @@ class S3Upload:
         stored = await self._head()
         if (stored.size_bytes, stored.crc32c) != (filler.size_bytes, filler.crc32c):
             raise error
+        return stored
+
+    async def _look(self, filler: PartFiller) -> StoredObject:
+        """The object as the server tells it of itself, where its answer to the upload proves nothing.
+
+        Raises:
+            StoreError: it is not there, or not as we meant it.
+        """
+        stored = await self._head()
+        if stored.size_bytes != filler.size_bytes or stored.crc32c not in (None, filler.crc32c):
+            raise StoreError(verb="put", key=self._key, reason="it was taken, and something else is there")
         return stored
 
     async def _head(self) -> StoredObject:
@@ -253,3 +268,8 @@ class S3Upload:
         if body.size_bytes not in (None, filler.size_bytes):
             reason = f"{filler.size_bytes} bytes came instead of {body.size_bytes}"
             raise StoreError(verb="put", key=self._key, reason=reason)
+
+
+def _proves(answer: Mapping[str, Any], with_checksum: bool) -> bool:
+    """Whether the answer to an upload is one that only a server gives which has the object: a proxy's bare 200 is none."""
+    return bool(answer.get("ETag")) and bool(answer.get("ChecksumCRC32C") or not with_checksum)
