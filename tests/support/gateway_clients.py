@@ -19,13 +19,49 @@ DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Where a client connects to, and as whom: nobody without a ``mechanism``."""
+
+    servers: str
+    mechanism: str = ""
+    username: str = ""
+    password: str = ""
+
+    @property
+    def python_settings(self) -> dict[str, Any]:
+        """For aiokafka and kafka-python."""
+        if not self.mechanism:
+            return {"bootstrap_servers": self.servers}
+        login = {"sasl_plain_username": self.username, "sasl_plain_password": self.password}
+        return {
+            "bootstrap_servers": self.servers,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": self.mechanism,
+            **login,
+        }
+
+    @property
+    def librdkafka_settings(self) -> dict[str, Any]:
+        if not self.mechanism:
+            return {"bootstrap.servers": self.servers}
+        login = {"sasl.username": self.username, "sasl.password": self.password}
+        return {
+            "bootstrap.servers": self.servers,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": self.mechanism,
+            **login,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What to read: each partition from where ``starts`` says up to ``ends`` (exclusive); from the earliest record, as the
-    client finds it out, where ``starts`` says nothing.  ``fetch`` are limits by their Java names."""
+    """What to read: each partition up to ``ends`` (exclusive), from the offsets of ``starts``, or from the first record that
+    is not before ``since_ms``, or from what ``group`` has committed; else from the earliest, as the client finds it out."""
 
     topic: str
     ends: Mapping[int, int]
     starts: Mapping[int, int] | None = None
+    since_ms: int | None = None
     isolation: str = "read_uncommitted"
     group: str | None = None
     max_partition_bytes: int = 1024 * 1024
@@ -34,7 +70,7 @@ class Reading:
     min_bytes: int = 1
 
 
-Client = Callable[[str, Reading], list[Seen]]
+Client = Callable[[Access, Reading], list[Seen]]
 
 
 class Progress:
@@ -55,15 +91,15 @@ class Progress:
         return bool(left)
 
 
-def read_with_aiokafka(bootstrap_servers: str, reading: Reading) -> list[Seen]:
-    return asyncio.run(_aiokafka(bootstrap_servers, reading))
+def read_with_aiokafka(access: Access, reading: Reading) -> list[Seen]:
+    return asyncio.run(_aiokafka(access, reading))
 
 
-async def _aiokafka(bootstrap_servers: str, reading: Reading) -> list[Seen]:
+async def _aiokafka(access: Access, reading: Reading) -> list[Seen]:
     seen = list[Seen]()
     partitions = [TopicPartition(reading.topic, number) for number in reading.ends]
     async with AIOKafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
+        **access.python_settings,
         group_id=reading.group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
@@ -74,8 +110,12 @@ async def _aiokafka(bootstrap_servers: str, reading: Reading) -> list[Seen]:
         fetch_min_bytes=reading.min_bytes,
     ) as consumer:
         consumer.assign(partitions)
-        for number, offset in (reading.starts or {}).items():
-            consumer.seek(TopicPartition(reading.topic, number), offset)
+        starts = {TopicPartition(reading.topic, number): at for number, at in (reading.starts or {}).items()}
+        if reading.since_ms is not None:
+            found = await consumer.offsets_for_times(dict.fromkeys(partitions, reading.since_ms))
+            starts = {one: at.offset for one, at in found.items() if at is not None}
+        for one, offset in starts.items():
+            consumer.seek(one, offset)
         progress, positions = Progress(reading.ends), dict[int, int]()
         while progress.goes_on(positions):
             for batch in (await consumer.getmany(timeout_ms=200)).values():
@@ -86,15 +126,16 @@ async def _aiokafka(bootstrap_servers: str, reading: Reading) -> list[Seen]:
     return in_order(seen, reading)
 
 
-def read_with_confluent(bootstrap_servers: str, reading: Reading) -> list[Seen]:
+def read_with_confluent(access: Access, reading: Reading) -> list[Seen]:
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **access.librdkafka_settings,
             "group.id": reading.group or "none",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": reading.isolation,
             "enable.partition.eof": True,
+            "log_level": 0,
             "max.partition.fetch.bytes": reading.max_partition_bytes,
             "fetch.max.bytes": max(reading.fetch_max_bytes, reading.max_partition_bytes),
             "fetch.wait.max.ms": reading.max_wait_ms,
@@ -102,7 +143,10 @@ def read_with_confluent(bootstrap_servers: str, reading: Reading) -> list[Seen]:
             "message.max.bytes": min(reading.fetch_max_bytes, 1_000_000),
         }
     )
-    starts = reading.starts or {}
+    starts = dict(reading.starts or {})
+    if reading.since_ms is not None:
+        times = [confluent_kafka.TopicPartition(reading.topic, number, reading.since_ms) for number in reading.ends]
+        starts = {one.partition: one.offset for one in consumer.offsets_for_times(times, timeout=30)}
     earliest = confluent_kafka.OFFSET_STORED if reading.group else confluent_kafka.OFFSET_BEGINNING
     consumer.assign(
         [confluent_kafka.TopicPartition(reading.topic, number, starts.get(number, earliest)) for number in reading.ends]
@@ -130,9 +174,9 @@ def _of_confluent(message: Any) -> Seen:
     return message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value(), headers
 
 
-def read_with_kafka_python(bootstrap_servers: str, reading: Reading) -> list[Seen]:
+def read_with_kafka_python(access: Access, reading: Reading) -> list[Seen]:
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=bootstrap_servers,
+        **access.python_settings,
         group_id=reading.group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
@@ -146,8 +190,12 @@ def read_with_kafka_python(bootstrap_servers: str, reading: Reading) -> list[See
     seen, progress, positions = list[Seen](), Progress(reading.ends), dict[int, int]()
     try:
         consumer.assign(partitions)
-        for number, offset in (reading.starts or {}).items():
-            consumer.seek(kafka.TopicPartition(reading.topic, number), offset)
+        starts = {kafka.TopicPartition(reading.topic, number): at for number, at in (reading.starts or {}).items()}
+        if reading.since_ms is not None:
+            found = consumer.offsets_for_times(dict.fromkeys(partitions, reading.since_ms))
+            starts = {one: at.offset for one, at in found.items() if at is not None}
+        for one, offset in starts.items():
+            consumer.seek(one, offset)
         while progress.goes_on(positions):
             for batch in consumer.poll(timeout_ms=200).values():
                 seen += [

@@ -77,8 +77,9 @@ class ListOffsetsRewrite:
         if not rows:
             return None
         timeout_s = self._timeout_ms / 1000
-        if exchange.api_version >= _FIRST_WITH_TIMEOUT:
-            timeout_s = min(timeout_s, max(request.timeout.total_seconds(), 0.0))
+        # As the broker takes it (ReplicaManager.fetchOffset): 0, which some clients send, is no limit of theirs.
+        if exchange.api_version >= _FIRST_WITH_TIMEOUT and request.timeout.total_seconds() > 0:
+            timeout_s = min(timeout_s, request.timeout.total_seconds())
         found = await asyncio.gather(
             *(self._row(key, row, asked[key].timestamp, timeout_s) for key, row in rows.items())
         )

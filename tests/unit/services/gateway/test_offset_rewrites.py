@@ -10,6 +10,7 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
+from tests.support.faulty_store import FaultyStore
 from tests.support.gateway_world import World, open_world
 from tests.support.local_batches import local_batches
 from tests.support.remote_runs import load_run
@@ -175,11 +176,15 @@ async def test_while_nothing_is_known_the_broker_s_answer_is_kept_back() -> None
 
 
 async def test_a_lookup_that_takes_too_long_is_timed_out() -> None:
-    """S-214, and version 10's own limit."""
+    """S-214, and version 10's own limit, of which 0 is none."""
     run = await load_run("plain")
-    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
-        row = await listed(world, 5, (-1, -1), timeout=timedelta(0))
-        assert row.error_code is ErrorCode.request_timed_out
+    store = FaultyStore(run.store)
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK), store=store) as world:
+        store.gate.clear()
+        row = await listed(world, 5, (-1, -1), timeout=timedelta(milliseconds=1))
+        assert (row.error_code, row.offset) == (ErrorCode.request_timed_out, -1)
+        store.gate.set()
+        assert (await listed(world, 5, (-1, -1), timeout=timedelta(0))).offset == 0
 
 
 async def test_errors_of_the_broker_followers_and_untiered_topics_are_left_alone() -> None:
