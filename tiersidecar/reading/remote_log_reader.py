@@ -120,7 +120,14 @@ class RemoteLogReader:
                 )
             ) as parts,
         ):
-            found = [part async for part in parts]
+            found = list[RemoteBatches]()
+            try:
+                async for part in parts:
+                    found.append(part)
+            except TiersidecarError:
+                if not found:
+                    raise
+                # What came before is whole: a hole, or a store that went away, is the next read's to tell.
         return FetchedBatches(
             slices=tuple(one.batches for one in found),
             next_offset=found[-1].batches.next_offset if found else Offset(offset),
