@@ -96,13 +96,17 @@ class BoardTieredPartitions:
         self._names_of: Mapping[str, Uuid] | None = None
 
     def find(self, topic: str | bytes, partition: int) -> TieredView | None:
-        """As the Protocol says.  A topic that the board has not met may be one that tiering was just enabled for, or whose
-        partition has just come to this broker."""
+        """As the Protocol says.  What a rule tiers, but the board has not met, may have just come to this broker."""
         name = topic if isinstance(topic, str) else self._name(Uuid(topic))
         if name in INTERNAL_TOPICS:
             return None
+        if not self._board.topic_ids:
+            raise MetadataNotReadyError(subject=f"topic {name}")  # nobody has looked at the cluster yet
         topic_id = self._board.topic_ids.get(name)
         if topic_id is None:
+            # Made since the last look.  Others than the rules' are enabled one by one, and only once they are known.
+            if self._policies.policy_for(name) is None:
+                return None
             raise MetadataNotReadyError(subject=f"topic {name}")
         found = TopicIdPartition(topic_id=topic_id, topic=name, partition=partition)
         tiered = self._board.assignment.get(found)
