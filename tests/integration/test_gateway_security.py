@@ -26,7 +26,7 @@ from tests.support.kafka_properties import ADMIN, Listener
 from tests.support.loopback_ports import free_port
 from tests.support.unsecured_tokens import unsecured_token
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 TOPIC = "alices"

@@ -17,7 +17,7 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
 from tests.support.produce import produce_mix
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 TOPIC = "through-the-gateway"
 _BYTES = "org.apache.kafka.common.serialization.BytesDeserializer"
