@@ -8,6 +8,10 @@ from enum import StrEnum
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.network import NO_FAULTS, FaultRates
 
+_RACE_RETENTION_MS = 45_000
+_RACE_ABSENCE_S = 5.0
+"""In race mode the broker deletes what a sidecar that is away for longer than the retention has not linked: so it never is."""
+
 
 class Kind(StrEnum):
     """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything."""
@@ -103,12 +107,15 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         duration_s=chances.between("cluster duration", 90, 200),
         produce_every_s=chances.choose("produce every", (0.7, 1.0, 1.5)),
         local_retention_bytes=-2 if is_race else base.local_retention_bytes,
-        broker_retention_ms=20_000 if is_race else -1,
+        broker_retention_ms=_RACE_RETENTION_MS if is_race else -1,
         retention_ms=chances.choose("retention ms", (60_000, 120_000)) if by_time else -1,
         retention_bytes=chances.choose("retention bytes", (6_000, 12_000)) if by_size else -1,
     )
     allowed = [blow for blow in Blow if not (is_race and blow in (Blow.DISK_FULL, Blow.UNCLEAN))]
-    return replace(scenario, blows=_plan(scenario, chances, tuple(allowed), most=9))
+    blows = _plan(scenario, chances, tuple(allowed), most=9)
+    if is_race:
+        blows = tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in blows)
+    return replace(scenario, blows=blows)
 
 
 def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, most: int) -> tuple[PlannedBlow, ...]:

@@ -10,8 +10,9 @@ from tiersidecar.simulation.scenario import Kind
 from tiersidecar.simulation.shrink import shrink
 from tiersidecar.simulation.simulate import Outcome, simulate
 
-FAULTS_SEEDS = range(20)
-CLUSTER_SEEDS = range(12)
+FAULTS_SEEDS = range(16)
+CLUSTER_SEEDS = (1, 3, 4, 5, 33, 47, 53, 54)
+"""From 33 on: those that found what was wrong once."""
 
 
 @pytest.mark.parametrize("seed", FAULTS_SEEDS)

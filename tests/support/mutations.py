@@ -1,0 +1,241 @@
+"""Faults planted in the daemon's own code, one at a time: each has to be caught by the simulation (issue text, Must show).
+
+``seed`` is the first one, counted from 0, whose run catches it, in the kind of run that is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from tiersidecar.adapters.log_dirs_fs import segment_artefacts
+from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
+from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
+from tiersidecar.decide import copy as decide_copy_module
+from tiersidecar.decide import expiry_reach
+from tiersidecar.decide import pin as decide_pin_module
+from tiersidecar.decide.expiry_view import ExpiryView
+from tiersidecar.decide.trim import TrimStep
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.reading.lineage import LineageKeeper
+from tiersidecar.reading.segment_lookup import StateLogStarts
+from tiersidecar.simulation.scenario import Kind
+from tiersidecar.tasks import copy as copy_module
+from tiersidecar.tasks import expire as expire_module
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.read_back import ReadBack
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.segment_objects import SegmentObjects
+
+Patches = list[Any]
+_DELETING, _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_background: set[asyncio.Future[Any]] = set()
+
+
+def _later(work: Any) -> None:
+    task = asyncio.ensure_future(work)
+    _background.add(task)
+    task.add_done_callback(lambda done: (_background.discard(done), done.cancelled() or done.exception()))
+
+
+def finished_before_upload() -> Patches:
+    original = SegmentObjects.put
+
+    async def put(self: SegmentObjects, *args: Any, **named: Any) -> bytes | None:
+        _later(original(self, *args, **named))
+        return None
+
+    return [patch.object(SegmentObjects, "put", put)]
+
+
+def upload_before_started() -> Patches:
+    original = TopicBasedMetadataLog.publish
+
+    async def publish(self: TopicBasedMetadataLog, event: Any) -> None:
+        if isinstance(event, RemoteLogSegmentMetadata):
+            _later(original(self, event))
+        else:
+            await original(self, event)
+
+    return [patch.object(TopicBasedMetadataLog, "publish", publish)]
+
+
+def last_stable_offset_off_by_one() -> Patches:
+    original = copy_module.decide_copy
+    return [
+        patch.object(
+            copy_module,
+            "decide_copy",
+            lambda view: original(replace(view, last_stable_offset=view.last_stable_offset + 1)),
+        )
+    ]
+
+
+def last_stable_offset_ignored() -> Patches:
+    original = copy_module.decide_copy
+    return [patch.object(copy_module, "decide_copy", lambda view: original(replace(view, last_stable_offset=2**62)))]
+
+
+def unpinned_too_early() -> Patches:
+    return [patch.object(decide_pin_module, "is_remote", lambda lineage, segment_at, segment: True)]
+
+
+def trimmed_without_read_back() -> Patches:
+    async def verify(self: ReadBack, step: TrimStep, log_start_offset: int) -> None:
+        return None
+
+    return [patch.object(ReadBack, "verify", verify)]
+
+
+def trimmed_further_than_proven() -> Patches:
+    return [patch.object(TrimStep, "offset", property(lambda self: Offset(self.local.next_base_offset + 3)))]
+
+
+def objects_deleted_before_delete_started() -> Patches:
+    async def remove(self: Any, metadata: RemoteLogSegmentMetadata) -> None:
+        await self._store.delete_objects(self._keys_of(metadata))
+        await self._publish(metadata, _DELETING)
+        await self._publish(metadata, _DELETED)
+
+    return [patch.object(SegmentRemover, "_remove", remove)]
+
+
+def objects_left_behind() -> Patches:
+    async def remove(self: Any, metadata: RemoteLogSegmentMetadata) -> None:
+        await self._publish(metadata, _DELETING)
+        await self._publish(metadata, _DELETED)
+
+    return [patch.object(SegmentRemover, "_remove", remove)]
+
+
+def own_copies_in_flight_ignored() -> Patches:
+    return [patch.object(InFlight, "ids", property(lambda self: frozenset()))]
+
+
+def remote_log_start_too_high() -> Patches:
+    original = expire_module.decide_expiry
+
+    def decide(view: ExpiryView) -> Any:
+        plan = original(view)
+        start = plan.remote_log_start_offset
+        return replace(plan, remote_log_start_offset=Offset(start + 20) if start > 0 else start)
+
+    return [patch.object(expire_module, "decide_expiry", decide)]
+
+
+def retention_by_time_too_short() -> Patches:
+    original = ExpiryView.is_past_retention
+    return [
+        patch.object(ExpiryView, "is_past_retention", lambda self, timestamp_ms: original(self, timestamp_ms - 40_000))
+    ]
+
+
+def retention_by_size_too_small() -> Patches:
+    original = expiry_reach._excess_bytes
+    return [patch.object(expiry_reach, "_excess_bytes", lambda *args: original(*args) + 4000)]
+
+
+def leftovers_never_cleaned() -> Patches:
+    original = expire_module.decide_expiry
+    return [patch.object(expire_module, "decide_expiry", lambda view: replace(original(view), leftovers=()))]
+
+
+def copying_from_the_next_boundary() -> Patches:
+    original = decide_copy_module.pending_segments
+
+    def pending(segments: Any, copied_offset: int) -> Any:
+        return tuple(one for one in original(segments, copied_offset) if one.base_offset > copied_offset)
+
+    return [patch.object(decide_copy_module, "pending_segments", pending)]
+
+
+def lineage_from_the_brokers_file() -> Patches:
+    async def lineage(self: Any, topic_id_partition: Any, *, max_age_s: float = 30.0) -> Lineage:
+        return Lineage(tuple(self._live.leader_epochs(topic_id_partition)))
+
+    return [patch.object(LineageKeeper, "lineage", lineage), patch.object(LineageKeeper, "refresh", lineage)]
+
+
+def own_writes_not_read_back() -> Patches:
+    async def wait(self: TopicReadBack, offset: int) -> None:
+        return None
+
+    return [patch.object(TopicReadBack, "wait", wait)]
+
+
+def users_delete_not_shown() -> Patches:
+    return [patch.object(StateLogStarts, "remote_log_start_offset", lambda self, tip: NO_OFFSET)]
+
+
+def aborted_transactions_not_copied() -> Patches:
+    return [patch.object(segment_artefacts._Reading, "_transaction_index", lambda self: None)]
+
+
+def store_errors_swallowed() -> Patches:
+    original = SegmentObjects.put
+
+    async def put(self: SegmentObjects, *args: Any, **named: Any) -> bytes | None:
+        with suppress(StoreError):
+            return await original(self, *args, **named)
+        return None
+
+    return [patch.object(SegmentObjects, "put", put)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """A planted fault."""
+
+    plant: Callable[[], Patches]
+    kind: Kind
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return self.plant.__name__
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """For the length of the block."""
+        patches = self.plant()
+        for one in patches:
+            one.start()
+        try:
+            yield
+        finally:
+            for one in patches:
+                one.stop()
+
+
+_F, _C = Kind.FAULTS, Kind.CLUSTER
+
+MUTATIONS = (
+    Mutation(plant=finished_before_upload, kind=_F, seed=0),
+    Mutation(plant=upload_before_started, kind=_F, seed=0),
+    Mutation(plant=last_stable_offset_off_by_one, kind=_F, seed=15),
+    Mutation(plant=last_stable_offset_ignored, kind=_F, seed=2),
+    Mutation(plant=unpinned_too_early, kind=_C, seed=0),
+    Mutation(plant=trimmed_without_read_back, kind=_F, seed=2),
+    Mutation(plant=trimmed_further_than_proven, kind=_F, seed=2),
+    Mutation(plant=objects_deleted_before_delete_started, kind=_F, seed=0),
+    Mutation(plant=objects_left_behind, kind=_F, seed=0),
+    Mutation(plant=own_copies_in_flight_ignored, kind=_F, seed=1),
+    Mutation(plant=remote_log_start_too_high, kind=_C, seed=2),
+    Mutation(plant=retention_by_time_too_short, kind=_C, seed=10),
+    Mutation(plant=retention_by_size_too_small, kind=_C, seed=0),
+    Mutation(plant=leftovers_never_cleaned, kind=_F, seed=0),
+    Mutation(plant=copying_from_the_next_boundary, kind=_C, seed=3),
+    Mutation(plant=lineage_from_the_brokers_file, kind=_C, seed=0),
+    Mutation(plant=own_writes_not_read_back, kind=_F, seed=2),
+    Mutation(plant=users_delete_not_shown, kind=_C, seed=10),
+    Mutation(plant=aborted_transactions_not_copied, kind=_F, seed=2),
+    Mutation(plant=store_errors_swallowed, kind=_F, seed=0),
+)

@@ -1,0 +1,24 @@
+"""Faults planted in the daemon's code: the simulation catches each, and not without it (issue text, Must show)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.mutations import MUTATIONS, Mutation
+from tiersidecar.simulation.scenario import Kind
+from tiersidecar.simulation.simulate import simulate
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_planted_fault_is_caught(mutation: Mutation) -> None:
+    with mutation.planted():
+        assert simulate(mutation.kind, mutation.seed).violations
+
+
+@pytest.mark.parametrize(("kind", "seed"), sorted({(mutation.kind, mutation.seed) for mutation in MUTATIONS}))
+def test_without_it_the_same_seed_passes(kind: Kind, seed: int) -> None:
+    assert simulate(kind, seed).violations == ()
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len({mutation.name for mutation in MUTATIONS}) >= 15
