@@ -18,6 +18,7 @@ from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
 from tiersidecar.decide import copy as decide_copy_module
 from tiersidecar.decide import expiry_reach
 from tiersidecar.decide import pin as decide_pin_module
+from tiersidecar.decide.expire import decide_expiry
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.trim import TrimStep
 from tiersidecar.domain.epochs import Lineage
@@ -43,7 +44,12 @@ _background: set[asyncio.Future[Any]] = set()
 def _later(work: Any) -> None:
     task = asyncio.ensure_future(work)
     _background.add(task)
-    task.add_done_callback(lambda done: (_background.discard(done), done.cancelled() or done.exception()))
+    task.add_done_callback(_looked_at)
+
+
+def _looked_at(done: asyncio.Future[Any]) -> None:
+    _background.discard(done)
+    done.cancelled() or done.exception()
 
 
 def finished_before_upload() -> Patches:
@@ -69,7 +75,7 @@ def upload_before_started() -> Patches:
 
 
 def last_stable_offset_off_by_one() -> Patches:
-    original = copy_module.decide_copy
+    original = decide_copy_module.decide_copy
     return [
         patch.object(
             copy_module,
@@ -80,7 +86,7 @@ def last_stable_offset_off_by_one() -> Patches:
 
 
 def last_stable_offset_ignored() -> Patches:
-    original = copy_module.decide_copy
+    original = decide_copy_module.decide_copy
     return [patch.object(copy_module, "decide_copy", lambda view: original(replace(view, last_stable_offset=2**62)))]
 
 
@@ -121,7 +127,7 @@ def own_copies_in_flight_ignored() -> Patches:
 
 
 def remote_log_start_too_high() -> Patches:
-    original = expire_module.decide_expiry
+    original = decide_expiry
 
     def decide(view: ExpiryView) -> Any:
         plan = original(view)
@@ -144,7 +150,7 @@ def retention_by_size_too_small() -> Patches:
 
 
 def leftovers_never_cleaned() -> Patches:
-    original = expire_module.decide_expiry
+    original = decide_expiry
     return [patch.object(expire_module, "decide_expiry", lambda view: replace(original(view), leftovers=()))]
 
 
