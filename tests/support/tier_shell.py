@@ -36,6 +36,7 @@ from tiersidecar.tasks.copy_slots import CopySlots
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import SegmentChecker
@@ -165,6 +166,7 @@ class TierShell:
             failpoints=self.failpoints,
             telemetry=self.telemetry,
             broker_id=BROKER,
+            backoff=Backoff(initial_s=0.0, maximum_s=0.0),
         )
         return CopyTask(
             board=self.board,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiersidecar.app.build_store import layout_settings
-from tiersidecar.app.config import Mode
+from tiersidecar.app.config import Config, Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.copy import CopyTask
@@ -12,11 +12,21 @@ from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_upload import SegmentUploader
 from tiersidecar.tasks.store_gate import StoreGate
+
+
+def task_backoff(config: Config) -> Backoff:
+    """Between the attempts at one step, in lanes as within them."""
+    return Backoff(
+        initial_s=config.remote_log_manager_task_retry_backoff_ms / 1000,
+        maximum_s=config.remote_log_manager_task_retry_backoff_max_ms / 1000,
+        jitter=config.remote_log_manager_task_retry_jitter,
+    )
 
 
 def build_copy(
@@ -54,6 +64,7 @@ def build_copy(
         failpoints=parts.failpoints,
         telemetry=parts.telemetry,
         broker_id=parts.identity.broker_id,
+        backoff=task_backoff(config),
     )
     return CopyTask(
         board=parts.board,

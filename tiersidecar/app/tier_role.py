@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tiersidecar.app.build_copy import build_copy
+from tiersidecar.app.build_copy import build_copy, task_backoff
 from tiersidecar.app.build_follow import build_disk_watch, build_follow
 from tiersidecar.app.build_retain import build_log_start_watch, build_remover, build_retain, build_topic_deletion
 from tiersidecar.app.config import Mode
@@ -17,7 +17,7 @@ from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
-from tiersidecar.tasks.lanes import Backoff, Lanes
+from tiersidecar.tasks.lanes import Lanes
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.reconcile_watch import ReconcileWatch
 from tiersidecar.tasks.removal import SegmentRemover
@@ -37,11 +37,7 @@ async def run_tier(parts: Parts) -> None:
     """Watch and work until cancelled."""
     config, status = parts.config, parts.status
     gate = StoreGate(parts.store, parts.clock)
-    backoff = Backoff(
-        initial_s=config.remote_log_manager_task_retry_backoff_ms / 1000,
-        maximum_s=config.remote_log_manager_task_retry_backoff_max_ms / 1000,
-        jitter=config.remote_log_manager_task_retry_jitter,
-    )
+    backoff = task_backoff(config)
     async with Lanes(clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry, backoff=backoff) as lanes:
         status.lanes = lanes
         status.reasons += [lambda: parts.board.watch_trouble, lambda: gate.closed_reason]

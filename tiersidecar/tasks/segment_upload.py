@@ -17,6 +17,7 @@ from tiersidecar.domain.errors import (
     CorruptDataError,
     CustomMetadataTooLargeError,
     IllegalTransitionError,
+    RetriableError,
     SegmentChangedError,
     SegmentNotReadyError,
     UnknownSegmentError,
@@ -34,6 +35,7 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy import copied_offset_of
 from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
 from tiersidecar.tasks.segment_objects import SegmentObjects
@@ -50,7 +52,8 @@ class PublishedMetadata(PublishMetadata, MetadataView, Protocol):
 class SegmentUploader:
     """Copies segments on behalf of ``broker_id``; one instance serves all partitions.
 
-    ``custom_metadata_max_bytes`` is ``remote.log.metadata.custom.metadata.max.bytes``.
+    ``custom_metadata_max_bytes`` is ``remote.log.metadata.custom.metadata.max.bytes``; ``backoff`` is between the attempts to
+    publish one COPY_SEGMENT_FINISHED.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class SegmentUploader:
         failpoints: Failpoints,
         telemetry: Telemetry,
         broker_id: BrokerId,
+        backoff: Backoff,
     ) -> None:
         self._objects, self._checker = objects, checker
         self._custom_metadata_max_bytes = custom_metadata_max_bytes
@@ -78,6 +82,7 @@ class SegmentUploader:
         self._gate, self._remover, self._in_flight = gate, remover, in_flight
         self._clock, self._ids, self._failpoints = clock, ids, failpoints
         self._telemetry, self._broker_id = telemetry, broker_id
+        self._backoff = backoff
 
     async def upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
@@ -120,7 +125,7 @@ class SegmentUploader:
                     raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
                 await self._check_still_ours(partition, segment, checked.epochs)
                 await self._failpoints.reach("copy.proven")
-                finished = await self._finish(started, custom_metadata)
+                finished = await self._finish(partition, started, custom_metadata)
         self._tell(partition, segment, checked, finished, began_s)
         return finished
 
@@ -177,7 +182,7 @@ class SegmentUploader:
             raise SegmentChangedError(path=segment.log_path, reason="the partition's leader epochs changed")
 
     async def _finish(
-        self, started: RemoteLogSegmentMetadata, custom_metadata: bytes | None
+        self, partition: TieredPartition, started: RemoteLogSegmentMetadata, custom_metadata: bytes | None
     ) -> RemoteLogSegmentMetadata:
         size_bytes, limit_bytes = len(custom_metadata or b""), self._custom_metadata_max_bytes
         if size_bytes > limit_bytes:
@@ -195,12 +200,39 @@ class SegmentUploader:
         )
         await self._failpoints.reach("copy.finish.begun")
         try:
-            await self._metadata_log.publish(update)
+            await self._publish_finished(partition, update)
         except (IllegalTransitionError, UnknownSegmentError) as error:
             # Another leader took this copy for dead and deleted it: that is no reason to park the partition.
             raise SegmentChangedError(path=started.topic_id_partition.qualified, reason=str(error)) from error
         await self._failpoints.reach("copy.finished.published")
         return started.with_update(update)
+
+    async def _publish_finished(self, partition: TieredPartition, update: RemoteLogSegmentMetadataUpdate) -> None:
+        """Until it is read back, refused, or no longer ours to say.
+
+        Given up at the first trouble it may be durable all the same, and the retain lane, to which this is then a copy that
+        nobody works on, would delete what followers have unpinned for.  Said twice it is the same state again.
+        """
+        failures = 0
+        while True:
+            try:
+                return await self._metadata_log.publish(update)
+            except RetriableError as error:
+                tip = partition.view.topic_id_partition
+                if not self._board.leads(tip, partition.view.leader_epoch):
+                    raise
+                failures += 1
+                delay_s = self._backoff.delay_s(failures, self._ids.random())
+                log.warning(
+                    "segment.copy.finish.retry",
+                    topic=tip.topic,
+                    partition=tip.partition,
+                    segment_id=str(update.remote_log_segment_id),
+                    error=str(error),
+                    failures=failures,
+                    backoff_ms=int(delay_s * 1000),
+                )
+            await self._clock.sleep(delay_s)
 
     def _tell(
         self,

@@ -16,12 +16,18 @@ from tiersidecar.domain.errors import (
     BrokerRefusedError,
     CorruptDataError,
     CustomMetadataTooLargeError,
+    PublishTimeoutError,
     SegmentChangedError,
     StoreError,
 )
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, Uuid
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.segments import (
+    MetadataEvent,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.ports.store import BytesBody
@@ -240,6 +246,49 @@ async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_cop
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert [one.broker_id for one in finished if one.start_offset == first.base_offset] == [2]
     assert len({one.start_offset for one in finished}) == len(finished)
+
+
+async def test_a_finish_whose_answer_is_lost_is_said_again_and_nobody_takes_the_copy_for_interrupted(
+    shell: TierShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-092; seed 295 of ``make faults``: durable, and not read back in time, it was deleted as a leftover and copied again."""
+    tip, publish = shell.tip("plain-0"), shell.metadata.publish
+    doubtful = set[RemoteLogSegmentId]()
+
+    async def answer_lost(event: MetadataEvent) -> None:
+        segment_id = None if isinstance(event, RemotePartitionDeleteMetadata) else event.remote_log_segment_id
+        await publish(event)
+        if event.state is State.COPY_SEGMENT_FINISHED and segment_id not in doubtful:
+            assert segment_id in shell.in_flight.ids
+            doubtful.add(segment_id)
+            raise PublishTimeoutError(subject=str(tip), waited_ms=1)
+
+    monkeypatch.setattr(shell.metadata, "publish", answer_lost)
+    await shell.copy.run(shell.tiered(tip))
+    finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+    assert {one.remote_log_segment_id for one in finished} == doubtful
+    assert len(finished) == len(shell.board.local.partitions[tip].sealed_segments)
+
+
+async def test_a_deposed_leader_does_not_insist_on_its_finish(
+    shell: TierShell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 4 of DESIGN.md: whether it is durable is for the next leader to find out."""
+    tip, publish, said = shell.tip("plain-0"), shell.metadata.publish, list[State]()
+    tiered = shell.tiered(tip)
+
+    async def never_answered(event: MetadataEvent) -> None:
+        said.append(event.state)  # type: ignore[arg-type]
+        if event.state is State.COPY_SEGMENT_FINISHED:
+            shell.depose(tip)
+            raise PublishTimeoutError(subject=str(tip), waited_ms=1)
+        await publish(event)
+
+    monkeypatch.setattr(shell.metadata, "publish", never_answered)
+    with pytest.raises(PublishTimeoutError):
+        await shell.copy.run(tiered)
+    assert said == [State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED]
+    assert not shell.in_flight.ids
 
 
 async def test_a_process_that_stood_still_before_its_delete_records_trims_nobody_elses_log(shell: TierShell) -> None:
