@@ -251,9 +251,10 @@ class World:
         ]
 
     def first_not_remote(self, partition: SimulatedPartition) -> int | None:
-        """The first offset of a sealed segment of the leader's that no finished segment holds."""
+        """The first offset below the leader's active segment that must be readable, and that no finished segment holds: what
+        the broker has deleted and only pins have any more is on its way, too."""
         log = partition.leader_log
-        offset, end = log.log_start_offset, log.segments[-1]
+        offset, end = min(log.log_start_offset, self.may_begin_at(partition)), log.segments[-1]
         held = sorted(
             (one.metadata.start_offset, one.metadata.next_offset)
             for one in self.rules.segments.values()
