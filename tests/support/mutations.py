@@ -233,7 +233,7 @@ MUTATIONS = (
     Mutation(plant=trimmed_further_than_proven, kind=_F, seed=2),
     Mutation(plant=objects_deleted_before_delete_started, kind=_F, seed=0),
     Mutation(plant=objects_left_behind, kind=_F, seed=0),
-    Mutation(plant=own_copies_in_flight_ignored, kind=_F, seed=1),
+    Mutation(plant=own_copies_in_flight_ignored, kind=_F, seed=2),
     Mutation(plant=remote_log_start_too_high, kind=_C, seed=2),
     Mutation(plant=retention_by_time_too_short, kind=_C, seed=10),
     Mutation(plant=retention_by_size_too_small, kind=_C, seed=0),
