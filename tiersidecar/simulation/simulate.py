@@ -92,6 +92,8 @@ def _log_into(world: World) -> Iterator[None]:
         is_bug = bool(event.pop("exc_info", None))
         facts = " ".join(f"{key}={value}" for key, value in event.items())
         world.note(f"{process.name if process else 'world'}: {what} {facts}")
+        if what == "lane.halted":
+            world.halted_at_s = world.loop.time()
         if is_bug:
             world.complain(f"{what}: {traceback.format_exc()}")
         raise structlog.DropEvent

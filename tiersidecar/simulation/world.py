@@ -21,11 +21,14 @@ from tiersidecar.simulation.scenario import Scenario
 from tiersidecar.simulation.sidecar import Sidecar
 from tiersidecar.simulation.topics import SimulatedTopic
 from tiersidecar.simulation.virtual_time import Process, ProcessState, VirtualTimeLoop
+from tiersidecar.tasks.lanes import Backoff
 
 METADATA_TOPIC = "__remote_log_metadata"
 _PRODUCERS = (101, 102)
 _SETTLE_S = 900.0
 _QUIET_S = 16.0
+_HALTED_S = Backoff().halted_s + _QUIET_S
+"""A halted lane tries again by then: what it has left undone is not for ever."""
 
 
 class World:
@@ -38,6 +41,7 @@ class World:
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.is_over = False
+        self.halted_at_s = float("-inf")
         self._stamps_ns = 0
         self._tasks: list[asyncio.Task[None]] = []
         chances.on_fault = lambda name: self.note(f"fault: {name}")
@@ -222,7 +226,7 @@ class World:
                 sidecar.process.go_on()
 
     async def _settle(self) -> None:
-        """Until every sealed segment is remote and nothing has been written for a while, or time is up."""
+        """Until every sealed segment is remote, no lane is halted and nothing has been written for a while, or time is up."""
         until_s = self.loop.time() + _SETTLE_S
         while self.loop.time() < until_s:
             await asyncio.sleep(5.0)
@@ -230,6 +234,7 @@ class World:
                 self.all_sealed_is_remote()
                 and not self.unfinished()
                 and self.loop.time() - self._last_written_s() > _QUIET_S
+                and self.loop.time() - self.halted_at_s > _HALTED_S
             ):
                 return
         self.note("it did not settle")
