@@ -11,6 +11,7 @@ from types import FrameType
 
 import hypothesis
 import pytest
+import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -34,6 +35,14 @@ def pytest_configure() -> None:
 def _end_by_signal(number: int, frame: FrameType | None) -> None:
     """End as by Ctrl-C, so that fixtures take their brokers down with them (pytest goes on after a SystemExit)."""
     raise KeyboardInterrupt(f"signal {number}")
+
+
+@pytest.fixture(autouse=True)
+def _structlog_as_before() -> Iterator[None]:
+    """A command that a test runs in this process sets a log level, which would silence the warnings of the tests after it."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
 
 
 @pytest.hookimpl(wrapper=True)
