@@ -25,7 +25,7 @@ from tests.support.sidecars import Sidecars
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import recorded_keys
-from tiersidecar.ports.telemetry import LEADER_GAUGES
+from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.support.gateway_exchange import at_once, exchange_of
 from tests.support.scripted_kafka import ADVERTISED, gateway_between, request, response
 from tiersidecar.formats.wire.messages import MalformedMessageError
-from tiersidecar.ports.telemetry import GATEWAY_CONNECTIONS_CLOSED
+from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.pending import Fate, Pending, PendingQueue

@@ -24,7 +24,9 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from tiersidecar.ports.telemetry import BUILD_INFO, CATALOGUE, Metric
+from tiersidecar.ports.metrics.catalogue import CATALOGUE
+from tiersidecar.ports.metrics.process import BUILD_INFO
+from tiersidecar.ports.telemetry import Metric
 
 PARTITION = "partition"
 

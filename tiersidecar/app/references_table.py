@@ -19,7 +19,8 @@ from tiersidecar.app.config_store import FilesystemStore, KeyPair, S3Store
 from tiersidecar.app.config_topics import TopicRule
 from tiersidecar.app.config_values import SECRET_FORMS, Address
 from tiersidecar.app.references_values import GENERATED, default_of, sentence_of, written
-from tiersidecar.ports.telemetry import CATALOGUE, Metric
+from tiersidecar.ports.metrics.catalogue import CATALOGUE
+from tiersidecar.ports.telemetry import Metric
 
 _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Top level", Config),

@@ -9,7 +9,8 @@ from typing import Protocol, TypeVar
 
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import READ_POOL_BUSY, READS_SHED, NoTelemetry, Telemetry
+from tiersidecar.ports.metrics.reading import READ_POOL_BUSY, READS_SHED
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 
 T = TypeVar("T")
 

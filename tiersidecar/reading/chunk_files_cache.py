@@ -9,7 +9,8 @@ from crc32c import crc32c
 
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.telemetry import READ_CACHE_BYTES, NoTelemetry, Telemetry
+from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager
 from tiersidecar.reading.disk_cache import DiskCache, DiskCacheSettings, keeping_tidy
 from tiersidecar.reading.manifests import RemoteSegment

@@ -12,8 +12,9 @@ from tiersidecar.domain.chunks import Chunk
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
 from tiersidecar.ports.store import Buffer, FetchRange
-from tiersidecar.ports.telemetry import READ_CACHE_BYTES, NoTelemetry, Telemetry
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.manifests import RemoteSegment
 from tiersidecar.reading.merged_fetches import MergedFetches

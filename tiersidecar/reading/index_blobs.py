@@ -15,8 +15,9 @@ from tiersidecar.formats.aiven.index_blob import IndexKind
 from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import FetchRange
-from tiersidecar.ports.telemetry import READ_STORE_BYTES, READ_STORE_REQUESTS, NoTelemetry, Telemetry
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.ports.store import Buffer, FetchRange
-from tiersidecar.ports.telemetry import READ_STORE_BYTES, READ_STORE_REQUESTS, Telemetry
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.time_limit import fetch_within
 
 

@@ -11,14 +11,8 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import (
-    FETCH_BYTES,
-    FETCH_ERRORS,
-    FETCH_REQUESTS,
-    READ_REQUESTED_BYTES,
-    NoTelemetry,
-    Telemetry,
-)
+from tiersidecar.ports.metrics.reading import FETCH_BYTES, FETCH_ERRORS, FETCH_REQUESTS, READ_REQUESTED_BYTES
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.aborted_transactions import AbortedTransactions
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.batch_cutter import BatchSlice

@@ -13,7 +13,8 @@ from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.indexes import write_transaction_index
 from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.telemetry import FETCH_BYTES, FETCH_REQUESTS, READ_REQUESTED_BYTES, Telemetry
+from tiersidecar.ports.metrics.reading import FETCH_BYTES, FETCH_REQUESTS, READ_REQUESTED_BYTES
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.batch_cutter import BatchCutter
 from tiersidecar.reading.index_blobs import IndexBlobReader

@@ -10,7 +10,8 @@ import structlog
 from tiersidecar.decide.backfill import BackfillOrder, BackfillPlan, decide_backfill
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import BACKFILL_BYTES, BACKFILL_ETA, BACKFILL_PARTITIONS, Telemetry
+from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_ETA, BACKFILL_PARTITIONS
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_slots import LIVE
 

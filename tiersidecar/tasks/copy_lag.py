@@ -11,7 +11,8 @@ from tiersidecar.domain.offsets import NO_OFFSET
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.ports.telemetry import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS, Telemetry
+from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 
 

@@ -20,14 +20,9 @@ from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.metrics.retention import DISK_FREE_BYTES, DISK_SECONDS_TO_FULL, DISK_SIZE_BYTES, DISK_STATE
 from tiersidecar.ports.pins import MeasureDisks
-from tiersidecar.ports.telemetry import (
-    DISK_FREE_BYTES,
-    DISK_SECONDS_TO_FULL,
-    DISK_SIZE_BYTES,
-    DISK_STATE,
-    Telemetry,
-)
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 
 log = structlog.get_logger(__name__)

@@ -21,16 +21,16 @@ from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.ports.state_log import PartitionState, StateLog
-from tiersidecar.ports.telemetry import (
+from tiersidecar.ports.metrics.retention import (
     DELETE_LAG_BYTES,
     DELETE_LAG_SEGMENTS,
     EXPIRY_STOPPED,
     FUTURE_SEGMENTS,
     REMOTE_LOG_SIZE,
     REMOTE_SEGMENTS,
-    Telemetry,
 )
+from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.in_flight import InFlight

@@ -6,7 +6,8 @@ import structlog
 
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.telemetry import GAP_OFFSETS, Telemetry
+from tiersidecar.ports.metrics.copying import GAP_OFFSETS
+from tiersidecar.ports.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import COPY_OLDEST_AGE, Telemetry
+from tiersidecar.ports.metrics.copying import COPY_OLDEST_AGE
+from tiersidecar.ports.telemetry import Telemetry
 
 
 class InFlight:

@@ -17,7 +17,8 @@ import structlog
 from tiersidecar.domain.errors import FatalError, PartitionHaltedError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Clock, Ids
-from tiersidecar.ports.telemetry import HALTED_PARTITIONS, Telemetry
+from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
+from tiersidecar.ports.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 

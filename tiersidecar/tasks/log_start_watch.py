@@ -15,8 +15,9 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metrics.retention import LOG_START_UNEXPLAINED
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.ports.telemetry import LOG_START_UNEXPLAINED, Telemetry
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 
 log = structlog.get_logger(__name__)

@@ -19,16 +19,10 @@ from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.ports.telemetry import (
-    PINS_BYTES,
-    PINS_DROPPED,
-    PINS_ROOM_BYTES,
-    PINS_SEGMENTS,
-    PINS_UNAVAILABLE,
-    Telemetry,
-)
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.disk_watch import measure
 

@@ -11,8 +11,9 @@ from tiersidecar.decide.reconcile_findings import FindingKind
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.own_objects import LATEST_REPORT
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metrics.process import RECONCILE_AGE, RECONCILE_FINDINGS
 from tiersidecar.ports.store import FetchRange
-from tiersidecar.ports.telemetry import RECONCILE_AGE, RECONCILE_FINDINGS, Telemetry
+from tiersidecar.ports.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 

@@ -17,8 +17,9 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import PublishMetadata
+from tiersidecar.ports.metrics.retention import DELETE_ERRORS, DELETE_REQUESTS
 from tiersidecar.ports.store import DeleteObjects
-from tiersidecar.ports.telemetry import DELETE_ERRORS, DELETE_REQUESTS, Telemetry
+from tiersidecar.ports.telemetry import Telemetry
 
 log = structlog.get_logger(__name__)
 

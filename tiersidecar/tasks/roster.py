@@ -15,7 +15,8 @@ from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
 from tiersidecar.ports.metadata_log import MetadataAssignment
-from tiersidecar.ports.telemetry import LOG_DIR_FAULTS, Telemetry
+from tiersidecar.ports.metrics.process import LOG_DIR_FAULTS
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 
 log = structlog.get_logger(__name__)

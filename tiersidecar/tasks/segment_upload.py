@@ -30,7 +30,8 @@ from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import Artefact, LogDirs, SegmentFile
 from tiersidecar.ports.metadata_log import MetadataView, PublishMetadata
-from tiersidecar.ports.telemetry import COPY_BYTES, COPY_ERRORS, COPY_REQUESTS, REBUILT_ARTEFACTS, Telemetry
+from tiersidecar.ports.metrics.copying import COPY_BYTES, COPY_ERRORS, COPY_REQUESTS, REBUILT_ARTEFACTS
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy import copied_offset_of

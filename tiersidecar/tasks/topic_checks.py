@@ -10,7 +10,8 @@ from tiersidecar.decide.topics import reason_not_to_tier, reason_not_to_trim
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.broker import DescribeConfigs
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import UNSAFE_TOPICS, Telemetry
+from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 
 log = structlog.get_logger(__name__)

@@ -22,8 +22,9 @@ from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
 from tiersidecar.ports.state_log import PartitionState, StateLog
-from tiersidecar.ports.telemetry import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES, Telemetry
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.topic_checks import TopicChecks

@@ -12,7 +12,8 @@ from tiersidecar.decide.trim import TrimStep
 from tiersidecar.decide.trim_holds import TrimHold, decide_hold, holders_of
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import TRIM_HELD_BY_GROUP, TRIM_HELD_BYTES, TRIM_REFUSALS, Telemetry
+from tiersidecar.ports.metrics.retention import TRIM_HELD_BY_GROUP, TRIM_HELD_BYTES, TRIM_REFUSALS
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.group_reads import GroupReads
 

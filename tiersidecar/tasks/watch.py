@@ -12,7 +12,8 @@ from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.ports.telemetry import LEADER_GAUGES, Telemetry
+from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_lag import CopyLagReport

@@ -6,15 +6,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
-from tiersidecar.ports.telemetry import (
-    CATALOGUE,
-    COPY_BYTES,
-    COPY_LAG_BYTES,
-    COPY_OLDEST_AGE,
-    METADATA_READY,
-    STORE_OPERATIONS,
-    Metric,
-)
+from tiersidecar.ports.metrics.catalogue import CATALOGUE
+from tiersidecar.ports.metrics.copying import COPY_BYTES, COPY_LAG_BYTES, COPY_OLDEST_AGE
+from tiersidecar.ports.metrics.process import METADATA_READY, STORE_OPERATIONS
+from tiersidecar.ports.telemetry import Metric
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

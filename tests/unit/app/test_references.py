@@ -19,7 +19,7 @@ from tiersidecar.app.config_topics import TopicRule
 from tiersidecar.app.references import generated_files
 from tiersidecar.app.references_yaml import annotated_configuration
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.ports.telemetry import CATALOGUE
+from tiersidecar.ports.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[3]
 SECTIONS = (

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from tiersidecar.app.cli import WRONG_CONFIGURATION
 from tiersidecar.app.config import Config, load_config
-from tiersidecar.ports.telemetry import CATALOGUE
+from tiersidecar.ports.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"

@@ -13,7 +13,7 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.errors import ObjectNotFoundError, QuotaExceededError
-from tiersidecar.ports.telemetry import READS_SHED
+from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.request_budget import CountedFetches
 

@@ -20,7 +20,8 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
-from tiersidecar.ports.telemetry import BACKFILL_BYTES, BACKFILL_ETA, COPY_LAG_SECONDS, Metric, NoTelemetry
+from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_ETA, COPY_LAG_SECONDS
+from tiersidecar.ports.telemetry import Metric, NoTelemetry
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_admission import CopyAdmission

@@ -17,8 +17,8 @@ from tiersidecar.decide.pressure_trim import DiskPressurePolicy
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
+from tiersidecar.ports.metrics.retention import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
 from tiersidecar.ports.pins import DiskSpace
-from tiersidecar.ports.telemetry import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.segment_objects import LayoutSettings
 

@@ -11,7 +11,7 @@ from tests.support.segments import TIP
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import BrokerRefusedError, PinError
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
-from tiersidecar.ports.telemetry import PINS_DROPPED
+from tiersidecar.ports.metrics.copying import PINS_DROPPED
 
 
 async def test_a_leader_pins_what_lies_below_the_high_watermark_that_the_broker_tells() -> None:

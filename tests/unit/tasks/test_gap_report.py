@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.telemetry import GAP_OFFSETS
+from tiersidecar.ports.metrics.copying import GAP_OFFSETS
 from tiersidecar.tasks.gap_report import GapReport
 
 TIP = TopicIdPartition(topic_id=Uuid(bytes(range(1, 17))), topic="orders", partition=3)

@@ -11,15 +11,9 @@ from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.ports.telemetry import (
-    PINS_BYTES,
-    PINS_DROPPED,
-    PINS_ROOM_BYTES,
-    PINS_SEGMENTS,
-    PINS_UNAVAILABLE,
-)
 
 PINS = (pin_of(0, 50, modified_ms=1), pin_of(50, 100, modified_ms=2), pin_of(100, 150, modified_ms=3))
 

@@ -12,8 +12,8 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.decide.reconcile_findings import FindingKind
 from tiersidecar.domain.own_objects import LATEST_REPORT
+from tiersidecar.ports.metrics.process import RECONCILE_AGE, RECONCILE_FINDINGS
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.ports.telemetry import RECONCILE_AGE, RECONCILE_FINDINGS
 from tiersidecar.tasks.reconcile_watch import ReconcileWatch
 
 

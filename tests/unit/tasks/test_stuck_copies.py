@@ -20,8 +20,9 @@ from tiersidecar.domain.errors import StoreStalledError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.ports.metrics.copying import COPY_OLDEST_AGE
 from tiersidecar.ports.store import ObjectBody, StoredObject
-from tiersidecar.ports.telemetry import COPY_OLDEST_AGE, Metric, NoTelemetry
+from tiersidecar.ports.telemetry import Metric, NoTelemetry
 from tiersidecar.tasks.lanes import Backoff, Lane, Lanes
 from tiersidecar.tasks.segment_objects import LayoutSettings
 

@@ -14,7 +14,7 @@ from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.policy import ShareGroupHold, TopicPolicy, TrimHolds
-from tiersidecar.ports.telemetry import TRIM_HELD_BY_GROUP
+from tiersidecar.ports.metrics.retention import TRIM_HELD_BY_GROUP
 from tiersidecar.tasks.group_reads import MAX_AGE_S
 from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.trim_gate import GROUPS_SHOWN, OTHERS

@@ -18,7 +18,8 @@ from tiersidecar.adapters.metadata_topic.held import HeldPartition, read_corrupt
 from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.domain.errors import CorruptDataError, IllegalTransitionError, UnknownSegmentError
 from tiersidecar.formats.metadata import hot
-from tiersidecar.ports.telemetry import METADATA_EVENTS, Telemetry
+from tiersidecar.ports.metrics.process import METADATA_EVENTS
+from tiersidecar.ports.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
 

@@ -14,7 +14,9 @@ from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.formats.metadata.partitioner import metadata_partition
-from tiersidecar.ports.telemetry import METADATA_READY, UNSAFE_TOPICS, Telemetry
+from tiersidecar.ports.metrics.process import METADATA_READY
+from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
+from tiersidecar.ports.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
 

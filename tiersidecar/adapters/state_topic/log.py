@@ -31,8 +31,9 @@ from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
+from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
 from tiersidecar.ports.state_log import PartitionState, TopicState
-from tiersidecar.ports.telemetry import UNSAFE_TOPICS, Telemetry
+from tiersidecar.ports.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
 

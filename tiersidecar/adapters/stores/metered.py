@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.metrics.process import STORE_BYTES, STORE_OPERATIONS
 from tiersidecar.ports.store import ObjectBody, Store, StoredObject
-from tiersidecar.ports.telemetry import STORE_BYTES, STORE_OPERATIONS, Telemetry
+from tiersidecar.ports.telemetry import Telemetry
 
 
 class MeteredStore:

@@ -20,7 +20,8 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey
 from tiersidecar.formats.wire.fetch_responses import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, FilledPartition
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import GATEWAY_FILLED_BYTES, GATEWAY_FILLS, Telemetry
+from tiersidecar.ports.metrics.gateway import GATEWAY_FILLED_BYTES, GATEWAY_FILLS
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.services.gateway.border_transactions import Undecided, aborted_beyond
 from tiersidecar.services.gateway.exchange import Exchange

@@ -33,7 +33,8 @@ from tiersidecar.formats.wire.fetch_responses import (
     write_session_error,
 )
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.telemetry import GATEWAY_OUT_OF_RANGE, Telemetry
+from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions

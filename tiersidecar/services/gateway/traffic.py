@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tiersidecar.ports.telemetry import (
+from tiersidecar.ports.metrics.gateway import (
     GATEWAY_BYTES,
     GATEWAY_CONNECTIONS,
     GATEWAY_CONNECTIONS_CLOSED,
     GATEWAY_CONNECTIONS_REFUSED,
     GATEWAY_REQUESTS,
     GATEWAY_REWRITTEN,
-    Telemetry,
 )
+from tiersidecar.ports.telemetry import Telemetry
 
 
 @dataclass(slots=True, kw_only=True)

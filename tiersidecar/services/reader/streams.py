@@ -8,8 +8,9 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from tiersidecar.ports.metrics.reading import READ_RETURNED_BYTES
 from tiersidecar.ports.store import Buffer
-from tiersidecar.ports.telemetry import READ_RETURNED_BYTES, Telemetry
+from tiersidecar.ports.telemetry import Telemetry
 
 _PIECE_BYTES = 256 * 1024
 """What is handed to the transport at once: it copies what the socket does not take."""

@@ -13,8 +13,9 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.metrics.process import STORE_BYTES, STORE_OPERATIONS
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.ports.telemetry import STORE_BYTES, STORE_OPERATIONS, Metric, NoTelemetry
+from tiersidecar.ports.telemetry import Metric, NoTelemetry
 
 
 class CountingTelemetry(NoTelemetry):

@@ -30,7 +30,7 @@ from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, read_fetch_request
 from tiersidecar.ports.broker import Credentials
-from tiersidecar.ports.telemetry import GATEWAY_FILLS
+from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS
 from tiersidecar.services.gateway.exchange import ConnectionState
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
-from tiersidecar.ports.telemetry import GATEWAY_CONNECTIONS_CLOSED, GATEWAY_CONNECTIONS_REFUSED
+from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED, GATEWAY_CONNECTIONS_REFUSED
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite, UpstreamClosedError
 from tiersidecar.services.gateway.limits import GatewayLimits

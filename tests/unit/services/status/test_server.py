@@ -14,7 +14,7 @@ from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.domain.errors import ListenError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.telemetry import COPY_LAG_BYTES
+from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES
 from tiersidecar.services.status.server import StatusServer, serve_status
 from tiersidecar.services.status.source import PartitionStatus, StatusSummary
 

@@ -1,0 +1,32 @@
+"""All metrics, in the order of the metrics reference, and which of them a partition's leader alone reports."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from tiersidecar.ports.metrics import copying, gateway, process, reading, retention
+from tiersidecar.ports.telemetry import Metric
+
+LEADER_GAUGES = (
+    copying.COPY_LAG_BYTES,
+    copying.COPY_LAG_SECONDS,
+    copying.COPY_LAG_SEGMENTS,
+    retention.DELETE_LAG_BYTES,
+    retention.DELETE_LAG_SEGMENTS,
+    retention.EXPIRY_STOPPED,
+    retention.FUTURE_SEGMENTS,
+    retention.LOG_START_UNEXPLAINED,
+    retention.REMOTE_LOG_SIZE,
+    retention.REMOTE_SEGMENTS,
+    retention.TRIM_HELD_BYTES,
+)
+"""What only a partition's leader says of it: forgotten when it leads no more (T-30)."""
+
+
+def _metrics_of(module: ModuleType) -> list[Metric]:
+    return [value for value in vars(module).values() if isinstance(value, Metric)]
+
+
+CATALOGUE: tuple[Metric, ...] = tuple(
+    metric for module in (process, copying, retention, reading, gateway) for metric in _metrics_of(module)
+)

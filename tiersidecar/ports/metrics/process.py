@@ -1,0 +1,55 @@
+"""Metrics of the process as a whole: build, partitions, store, metadata topic, reconcile."""
+
+from __future__ import annotations
+
+from tiersidecar.ports.telemetry import Metric
+
+BUILD_INFO = Metric(
+    name="tiersidecar_build_info",
+    kind="gauge",
+    help="Always 1; the labels say which build runs.",
+    labels=("version", "python"),
+)
+HALTED_PARTITIONS = Metric(
+    name="tiersidecar_halted_partitions",
+    kind="gauge",
+    help="Partitions parked with an error.",
+    labels=("topic", "partition"),
+)
+LOG_DIR_FAULTS = Metric(
+    name="tiersidecar_log_dir_faults",
+    kind="gauge",
+    help="1 for a log dir or partition directory that cannot be read.",
+    labels=("directory",),
+)
+STORE_OPERATIONS = Metric(
+    name="tiersidecar_store_operations_total",
+    kind="counter",
+    help="Requests to the object store.",
+    labels=("verb", "outcome"),
+)
+STORE_BYTES = Metric(
+    name="tiersidecar_store_bytes_total", kind="counter", help="Bytes to and from the object store.", labels=("verb",)
+)
+METADATA_EVENTS = Metric(
+    name="tiersidecar_metadata_events_total",
+    kind="counter",
+    help="Metadata events applied, and those dropped.",
+    labels=("outcome",),
+)
+METADATA_READY = Metric(
+    name="tiersidecar_metadata_ready",
+    kind="gauge",
+    help="1 once the metadata of every assigned partition has been replayed.",
+)
+RECONCILE_AGE = Metric(
+    name="tiersidecar_reconcile_age_seconds",
+    kind="gauge",
+    help="Time since the last reconcile run ended that put its report into the store; none where there was no such run.",
+)
+RECONCILE_FINDINGS = Metric(
+    name="tiersidecar_reconcile_findings",
+    kind="gauge",
+    help="Findings of that run, by kind.",
+    labels=("kind",),
+)

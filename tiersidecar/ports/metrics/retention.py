@@ -1,0 +1,123 @@
+"""Metrics of what is deleted, and of the disks that this is done for."""
+
+from __future__ import annotations
+
+from tiersidecar.ports.telemetry import Metric
+
+DELETE_REQUESTS = Metric(
+    name="kafka_remote_delete_requests_total",
+    kind="counter",
+    help="Deletions of remote segments begun (RemoteDeleteRequestsPerSec).",
+    labels=("topic",),
+)
+DELETE_ERRORS = Metric(
+    name="kafka_remote_delete_errors_total",
+    kind="counter",
+    help="Deletions of remote segments that failed (RemoteDeleteErrorsPerSec).",
+    labels=("topic",),
+)
+DELETE_LAG_BYTES = Metric(
+    name="kafka_remote_delete_lag_bytes",
+    kind="gauge",
+    help="Bytes of remote segments that are to go and have not gone (RemoteDeleteLagBytes).",
+    labels=("topic", "partition"),
+)
+DELETE_LAG_SEGMENTS = Metric(
+    name="kafka_remote_delete_lag_segments",
+    kind="gauge",
+    help="Remote segments that are to go and have not gone (RemoteDeleteLagSegments).",
+    labels=("topic", "partition"),
+)
+EXPIRY_STOPPED = Metric(
+    name="tiersidecar_expiry_stopped",
+    kind="gauge",
+    help="1 for a partition of which nothing expires, because clock, retention, metadata or history look wrong.",
+    labels=("topic", "partition"),
+)
+FUTURE_SEGMENTS = Metric(
+    name="tiersidecar_future_segments",
+    kind="gauge",
+    help="Remote segments with records later than now: they expire by the time of their copy.",
+    labels=("topic", "partition"),
+)
+LOG_START_UNEXPLAINED = Metric(
+    name="tiersidecar_log_start_unexplained",
+    kind="gauge",
+    help="1 while the broker's log start is above all that the sidecars trimmed: something else deletes local data.",
+    labels=("topic", "partition"),
+)
+TRIMMED_BYTES = Metric(
+    name="tiersidecar_trimmed_bytes_total",
+    kind="counter",
+    help="Bytes of local segments given up to DeleteRecords after they were read back.",
+    labels=("topic",),
+)
+TRIM_REFUSALS = Metric(
+    name="tiersidecar_trim_refusals_total",
+    kind="counter",
+    help="Trims that were due but withheld by a check.",
+    labels=("topic", "reason"),
+)
+TRIM_HELD_BYTES = Metric(
+    name="tiersidecar_trim_held_bytes",
+    kind="gauge",
+    help="Bytes past local retention, and remote, that stay because a group has not read them, or it is not known.",
+    labels=("topic", "partition"),
+)
+TRIM_HELD_BY_GROUP = Metric(
+    name="tiersidecar_trim_held_by_group_bytes",
+    kind="gauge",
+    help="Such bytes by the group that holds them: the ten that hold most, all others as (others); (unknown) where groups "
+    "cannot be listed. Several groups may hold the same bytes.",
+    labels=("group",),
+)
+REMOTE_LOG_SIZE = Metric(
+    name="kafka_remote_log_size_bytes",
+    kind="gauge",
+    help="Bytes of finished remote segments (RemoteLogSizeBytes).",
+    labels=("topic", "partition"),
+)
+REMOTE_SEGMENTS = Metric(
+    name="kafka_remote_log_metadata_count",
+    kind="gauge",
+    help="Remote segments known (RemoteLogMetadataCount).",
+    labels=("topic", "partition"),
+)
+UNSAFE_TOPICS = Metric(
+    name="tiersidecar_unsafe_topics",
+    kind="gauge",
+    help="1 for a tiered topic whose broker settings do not fit its mode: nothing is trimmed.",
+    labels=("topic",),
+)
+DISK_FREE_BYTES = Metric(
+    name="tiersidecar_disk_free_bytes",
+    kind="gauge",
+    help="Bytes free on the file system of a log dir, to a process without privileges.",
+    labels=("log_dir",),
+)
+DISK_SIZE_BYTES = Metric(
+    name="tiersidecar_disk_size_bytes",
+    kind="gauge",
+    help="Size of the file system of a log dir.",
+    labels=("log_dir",),
+)
+DISK_SECONDS_TO_FULL = Metric(
+    name="tiersidecar_disk_seconds_to_full",
+    kind="gauge",
+    help="Time until that file system is full, at the rate of the last half hour, trims included; +Inf when it does not fill, "
+    "NaN while there is no rate yet.",
+    labels=("log_dir",),
+)
+DISK_STATE = Metric(
+    name="tiersidecar_disk_state",
+    kind="gauge",
+    help="1 for the state that it is in: ok, filling (full within disk.full.alarm.ms), below_reserve (disk.reserve).",
+    labels=("log_dir", "state"),
+)
+DROPPED_BYTES = Metric(
+    name="tiersidecar_dropped_bytes_total",
+    kind="counter",
+    help="Bytes of local segments that were given up for room on the disk and are not remote: lost, unless a pin saves them "
+    "(disk.pressure.policy: drop-oldest).",
+    labels=("topic",),
+)
