@@ -180,7 +180,7 @@ class ExpiryMachine(RuleBasedStateMachine):
 
     def _readable_offsets(self) -> set[int]:
         state = self.world.state.partition_state(TIP)
-        start = self.lineages[NEW].as_of(state.remote_log_start_offset, state.remote_log_start_epoch)
+        start = state.start_in(self.lineages[NEW])
         return {
             offset
             for one in self.world.readable()

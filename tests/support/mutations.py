@@ -15,6 +15,7 @@ from unittest.mock import patch
 from tiersidecar.adapters.log_dirs_fs import segment_artefacts
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
+from tiersidecar.adapters.state_topic.log import TopicBasedStateLog
 from tiersidecar.decide import copy as decide_copy_module
 from tiersidecar.decide import expiry_reach
 from tiersidecar.decide import pin as decide_pin_module
@@ -26,6 +27,7 @@ from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.segment_lookup import StateLogStarts
 from tiersidecar.simulation.scenario import Kind
@@ -196,6 +198,16 @@ def store_errors_swallowed() -> Patches:
     return [patch.object(SegmentObjects, "put", put)]
 
 
+def former_leaders_start_forgotten() -> Patches:
+    async def catch_up(self: TopicBasedStateLog) -> None:
+        return None
+
+    def start_in(self: PartitionState, lineage: Lineage) -> Offset:
+        return lineage.as_of(self.remote_log_start_offset, self.remote_log_start_epoch)
+
+    return [patch.object(TopicBasedStateLog, "catch_up", catch_up), patch.object(PartitionState, "start_in", start_in)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
     """A planted fault."""
@@ -244,4 +256,5 @@ MUTATIONS = (
     Mutation(plant=users_delete_not_shown, kind=_C, seed=10),
     Mutation(plant=aborted_transactions_not_copied, kind=_F, seed=2),
     Mutation(plant=store_errors_swallowed, kind=_F, seed=0),
+    Mutation(plant=former_leaders_start_forgotten, kind=_C, seed=922),
 )

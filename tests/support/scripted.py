@@ -137,6 +137,9 @@ class MemoryStateLog:
         self.partition_states: dict[TopicIdPartition, PartitionState] = {}
         self.topics: dict[Uuid, TopicState] = {}
 
+    async def catch_up(self) -> None:
+        return None
+
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         return self.partition_states.get(topic_id_partition, PartitionState())
 

@@ -68,6 +68,9 @@ class UnmadeStateLog:
     readiness_reason: str | None = None
     halted_reason: str | None = None
 
+    async def catch_up(self) -> None:
+        return None
+
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         return PartitionState()
 

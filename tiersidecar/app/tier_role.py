@@ -116,7 +116,7 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         observe_only=observe_only,
     )
     retain = build_retain(parts, in_flight=in_flight, remover=remover, trim=trim)
-    caught_up = CatchUp(parts.metadata)
+    caught_up = CatchUp(parts.metadata, parts.state)
     return Watch(
         board=parts.board,
         roster=parts.roster,

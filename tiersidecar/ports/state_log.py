@@ -1,17 +1,27 @@
 """``__tiersidecar_state``: what Kafka's metadata topic has no record for (DESIGN.md section 5, where state lives).
 
 A compacted topic.  Offsets in it only rise within a leader epoch, and what a later epoch said counts: a write that would
-lower one, or of an earlier epoch, is a no-op.  A publish returns after read-back, so that a delete may act on it.
+lower one, or of an earlier epoch, is a no-op.  A later epoch's lower remote log start hides no earlier one: see
+:meth:`PartitionState.start_in`.  A publish returns after read-back, so that a delete may act on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaidStart:
+    """A remote log start, and the leader epoch that said it."""
+
+    leader_epoch: LeaderEpoch
+    offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +33,8 @@ class PartitionState:
     is sent; -1 before the first.  Both come with the leader epoch that published them.
     ``accepted_loss_epoch`` is the leader epoch in which, an operator has confirmed, the log began anew: segments of the
     history before it may expire; -1 while nobody had to.
+    ``earlier_starts`` are higher starts that were said before, in earlier epochs, ascending by epoch, each with a lower offset
+    than the one before it.  The later leader may have had another history, or not have read them yet: only a lineage tells.
     """
 
     remote_log_start_offset: Offset = NO_OFFSET
@@ -30,21 +42,47 @@ class PartitionState:
     trim_offset: Offset = NO_OFFSET
     trim_epoch: LeaderEpoch = NO_EPOCH
     accepted_loss_epoch: LeaderEpoch = NO_EPOCH
+    earlier_starts: tuple[SaidStart, ...] = ()
 
-    def merged_with(self, other: PartitionState) -> PartitionState:
+    def start_in(self, lineage: Lineage) -> Offset:
+        """The remote log start of the history ``lineage``: the highest that was said, each as far as it holds there."""
+        said = [lineage.as_of(one.offset, one.leader_epoch) for one in self.earlier_starts]
+        return max(lineage.as_of(self.remote_log_start_offset, self.remote_log_start_epoch), *said, NO_OFFSET)
+
+    def merged_with(self, later: PartitionState) -> PartitionState:
         """Of each offset the one of the later leader epoch, of the same epoch the higher: a deposed leader changes nothing.
 
-        A later leader may say a lower offset, where the earlier one spoke of a history that an unclean election ended.
+        ``later`` comes later in the topic.  A later leader may say a lower offset, where the earlier one spoke of a history
+        that an unclean election ended, or was not heard yet: what it said is kept among ``earlier_starts``.
         """
-        start = max(self, other, key=lambda one: (one.remote_log_start_epoch, one.remote_log_start_offset))
-        trim = max(self, other, key=lambda one: (one.trim_epoch, one.trim_offset))
+        start = max(self, later, key=lambda one: (one.remote_log_start_epoch, one.remote_log_start_offset))
+        trim = max(self, later, key=lambda one: (one.trim_epoch, one.trim_offset))
+        is_deposed = later.remote_log_start_epoch < self.remote_log_start_epoch
         return PartitionState(
             remote_log_start_offset=start.remote_log_start_offset,
             remote_log_start_epoch=start.remote_log_start_epoch,
             trim_offset=trim.trim_offset,
             trim_epoch=trim.trim_epoch,
-            accepted_loss_epoch=max(self.accepted_loss_epoch, other.accepted_loss_epoch),
+            accepted_loss_epoch=max(self.accepted_loss_epoch, later.accepted_loss_epoch),
+            earlier_starts=self.earlier_starts
+            if is_deposed
+            else _earlier(start, (*self._said(), *later.earlier_starts)),
         )
+
+    def _said(self) -> tuple[SaidStart, ...]:
+        last = SaidStart(leader_epoch=self.remote_log_start_epoch, offset=self.remote_log_start_offset)
+        return (*self.earlier_starts, last)
+
+
+def _earlier(start: PartitionState, said: Iterable[SaidStart]) -> tuple[SaidStart, ...]:
+    """Of ``said`` what a later epoch did not reach: no lineage makes any other count."""
+    kept: list[SaidStart] = []
+    reached = start.remote_log_start_offset
+    for one in sorted(said, key=lambda one: (one.leader_epoch, one.offset), reverse=True):
+        if one.offset > reached:
+            kept.append(one)
+            reached = one.offset
+    return tuple(reversed(kept))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +103,18 @@ class TopicState:
     former_settings: Mapping[str, str | None] = field(default_factory=dict)
 
 
-class StateLog(Protocol):
+class CatchUpState(Protocol):
+    async def catch_up(self) -> None:
+        """Return once every record is applied that was durable when this was called, whoever wrote it.
+
+        Raises:
+            MetadataNotReadyError: the topic was not read that far in time.
+            BrokerUnreachableError: the topic is out of reach.
+            BrokerRefusedError: its leader does not say how far it goes.
+        """
+
+
+class StateLog(CatchUpState, Protocol):
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         """The state as read back; the empty one where nothing was published.
 

@@ -1,8 +1,9 @@
-"""Before a new leader decides anything, its metadata must tell what the former leader did last.
+"""Before a new leader decides anything, its metadata and its state must tell what the former leader did last.
 
 That one's last COPY_SEGMENT_FINISHED is durable, and yet our consumer may not have seen it: the broker that died may have led
 the partition and its part of the metadata topic both, and a consumer finds a new leader in its own time.  Without it a segment
-is copied twice, and the trims that the state topic tells of look like data that is lost.
+is copied twice, and the trims that the state topic tells of look like data that is lost.  Likewise the state topic: whoever has
+not read what users deleted in the former epoch says a lower remote log start in the new one.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.ports.metadata_log import CatchUpMetadata
+from tiersidecar.ports.state_log import CatchUpState
 
 LaneWork = Callable[[TieredPartition], Awaitable[None]]
 
 
 class CatchUp:
-    """Once per partition and leader epoch; what comes to the topic after that we read as it comes."""
+    """Once per partition and leader epoch; what comes to the topics after that we read as it comes."""
 
-    def __init__(self, metadata: CatchUpMetadata) -> None:
-        self._metadata = metadata
+    def __init__(self, metadata: CatchUpMetadata, state: CatchUpState) -> None:
+        self._metadata, self._state = metadata, state
         self._caught_up: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def before(self, work: LaneWork) -> LaneWork:
-        """``work`` of a led partition, which begins when the metadata is as of this leadership.  Raises what either does."""
+        """``work`` of a led partition, begun when metadata and state are as of this leadership.  Raises what any of it does."""
 
         async def caught_up(partition: TieredPartition) -> None:
             tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
             if self._caught_up.get(tip) != leader_epoch:
                 await self._metadata.catch_up(tip)
+                await self._state.catch_up()
                 self._caught_up[tip] = leader_epoch
             await work(partition)
 

@@ -122,7 +122,7 @@ class CopyTask:
 
     def _log_start_offset(self, tip: TopicIdPartition, lineage: Lineage) -> Offset:
         state = self._state.partition_state(tip)
-        return lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch)
+        return state.start_in(lineage)
 
     async def _last_stable_offset(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch) -> Offset:
         answers = await self._broker.list_offsets({tip: leader_epoch}, OffsetSpec.LATEST, read_committed=True)

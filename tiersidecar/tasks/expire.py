@@ -131,7 +131,7 @@ class ExpireTask:
             local_segments=() if local is None else local.segments,
             broker_id=self._broker_id,
             now_ms=self._clock.now_ms(),
-            remote_log_start_offset=lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch),
+            remote_log_start_offset=state.start_in(lineage),
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
             accepted_loss_epoch=state.accepted_loss_epoch,
             log_start_offset=log_start_offset,

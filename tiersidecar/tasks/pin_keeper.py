@@ -190,7 +190,7 @@ class PinKeeper:
             except MetadataNotReadyError:
                 continue
             lineage = Lineage(tuple(self._board.leader_epochs_with_pins(tip)))
-            start_offset = lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch)
+            start_offset = state.start_in(lineage)
             for pin in pins:
                 # By a clock that jumped everything may look expired, and a pin may be the only copy.
                 now_ms = None if is_doubted else reading.wall_ms

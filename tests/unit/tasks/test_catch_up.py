@@ -1,4 +1,4 @@
-"""A new leader decides nothing before its metadata is as of its leadership (S-180, DESIGN.md section 4, rule 4)."""
+"""A new leader decides nothing before metadata and state are as of its leadership (S-180, DESIGN.md section 4, rule 4)."""
 
 from __future__ import annotations
 
@@ -44,31 +44,67 @@ class Story:
         self.lines.append(f"worked {partition.view.topic_id_partition.partition}@{partition.view.leader_epoch}")
 
 
+class State:
+    """What all partitions have in one."""
+
+    def __init__(self, story: Story) -> None:
+        self.story, self.is_behind = story, False
+
+    async def catch_up(self) -> None:
+        self.story.lines.append("caught up state")
+        if self.is_behind:
+            raise MetadataNotReadyError(subject="state")
+
+
+def caught_up_with(story: Story) -> CatchUp:
+    return CatchUp(story, State(story))
+
+
 async def test_work_waits_for_the_metadata_once_in_each_leader_epoch() -> None:
     story = Story()
-    work = CatchUp(story).before(story.work)
+    work = caught_up_with(story).before(story.work)
     for leader_epoch in (3, 3, 5):
         await work(led(leader_epoch))
-    assert story.lines == ["caught up 0", "worked 0@3", "worked 0@3", "caught up 0", "worked 0@5"]
+    assert story.lines == [
+        *("caught up 0", "caught up state", "worked 0@3", "worked 0@3"),
+        *("caught up 0", "caught up state", "worked 0@5"),
+    ]
 
 
 async def test_both_lanes_of_a_partition_share_what_one_has_waited_for_and_partitions_do_not() -> None:
     story = Story()
-    caught_up = CatchUp(story)
+    caught_up = caught_up_with(story)
     copy, retain = caught_up.before(story.work), caught_up.before(story.work)
     await copy(led(3))
     await retain(led(3))
     await retain(led(3, replace(ORDERS, partition=1)))
-    assert story.lines == ["caught up 0", "worked 0@3", "worked 0@3", "caught up 1", "worked 1@3"]
+    assert story.lines == [
+        *("caught up 0", "caught up state", "worked 0@3", "worked 0@3"),
+        *("caught up 1", "caught up state", "worked 1@3"),
+    ]
 
 
 async def test_nothing_is_done_while_the_metadata_is_behind() -> None:
     story = Story()
     story.is_behind = True
-    work = CatchUp(story).before(story.work)
+    work = caught_up_with(story).before(story.work)
     for _ in range(2):
         with pytest.raises(MetadataNotReadyError):
             await work(led(3))
     story.is_behind = False
     await work(led(3))
-    assert story.lines == ["caught up 0"] * 3 + ["worked 0@3"]
+    assert story.lines == ["caught up 0"] * 3 + ["caught up state", "worked 0@3"]
+
+
+async def test_nothing_is_done_while_the_state_is_behind() -> None:
+    """Else a user's delete of the former epoch would be undone (simulation, cluster seed 922; S-067)."""
+    story = Story()
+    state = State(story)
+    state.is_behind = True
+    work = CatchUp(story, state).before(story.work)
+    for _ in range(2):
+        with pytest.raises(MetadataNotReadyError):
+            await work(led(3))
+    state.is_behind = False
+    await work(led(3))
+    assert story.lines == ["caught up 0", "caught up state"] * 3 + ["worked 0@3"]

@@ -274,6 +274,16 @@ def test_a_later_history_does_not_take_the_start_of_one_that_an_unclean_election
     assert (world.start, len(world.readable())) == (50, 1)
 
 
+def test_a_users_delete_holds_though_the_next_leader_said_a_lower_start_before_it_heard_of_it() -> None:
+    """Cluster seed 922 of the simulation: 92 in epoch 1, then 0 in epoch 2 (S-067)."""
+    world = world_of(*segments(3))
+    for offset, leader_epoch in ((250, 1), (0, 2)):
+        said = PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(leader_epoch))
+        run(world.state.publish_partition_state(TIP, said))
+    run(sidecar(world, FOREVER, leader_epoch=2, lineage=Lineage.of([(0, 0), (1, 100), (2, 300)])).round())
+    assert (world.start, [left.start_offset for left in world.segments()]) == (250, [200])
+
+
 def test_rounds_come_at_the_interval_and_at_once_for_leftovers() -> None:
     world, clock = world_of(*segments(2)), StoppedClock()
     one = sidecar(world, clock=clock)

@@ -14,11 +14,12 @@ from typing import Any
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
-from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.state_log import PartitionState, SaidStart, TopicState
 
 SCHEMA_VERSION = 1
 
-_PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState))
+_PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if field.name != "earlier_starts")
 _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
 
@@ -76,11 +77,28 @@ def read_partition_state(document: Mapping[str, Any], *, where: str) -> Partitio
     Raises:
         CorruptDataError: a field is no integer.
     """
-    found = {name: document[name] for name in _PARTITION_FIELDS if name in document}
-    for name, value in found.items():
-        if type(value) is not int:
-            raise CorruptDataError(where=where, position=0, reason=f"{name} is {value!r}")
-    return PartitionState(**found)
+    found = {name: _integer(document, name, where=where) for name in _PARTITION_FIELDS if name in document}
+    return PartitionState(**found, earlier_starts=_earlier_starts(document, where=where))
+
+
+def _earlier_starts(document: Mapping[str, Any], *, where: str) -> tuple[SaidStart, ...]:
+    said = document.get("earlier_starts", [])
+    if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
+        raise CorruptDataError(where=where, position=0, reason=f"earlier_starts is {said!r}")
+    return tuple(
+        SaidStart(
+            leader_epoch=LeaderEpoch(_integer(one, "leader_epoch", where=where)),
+            offset=Offset(_integer(one, "offset", where=where)),
+        )
+        for one in said
+    )
+
+
+def _integer(document: Mapping[str, Any], name: str, *, where: str) -> Any:
+    value = document.get(name)
+    if type(value) is not int:
+        raise CorruptDataError(where=where, position=0, reason=f"{name} is {value!r}")
+    return value
 
 
 def read_topic_state(document: Mapping[str, Any], *, where: str) -> TopicState:

@@ -27,7 +27,7 @@ from tiersidecar.domain.errors import (
     PublishTimeoutError,
 )
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.offsets import NO_EPOCH
+from tiersidecar.domain.offsets import NO_EPOCH, Offset
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
@@ -125,7 +125,7 @@ class TopicBasedStateLog:
     async def _session(self, connected: Callable[[], None]) -> None:
         known = self._facts
         facts = await ensure_topic(self._broker, self._settings.required_topic, may_create=known is None)
-        begin, end = await self._bounds(facts)
+        begin, end = await self._offset(facts, OffsetSpec.EARLIEST), await self._offset(facts, OffsetSpec.LATEST)
         connected()
         if known is not None and known.topic_id != facts.topic_id:
             self._lost = f"{self._settings.topic} was made anew"
@@ -147,15 +147,12 @@ class TopicBasedStateLog:
             }
         )
 
-    async def _bounds(self, facts: TopicFacts) -> tuple[int, int]:
-        asked = {TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=0): NO_EPOCH}
-        found = []
-        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
-            for answer in (await self._broker.list_offsets(asked, spec)).values():
-                if answer.error is not None:
-                    raise BrokerRefusedError(api="ListOffsets", subject=self._settings.topic, error=answer.error)
-                found.append(answer.offset)
-        return found[0], found[1]
+    async def _offset(self, facts: TopicFacts, spec: OffsetSpec) -> Offset:
+        asked = TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=0)
+        answer = (await self._broker.list_offsets({asked: NO_EPOCH}, spec))[asked]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=self._settings.topic, error=answer.error)
+        return answer.offset
 
     async def _read(self) -> None:
         async with self._clients.open_consumer() as consumer:
@@ -238,6 +235,20 @@ class TopicBasedStateLog:
     def partitions(self) -> Sequence[TopicIdPartition]:
         self._require_ready()
         return self._fold.partitions()
+
+    async def catch_up(self) -> None:
+        """As the port says, within ``consume_wait_ms``."""
+        facts, unreachable = self._facts, self._unreachable
+        if facts is None or unreachable is not None:
+            reason = unreachable or "it has not been reached yet"
+            raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=reason)
+        end_offset = await self._offset(facts, OffsetSpec.LATEST)
+        try:
+            async with asyncio.timeout(self._settings.consume_wait_ms / 1000):
+                await self._read_back.reach(end_offset)
+        except TimeoutError as error:
+            raise MetadataNotReadyError(subject=self._settings.topic) from error
+        self._require_ready()
 
     # -- publishing
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -14,21 +15,33 @@ from hypothesis import strategies as st
 from tests.support.metadata_events import ORDERS
 from tiersidecar.adapters.state_topic.codec import partition_key, topic_key, write_state
 from tiersidecar.adapters.state_topic.fold import StateFold
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.state_log import PartitionState, SaidStart, TopicState
 
 KEY, TOPIC_KEY = partition_key(ORDERS), topic_key(ORDERS.topic_id)
 TOPIC = TopicState(topic="orders", mode="strict", retention_ms=5, former_settings={"retention.ms": "7", "x": None})
 
 
-def state(start: int = -1, start_epoch: int = -1, trim: int = -1, trim_epoch: int = -1) -> PartitionState:
+def state(
+    start: int = -1,
+    start_epoch: int = -1,
+    trim: int = -1,
+    trim_epoch: int = -1,
+    earlier: Sequence[tuple[int, int]] = (),
+) -> PartitionState:
     return PartitionState(
         remote_log_start_offset=Offset(start),
         remote_log_start_epoch=LeaderEpoch(start_epoch),
         trim_offset=Offset(trim),
         trim_epoch=LeaderEpoch(trim_epoch),
+        earlier_starts=tuple(said(*one) for one in earlier),
     )
+
+
+def said(offset: int, leader_epoch: int) -> SaidStart:
+    return SaidStart(leader_epoch=LeaderEpoch(leader_epoch), offset=Offset(offset))
 
 
 states = st.builds(state, *(st.integers(-1, 5) for _ in range(4)))
@@ -58,6 +71,7 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "trim_offset": -1,
         "trim_epoch": -1,
         "accepted_loss_epoch": -1,
+        "earlier_starts": [],
     }
 
 
@@ -68,7 +82,28 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         pytest.param(state(20, 2), state(10, 2), state(20, 2), id="a lower offset of the same epoch is a no-op"),
         pytest.param(state(20, 2), state(30, 1), state(20, 2), id="whatever an earlier epoch says is a no-op"),
         pytest.param(
-            state(20, 1), state(10, 2), state(10, 2), id="a later epoch counts, after an unclean election too"
+            state(20, 1),
+            state(10, 2),
+            state(10, 2, earlier=[(20, 1)]),
+            id="a later epoch counts, after an unclean election too; a higher start of an earlier one is not forgotten",
+        ),
+        pytest.param(
+            state(10, 2, earlier=[(20, 1)]),
+            state(20, 2),
+            state(20, 2),
+            id="what the later epoch has reached need not be remembered",
+        ),
+        pytest.param(
+            state(10, 2, earlier=[(20, 1)]),
+            state(15, 3),
+            state(15, 3, earlier=[(20, 1)]),
+            id="an epoch that reached further than the one before leaves only the higher start of the first",
+        ),
+        pytest.param(
+            state(10, 2, earlier=[(20, 1)]),
+            state(30, 1),
+            state(10, 2, earlier=[(20, 1)]),
+            id="what an earlier epoch says too late is not remembered",
         ),
         pytest.param(state(10, 1), state(trim=5, trim_epoch=1), state(10, 1, 5, 1), id="the two offsets are apart"),
     ],
@@ -82,11 +117,41 @@ def test_a_deposed_leader_changes_nothing(
 
 
 @given(several=st.lists(states, min_size=1, max_size=4))
-def test_no_order_of_records_matters(several: list[PartitionState]) -> None:
-    results = {folded(*map(written, order)).partition_state(ORDERS) for order in permutations(several)}
-    assert len(results) == 1
-    final = results.pop()
-    assert all(final.merged_with(one) == final for one in several)
+def test_but_for_what_earlier_epochs_said_no_order_of_records_matters(several: list[PartitionState]) -> None:
+    folds = [folded(*map(written, order)).partition_state(ORDERS) for order in permutations(several)]
+    assert len({replace(final, earlier_starts=()) for final in folds}) == 1
+    assert all(final.merged_with(one) == final for final in folds for one in (*several, final))
+
+
+@given(several=st.lists(states, min_size=1, max_size=5), starts=st.lists(st.integers(0, 6), min_size=6, max_size=6))
+def test_the_start_of_a_history_never_falls_whoever_speaks(several: list[PartitionState], starts: list[int]) -> None:
+    """A new leader that had not heard the old one takes nothing back (S-067; simulation, cluster seed 922)."""
+    lineage = Lineage.of(enumerate(starts))
+    known = PartitionState()
+    for one in several:
+        merged = known.merged_with(one)
+        assert merged.start_in(lineage) >= known.start_in(lineage)
+        known = merged
+
+
+@pytest.mark.parametrize(
+    ("epochs", "start"),
+    [
+        pytest.param([(1, 0), (2, 200)], 92, id="the new leader has all of the old one's log: the delete holds"),
+        pytest.param(
+            [(1, 0), (2, 80)], 80, id="an unclean election cut the log at 80: what is new from there on was not deleted"
+        ),
+        pytest.param([(2, 0)], 0, id="all replicas were lost and the log began anew: nothing of it was deleted"),
+    ],
+)
+def test_a_start_that_a_new_leader_had_not_heard_of_counts_as_far_as_the_history_goes(
+    epochs: list[tuple[int, int]], start: int
+) -> None:
+    fold = folded(written(state(92, 1)), written(state(0, 2)))
+    assert fold.partition_state(ORDERS).start_in(Lineage.of(epochs)) == start
+    value = fold.mended_value(KEY)
+    assert value is not None, "compaction would leave only the last record"
+    assert folded(value).partition_state(ORDERS).start_in(Lineage.of(epochs)) == start
 
 
 def test_what_a_deposed_leader_lowered_is_mended_by_one_record() -> None:
@@ -169,6 +234,8 @@ def test_downgrade_fields_of_the_next_version_are_carried_along() -> None:
         pytest.param(KEY, b"{}", id="no version"),
         pytest.param(KEY, b'{"v":1,"trim_offset":"9"}', id="an offset that is a string"),
         pytest.param(KEY, b'{"v":1,"trim_offset":true}', id="an offset that is a truth value"),
+        pytest.param(KEY, b'{"v":1,"earlier_starts":7}', id="earlier starts that are a number"),
+        pytest.param(KEY, b'{"v":1,"earlier_starts":[{"leader_epoch":1}]}', id="an earlier start without its offset"),
         pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders"}', id="a topic without its mode"),
         pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders","mode":7}', id="a mode that is a number"),
         pytest.param(b"topic/not-a-uuid", b'{"v":1}', id="a topic key without a topic id"),
