@@ -1,15 +1,15 @@
 """Gaps and overlaps by the rules of :mod:`tiersidecar.decide.reconcile_offsets`, for the partitions that may have any.
 
-Which these are, a window over each partition's segments tells without Python: all whose segments are not simply one after the
-other.
+Which these are is told without Python, and without sorting: where segments simply follow each other, every start but the first
+is where another one ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from tiersidecar.decide.reconcile_findings import Graces
@@ -21,7 +21,7 @@ from tiersidecar.spark.columns import FINDINGS, ddl, findings_batch
 from tiersidecar.spark.fold import uuid_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _PARTITION = ("topic_id", "partition")
 
@@ -33,13 +33,7 @@ def offset_findings(segments: DataFrame, graces: Graces, now_ms: int) -> DataFra
         F.col("is_topic_known")
         & F.col("after").isin(int(State.COPY_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_STARTED))
     )
-    ordered = Window.partitionBy(*_PARTITION).orderBy("start_offset", "end_offset")
-    before = F.max("end_offset").over(ordered.rowsBetween(Window.unboundedPreceding, -1))
-    whole = Window.partitionBy(*_PARTITION)
-    crooked = counted.withColumn("is_crooked", (F.col("start_offset") != before + 1).cast("int")).withColumn(
-        "crooked", F.max(F.coalesce("is_crooked", F.lit(0))).over(whole)
-    )
-    wanted = crooked.where(F.col("crooked") == 1).select(
+    wanted = counted.join(F.broadcast(_crooked(counted)), [*_PARTITION], "left_semi").select(
         "topic", uuid_text(F.col("topic_id")).alias("topic_id"), "partition", uuid_text(F.col("uuid")).alias("segment_id"),
         "start_offset", "end_offset", "epochs", "broker_id", "started_at", "finished_at", "since_ms", "after", "is_compacted",
     )  # fmt: skip
@@ -49,6 +43,30 @@ def offset_findings(segments: DataFrame, graces: Graces, now_ms: int) -> DataFra
         return pa.Table.from_batches([findings_batch(found)], schema=FINDINGS)
 
     return wanted.groupBy(*_PARTITION).applyInArrow(of_partition, ddl(FINDINGS))
+
+
+def _crooked(segments: DataFrame) -> DataFrame:
+    """Partitions whose segments are not one after the other.
+
+    Of a chain the starts but the lowest are the ends but the highest, each plus one; and segments whose starts and ends agree
+    like this are a chain.  Compared are sums of hashes: 2 x 40 bits, which millions of segments do not overflow.
+    """
+    after = F.col("end_offset") + 1
+    by_partition = segments.groupBy(*_PARTITION).agg(
+        F.min("start_offset").alias("first"),
+        F.max(after).alias("last"),
+        *(F.sum(half(after) - half(F.col("start_offset"))).alias(f"sum_{n}") for n, half in enumerate(_HALVES)),
+    )
+    is_chain = F.expr("true")
+    for n, half in enumerate(_HALVES):
+        is_chain = is_chain & (F.col(f"sum_{n}") == half(F.col("last")) - half(F.col("first")))
+    return by_partition.where(~is_chain).select(*_PARTITION)
+
+
+_HALVES: tuple[Callable[[Column], Column], ...] = (
+    lambda offset: F.xxhash64(offset).bitwiseAND(0xFF_FFFF_FFFF),
+    lambda offset: F.shiftright(F.xxhash64(offset), 24),
+)
 
 
 def _line(table: pa.Table) -> PartitionLine:

@@ -3,13 +3,14 @@
 1. Events up to the topic's end now are decoded.  2. The objects are listed.  3. Events that came meanwhile are decoded too,
 marked late.  4. All are folded to segments, joined with the objects by key, and what is not plainly in order is decided.
 
+Each of these is one pass: what is counted on the way is observed, not asked for again.
+
 So every object was listed between the two cuts (docs/design/0007-reconcile.md).  Nothing of it but counts and the bounds of the
 listing's ranges comes to the driver.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -19,19 +20,18 @@ from pyspark import StorageLevel
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from tiersidecar.adapters.stores.probe import PROBE_NAME
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
-from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import LAYOUT_PATTERN, ObjectKind
+from tiersidecar.formats.aiven.keys import ObjectKind
 from tiersidecar.formats.metadata import hot
 from tiersidecar.spark.columns import FINDINGS, UNREADABLE, ddl, findings_batch
 from tiersidecar.spark.deep_check import DeepCheck
 from tiersidecar.spark.events import decoded
 from tiersidecar.spark.fold import folded, uuid_text
 from tiersidecar.spark.listing import StoreOpener, listed, ranges_between
+from tiersidecar.spark.objects_by_segment import by_segment, is_foreign, layout_of, sizes
 from tiersidecar.spark.offsets_check import offset_findings
-from tiersidecar.spark.segment_check import OBJECT_COLUMNS, SegmentCheck
+from tiersidecar.spark.segment_check import SegmentCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -99,7 +99,6 @@ class Reconciler:
     def __init__(self, spark: SparkSession, settings: ReconcileSettings, say: Callable[[str], None]) -> None:
         self._spark, self._settings, self._say = spark, settings, say
         self._kept: list[DataFrame] = []
-        self._layout = ""
 
     def run(self, inputs: ReconcileInputs, *, now_ms: Callable[[], int]) -> Reconciled:
         """Find everything; lazily in Spark, so it is done when this returns.
@@ -119,45 +118,37 @@ class Reconciler:
             self._say(f"listing the store in {len(ranges)} ranges")
             assert self._settings.open_store is not None, "without an inventory the store is listed"
             objects = self._keep(listed(self._spark, self._settings.open_store, ranges))
-        object_count, object_bytes = _numbers(objects, F.count("*"), F.sum("size_bytes"))
         self._say("reading what was published meanwhile")
         late = decoded(inputs.late_events().withColumn("is_late", F.expr("true")))
-        seen = Observation("events")
-        is_unreadable = F.col("api_key") == UNREADABLE
-        events = early.unionByName(late).observe(
-            seen, F.count("*").alias("all"), F.count(F.when(is_unreadable, 1)).alias("unreadable")
-        )
+        events = early.unionByName(late)
+        seen_events, seen_segments = Observation("events"), Observation("segments")
+        seen_objects, seen_findings = Observation("objects"), Observation("findings")
         known = self._topics(inputs.topics)
-        segments = self._keep(self._with_topics(folded(events, self._settings.key_prefix), known))
-        self._layout = _layout(self._prefixes(segments))
+        folded_events = folded(_observed_events(events, seen_events), self._settings.key_prefix)
+        segments = self._keep(_observed_segments(self._with_topics(folded_events, known), seen_segments))
+        recorded = seen_segments.get["prefixes"] or []
+        layout = layout_of({self._settings.key_prefix, *recorded})
         self._say("comparing")
         decided_ms = now_ms()
-        in_layout = objects.where(F.col("key").rlike(self._layout))
-        findings = self._of_segments(segments, in_layout, known, decided_ms)
+        observed = objects.observe(seen_objects, F.count("*").alias("all"), F.sum("size_bytes").alias("bytes"))
+        findings = self._of_segments(
+            segments, by_segment(observed, layout, self._settings.key_prefix), known, layout, decided_ms
+        )
         findings = findings.unionByName(offset_findings(segments, self._settings.graces, decided_ms))
-        findings = findings.unionByName(self._foreign(objects, decided_ms))
-        if seen.get["unreadable"]:
-            bad = early.unionByName(late).where(is_unreadable).select("log_partition", "log_offset", "fault")
+        if seen_events.get["unreadable"]:
+            bad = events.where(F.col("api_key") == UNREADABLE).select("log_partition", "log_offset", "fault")
             findings = findings.unionByName(bad.mapInArrow(_unreadable_events, ddl(FINDINGS)))
-        findings = self._keep(findings)
-        live = F.col("after") == int(State.COPY_SEGMENT_FINISHED)
-        all_segments, live_segments, live_bytes = _numbers(
-            segments, F.count("*"), F.count(F.when(live, 1)), F.sum(F.when(live, F.col("segment_size_bytes")))
-        )
-        is_orphan = F.col("kind") == FindingKind.ORPHAN_OBJECT.value
-        orphans, orphan_bytes = _numbers(
-            findings, F.count(F.when(is_orphan, 1)), F.sum(F.when(is_orphan, F.col("found_bytes")))
-        )
+        findings = self._keep(_observed_findings(findings, seen_findings))
         return Reconciled(
             findings=findings,
-            event_count=seen.get["all"],
-            segment_count=all_segments,
-            live_segment_count=live_segments,
-            live_bytes=live_bytes,
-            object_count=object_count,
-            object_bytes=object_bytes,
-            orphan_count=orphans,
-            orphan_bytes=orphan_bytes,
+            event_count=seen_events.get["all"],
+            segment_count=seen_segments.get["all"],
+            live_segment_count=seen_segments.get["live"],
+            live_bytes=seen_segments.get["live_bytes"] or 0,
+            object_count=seen_objects.get["all"],
+            object_bytes=seen_objects.get["bytes"] or 0,
+            orphan_count=seen_findings.get["orphans"],
+            orphan_bytes=seen_findings.get["orphan_bytes"] or 0,
         )
 
     def close(self) -> None:
@@ -197,13 +188,15 @@ class Reconciler:
         named = segments.withColumn("topic_id_text", uuid_text(F.col("topic_id")))
         return _told(named.join(F.broadcast(known), "topic_id_text", "left"))
 
-    def _of_segments(self, segments: DataFrame, objects: DataFrame, known: DataFrame, now_ms: int) -> DataFrame:
+    def _of_segments(
+        self, segments: DataFrame, objects: DataFrame, known: DataFrame, layout: str, now_ms: int
+    ) -> DataFrame:
         told = segments.select(
             "stem", "topic", F.col("topic_id_text").alias("topic_id"), "partition",
             uuid_text(F.col("uuid")).alias("segment_id"), "start_offset", "end_offset", "epochs", "before", "after",
             "since_ms", "segment_size_bytes", "remote_size_bytes", "is_topic_known",
         )  # fmt: skip
-        joined = told.join(_by_stem(objects), "stem", "full_outer")
+        joined = told.join(objects, "stem", "full_outer")
         reads = self._settings.reads_manifests and self._settings.open_store is not None
         rows = joined.where(~_is_in_order(is_plain=self._settings.is_plain, reads_manifests=reads))
         check = SegmentCheck(
@@ -214,41 +207,47 @@ class Reconciler:
             is_plain=self._settings.is_plain,
             deep=self._settings.deep,
         )
-        return self._named(rows, known).mapInArrow(check.of_batches, ddl(FINDINGS))
-
-    def _named(self, rows: DataFrame, known: DataFrame) -> DataFrame:
-        """What objects without any event say of themselves, by their keys."""
-        names = ("topic", "topic_id", "partition", "start_offset", "segment_id")
-        key, named = F.concat("stem", F.lit(f".{ObjectKind.LOG}")), rows
-        for place, name in enumerate(names, 1):
-            said = F.regexp_extract(key, self._layout, place)
-            if name in {"partition", "start_offset"}:
-                # 20 digits may be more than a long holds: that is no offset of Kafka's.
-                said = F.coalesce(said.try_cast("bigint"), F.lit(-1))
-            named = named.withColumn(name, F.when(F.col("after").isNull(), said).otherwise(F.col(name)))
-        keyed = named.withColumnRenamed("topic_id", "topic_id_text").drop("is_topic_known")
-        joined = _told(keyed.join(F.broadcast(known), "topic_id_text", "left"))
-        return joined.withColumnRenamed("topic_id_text", "topic_id")
-
-    def _foreign(self, objects: DataFrame, now_ms: int) -> DataFrame:
-        ours = F.expr("false")
-        for name in (OWN_DIRECTORY, PROBE_NAME):
-            ours = ours | F.col("key").startswith(self._settings.key_prefix + name)
-        old = F.lit(now_ms) - F.col("modified_ms") >= self._settings.graces.finding_ms
-        foreign = objects.where(~F.col("key").rlike(self._layout) & ~ours & old)
-        return foreign.mapInArrow(ForeignObjects(now_ms=now_ms).of_batches, ddl(FINDINGS))
+        return _named(rows, known, layout).mapInArrow(check.of_batches, ddl(FINDINGS))
 
 
-def _numbers(rows: DataFrame, *figures: Column) -> tuple[int, ...]:
-    row = rows.agg(*figures).first()
-    assert row is not None  # an aggregate without groups has one
-    return tuple(figure or 0 for figure in row)
+def _observed_events(events: DataFrame, seen: Observation) -> DataFrame:
+    is_unreadable = F.col("api_key") == UNREADABLE
+    return events.observe(seen, F.count("*").alias("all"), F.count(F.when(is_unreadable, 1)).alias("unreadable"))
 
 
-def _layout(prefixes: Iterable[str]) -> str:
-    """A pattern, in Java's words, of keys of our layout under one of ``prefixes``; its groups are those of LAYOUT_PATTERN."""
-    quoted = "|".join(f"\\Q{prefix}\\E" for prefix in sorted(prefixes, reverse=True))
-    return f"^(?:{quoted}){re.sub(r'[?]P<[a-z_]+>', '', LAYOUT_PATTERN)}$"
+def _observed_segments(segments: DataFrame, seen: Observation) -> DataFrame:
+    is_live = F.col("after") == int(State.COPY_SEGMENT_FINISHED)
+    return segments.observe(
+        seen,
+        F.count("*").alias("all"),
+        F.count(F.when(is_live, 1)).alias("live"),
+        F.sum(F.when(is_live, F.col("segment_size_bytes"))).alias("live_bytes"),
+        F.collect_set("object_prefix").alias("prefixes"),
+    )
+
+
+def _observed_findings(findings: DataFrame, seen: Observation) -> DataFrame:
+    is_orphan = F.col("kind") == FindingKind.ORPHAN_OBJECT.value
+    return findings.observe(
+        seen,
+        F.count(F.when(is_orphan, 1)).alias("orphans"),
+        F.sum(F.when(is_orphan, F.col("found_bytes"))).alias("orphan_bytes"),
+    )
+
+
+def _named(rows: DataFrame, known: DataFrame, layout: str) -> DataFrame:
+    """What objects without any event say of themselves, by their keys."""
+    names = ("topic", "topic_id", "partition", "start_offset", "segment_id")
+    key, named = F.concat("stem", F.lit(f".{ObjectKind.LOG}")), rows
+    for place, name in enumerate(names, 1):
+        said = F.regexp_extract(key, layout, place)
+        if name in {"partition", "start_offset"}:
+            # 20 digits may be more than a long holds: that is no offset of Kafka's.
+            said = F.coalesce(said.try_cast("bigint"), F.lit(-1))
+        named = named.withColumn(name, F.when(F.col("after").isNull(), said).otherwise(F.col(name)))
+    keyed = named.withColumnRenamed("topic_id", "topic_id_text").drop("is_topic_known")
+    joined = _told(keyed.join(F.broadcast(known), "topic_id_text", "left"))
+    return joined.withColumnRenamed("topic_id_text", "topic_id")
 
 
 def _told(rows: DataFrame) -> DataFrame:
@@ -261,57 +260,20 @@ def _told(rows: DataFrame) -> DataFrame:
     ).drop("topic_known", "topic_compacted")
 
 
-def _by_stem(objects: DataFrame) -> DataFrame:
-    """One row for the up to three objects of a segment."""
-    suffix = F.substring_index("key", ".", -1)
-    stem = F.expr("substring(key, 1, length(key) - length(substring_index(key, '.', -1)) - 1)")
-    columns = [
-        F.max(F.when(F.col("suffix") == kind.value, F.col(source))).alias(f"{name}_{unit}")
-        for kind, name in zip(ObjectKind, OBJECT_COLUMNS, strict=True)
-        for source, unit in (("size_bytes", "bytes"), ("modified_ms", "ms"))
-    ]
-    return (
-        objects.select(stem.alias("stem"), suffix.alias("suffix"), "size_bytes", "modified_ms")
-        .groupBy("stem")
-        .agg(*columns)
-    )
-
-
 def _is_in_order(*, is_plain: bool, reads_manifests: bool) -> Column:
     """What no rule can find anything in: most rows, and so they never leave the JVM."""
-    sizes = [F.col(f"{name}_bytes") for name in OBJECT_COLUMNS]
+    log, indexes, manifest = sizes()
     finished, deleted = int(State.COPY_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_FINISHED)
-    none_is_there = sizes[0].isNull() & sizes[1].isNull() & sizes[2].isNull()
+    none_is_there = log.isNull() & indexes.isNull() & manifest.isNull()
     is_gone = (F.col("after") == deleted) & none_is_there
     if reads_manifests:
-        return F.coalesce(is_gone, F.expr("false"))
-    adds_up = F.col("remote_size_bytes").isNull() | (F.col("remote_size_bytes") == sizes[0] + sizes[1] + sizes[2])
-    is_whole = sizes[0].isNotNull() & sizes[1].isNotNull() & sizes[2].isNotNull() & adds_up
+        return F.coalesce(is_gone & ~is_foreign(), F.expr("false"))
+    adds_up = F.col("remote_size_bytes").isNull() | (F.col("remote_size_bytes") == log + indexes + manifest)
+    is_whole = log.isNotNull() & indexes.isNotNull() & manifest.isNotNull() & adds_up
     if is_plain:
-        is_whole = is_whole & (sizes[0] == F.col("segment_size_bytes"))
+        is_whole = is_whole & (log == F.col("segment_size_bytes"))
     is_live = (F.col("before") == finished) & (F.col("after") == finished) & F.col("is_topic_known") & is_whole
-    return F.coalesce(is_gone | is_live, F.expr("false"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignObjects:
-    """Objects whose keys are not of our layout."""
-
-    now_ms: int
-
-    def of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``mapInArrow``'s function."""
-        for batch in batches:
-            yield findings_batch(
-                Finding(
-                    kind=FindingKind.FOREIGN_OBJECT,
-                    key=row["key"],
-                    found_bytes=row["size_bytes"],
-                    age_ms=self.now_ms - row["modified_ms"],
-                    detail="its key is not of the layout of segments",
-                )
-                for row in batch.to_pylist()
-            )
+    return F.coalesce((is_gone | is_live) & ~is_foreign(), F.expr("false"))
 
 
 def _unreadable_events(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

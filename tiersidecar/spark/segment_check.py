@@ -29,6 +29,7 @@ from tiersidecar.ports.store import Store
 from tiersidecar.spark.columns import findings_batch
 from tiersidecar.spark.deep_check import DeepCheck
 from tiersidecar.spark.listing import StoreOpener
+from tiersidecar.spark.objects_by_segment import OBJECT_COLUMNS
 
 _REQUESTS_AT_ONCE = 32
 _PRESENCE = {FindingKind.MISSING_OBJECT, FindingKind.SIZE_MISMATCH}
@@ -64,10 +65,8 @@ class SegmentCheck:
 
             async def check(row: dict[str, Any]) -> list[Finding]:
                 async with turn:
-                    return await self._check_row(store, row)
+                    return [*self._foreign(row), *await self._check_row(store, row)]
 
-            if store is None:
-                return [finding for row in rows for finding in decide_segment(self._row(row), self.graces, self.now_ms)]
             answers = await asyncio.gather(*(check(row) for row in rows))
             return [finding for answer in answers for finding in answer]
 
@@ -84,6 +83,20 @@ class SegmentCheck:
         if self.deep is not None and manifest is not None and row.is_live and not found:
             found += await self.deep.check(store, row, manifest, self.now_ms)
         return found
+
+    def _foreign(self, columns: dict[str, Any]) -> Iterator[Finding]:
+        size_bytes = columns["foreign_bytes"]
+        if size_bytes is None:
+            return
+        age_ms = self.now_ms - columns["foreign_ms"]
+        if age_ms >= self.graces.finding_ms:
+            yield Finding(
+                kind=FindingKind.FOREIGN_OBJECT,
+                key=columns["stem"],
+                found_bytes=size_bytes,
+                age_ms=age_ms,
+                detail="its key is not of the layout of segments",
+            )
 
     def _row(self, columns: dict[str, Any]) -> SegmentRow:
         stem = columns["stem"]
@@ -110,10 +123,6 @@ class SegmentCheck:
                 if columns[f"{name}_bytes"] is not None
             },
         )
-
-
-OBJECT_COLUMNS = ("log", "indexes", "manifest")
-"""How columns are named for each of ``KINDS``."""
 
 
 async def _read_manifest(

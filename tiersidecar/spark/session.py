@@ -25,6 +25,8 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.sql.python.filterPushdown.enabled": "true",
+    # What is kept has as many partitions as its size asks for, not spark.sql.shuffle.partitions.
+    "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
