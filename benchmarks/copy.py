@@ -34,6 +34,7 @@ from benchmarks.support.report import Goal, Report  # noqa: E402
 from benchmarks.support.s3_clients import make_bucket, upload_by_aioboto3, upload_by_obstore  # noqa: E402
 from benchmarks.support.timed_store import TimedStore  # noqa: E402
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server  # noqa: E402
+from tiersidecar.adapters.allocator import reuse_freed_memory  # noqa: E402
 from tiersidecar.adapters.stores.s3_settings import S3Settings  # noqa: E402
 from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair  # noqa: E402
 from tiersidecar.tasks.segment_objects import LayoutSettings  # noqa: E402
@@ -55,7 +56,7 @@ class Scale:
 
 
 FULL = Scale(segments=64, small_batch_segments=16, file_runs=3, small_batch_runs=3, s3_runs=3, quota_s=30)
-QUICK = Scale(segments=5, small_batch_segments=2, file_runs=3, small_batch_runs=1, s3_runs=1, quota_s=4)
+QUICK = Scale(segments=5, small_batch_segments=2, file_runs=3, small_batch_runs=1, s3_runs=1, quota_s=10)
 QUOTA = 64 * MIB
 """Bytes per second."""
 
@@ -213,6 +214,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="less data, one run each: under 45 seconds")
     scale = QUICK if parser.parse_args().quick else FULL
+    reuse_freed_memory()  # as the daemon does, and before there are threads; the peers in this process have it too
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     report = Report()
     report.begin(f"copy, {scale.segments} segments of 64 MiB, batches of 16 KiB, {os.cpu_count()} cores")

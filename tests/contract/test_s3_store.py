@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import aioboto3
 import google_crc32c
@@ -19,6 +21,7 @@ from tests.contract.store_contract import KEY, FailingBody, FileBody, PiecesBody
 from tests.support.certificates import CertificateAuthority
 from tests.support.s3_fault_proxy import Fault, FaultKind, S3FaultProxy, running_s3_fault_proxy
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server
+from tests.support.token_service import TokenService, running_token_service
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.s3 import S3Store, open_s3_store
@@ -201,6 +204,78 @@ class TestBadStores:
                 await store.check_writable()
             assert SECRET_KEY not in str(raised.value)
             assert SECRET_KEY not in store.description
+
+
+class TestVirtualHosts:
+    """The bucket in the host name, as AWS has it; the names are resolved here, not by a name server."""
+
+    DOMAIN = "s3.test"
+
+    @pytest.fixture
+    def settings_by_host(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Settings]:
+        real = socket.getaddrinfo
+
+        def resolve(host: str, *arguments: Any, **named: Any) -> Any:
+            return real("127.0.0.1" if str(host).endswith(self.DOMAIN) else host, *arguments, **named)
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+        with running_s3_server(tmp_path / "s3", virtual_domain=self.DOMAIN) as server:
+            settings = settings_of(server.url.replace("127.0.0.1", self.DOMAIN), "by-host")
+            (server.directory / settings.bucket).mkdir()
+            yield replace(settings, addressing="virtual")
+
+    async def test_objects_are_put_read_listed_and_deleted(
+        self, settings_by_host: S3Settings, blocking: Blocking
+    ) -> None:
+        async with open_s3_store(settings_by_host, blocking=blocking, clock=SystemClock(), ids=SystemIds()) as store:
+            pieces = [os.urandom(4 * MIB)] * 3
+            await store.put_object(KEY, PiecesBody(pieces))
+            assert await store.fetch_range(KEY, ByteRange(5, 4 * MIB + 5)) == b"".join(pieces)[5 : 4 * MIB + 5]
+            assert await keys_of(store) == [KEY]
+            await store.delete_objects([KEY])
+            assert await keys_of(store) == []
+
+
+class TestAssumedRole:
+    """Without keys in the configuration, botocore's own chain finds them."""
+
+    ROLE = "arn:aws:iam::123456789012:role/tiersidecar"
+
+    @pytest.fixture
+    async def tokens(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TokenService]:
+        (tmp_path / "token").write_text("of-the-service-account")
+        async with running_token_service(ACCESS_KEY, SECRET_KEY) as service:
+            monkeypatch.setenv("AWS_ENDPOINT_URL_STS", service.url)
+            yield service
+
+    @pytest.mark.parametrize("way", ["web identity of a pod", "profile with a source profile"])
+    async def test_its_keys_are_used(
+        self,
+        way: str,
+        settings: S3Settings,
+        blocking: Blocking,
+        tokens: TokenService,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        if way == "web identity of a pod":
+            monkeypatch.setenv("AWS_ROLE_ARN", self.ROLE)
+            monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+            action, token = "AssumeRoleWithWebIdentity", "of-the-service-account"
+        else:
+            (tmp_path / "config").write_text(
+                f"[profile tiered]\nrole_arn = {self.ROLE}\nsource_profile = base\n"
+                "[profile base]\naws_access_key_id = somebody\naws_secret_access_key = else\n"
+            )
+            monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+            monkeypatch.setenv("AWS_PROFILE", "tiered")
+            action, token = "AssumeRole", None
+        chain = replace(settings, access_key_id=None, secret_access_key=None)
+        async with open_s3_store(chain, blocking=blocking, clock=SystemClock(), ids=SystemIds()) as store:
+            await store.put_object(KEY, BytesBody(b"by the role"))
+            assert await store.fetch_object(KEY) == b"by the role"
+        asked = {(form["Action"], form["RoleArn"], form.get("WebIdentityToken")) for form in tokens.asked}
+        assert asked == {(action, self.ROLE, token)}
 
 
 class TestTls:

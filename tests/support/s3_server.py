@@ -43,8 +43,15 @@ def s3_store_section(url: str, bucket: str) -> dict[str, Any]:
 
 
 @contextmanager
-def running_s3_server(directory: Path, certificate: IssuedCertificate | None = None) -> Iterator[S3Server]:
+def running_s3_server(
+    directory: Path,
+    certificate: IssuedCertificate | None = None,
+    *,
+    virtual_domain: str = "",
+) -> Iterator[S3Server]:
     """versitygw with its objects and its own files below ``directory``, by TLS if it has a certificate; killed at the end.
+
+    With a ``virtual_domain``, a bucket is also ``<bucket>.<virtual_domain>``, which whoever asks must resolve to loopback.
 
     Raises:
         RuntimeError: it did not come up; the message has what it said.
@@ -56,12 +63,13 @@ def running_s3_server(directory: Path, certificate: IssuedCertificate | None = N
     tls: list[str | Path] = (
         [] if certificate is None else ["--cert", certificate.certificate_path, "--key", certificate.key_path]
     )
+    domain = ["--virtual-domain", f"{virtual_domain}:{port}"] if virtual_domain else []
     said = directory / "versitygw.log"
     with said.open("wb") as log:
         process = subprocess.Popen(
             [
                 go_tool("versitygw"), "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--port", f"127.0.0.1:{port}",
-                "--keep-alive", "--quiet", *tls, "posix", objects,
+                "--keep-alive", "--quiet", *domain, *tls, "posix", objects,
             ],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
