@@ -22,11 +22,15 @@ import structlog  # noqa: E402
 import uvloop  # noqa: E402
 
 from benchmarks.support.crowd import read_as_crowd, targets_in  # noqa: E402
+from benchmarks.support.crowd_peers import bare_http_reads_per_s, obstore_reads_per_s  # noqa: E402
 from benchmarks.support.log_dir import make_log_dir  # noqa: E402
 from benchmarks.support.measure import MIB  # noqa: E402
 from benchmarks.support.our_copy import copy_all, filesystem_store  # noqa: E402
+from benchmarks.support.our_read import partitions_of  # noqa: E402
 from benchmarks.support.read_server import allow_open_files, running_read_server  # noqa: E402
 from benchmarks.support.report import Goal, Report  # noqa: E402
+from tests.support.memory_metadata_log import MemoryMetadataLog  # noqa: E402
+from tiersidecar.formats.aiven.keys import recorded_keys  # noqa: E402
 from tiersidecar.reading.read_path import ReadSettings  # noqa: E402
 
 READERS = 1000
@@ -39,10 +43,11 @@ class Scale:
 
     segments: int
     seconds: float
+    peer_seconds: float
 
 
-FULL = Scale(segments=16, seconds=60)
-QUICK = Scale(segments=8, seconds=10)
+FULL = Scale(segments=16, seconds=60, peer_seconds=10)
+QUICK = Scale(segments=8, seconds=10, peer_seconds=4)
 
 
 async def run(scratch: Path, scale: Scale, report: Report) -> None:
@@ -53,13 +58,16 @@ async def run(scratch: Path, scale: Scale, report: Report) -> None:
     async with filesystem_store(scratch / "store") as store:
         metadata = await copy_all(log_dir, store)
     async with running_read_server(scratch / "store", metadata.events) as server:
+        began_bytes = server.read_bytes
         tally = await read_as_crowd(server.url, targets_in(metadata), readers=READERS, seconds=scale.seconds)
-        peak_bytes = server.peak_rss_bytes
+        peak_bytes, fetched_bytes = server.peak_rss_bytes, server.read_bytes - began_bytes
+    reads_per_s = tally.reads / scale.seconds
     report.line(
-        f"{tally.reads} reads, {tally.shed} shed, {len(tally.faults)} faults in {scale.seconds:g} s; "
+        f"{tally.reads} reads ({reads_per_s:.0f}/s), {tally.shed} shed, {len(tally.faults)} faults in {scale.seconds:g} s; "
         f"{tally.size_bytes / MIB / scale.seconds:.0f} MiB/s; slowest read {tally.slowest_s:.2f} s; "
-        f"peak RSS {peak_bytes / MIB:.0f} MiB"
+        f"peak RSS {peak_bytes / MIB:.0f} MiB; {fetched_bytes / max(tally.size_bytes, 1):.1f} bytes read for each returned"
     )
+    await _peers(scratch / "store", metadata, scale, report, reads_per_s)
     for fault in tally.faults[:5]:
         report.line(f"  {fault}")
     most_bytes = ReadSettings().chunk_cache_bytes + BEYOND_CACHE_BYTES
@@ -68,6 +76,20 @@ async def run(scratch: Path, scale: Scale, report: Report) -> None:
         Goal(name="peak_rss_mib", figure=peak_bytes / MIB, most=most_bytes / MIB),
         Goal(name="shed", figure=tally.shed, least=1),
     ]
+
+
+async def _peers(root: Path, metadata: MemoryMetadataLog, scale: Scale, report: Report, reads_per_s: float) -> None:
+    """Rows, not goals: no bare read finds an offset, checks its batches, or is refused."""
+    segments = [one for partition in partitions_of(metadata) for one in metadata.list_remote_log_segments(partition)]
+    objects = [(recorded_keys(one).log, one.segment_size_in_bytes) for one in segments]
+    peers = {
+        "obstore's ranged GETs of the files": await obstore_reads_per_s(root, objects, seconds=scale.peer_seconds),
+        f"pread behind plain aiohttp, {READERS} readers": await bare_http_reads_per_s(
+            root, objects, readers=READERS, seconds=scale.peer_seconds
+        ),
+    }
+    for name, per_s in peers.items():
+        report.line(f"{name}: {per_s:.0f}/s; ours is {reads_per_s / per_s:.2f} of it")
 
 
 def main() -> int:

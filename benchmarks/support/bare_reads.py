@@ -37,17 +37,19 @@ async def read_ranges(fetch: FetchRange, lanes: Iterable[Sequence[tuple[str, int
 def by_pread(root: Path) -> FetchRange:
     """open, pread and close in a thread, as a client of a directory of objects has to."""
 
-    def read(key: str, start: int, size_bytes: int) -> int:
-        fileno = os.open(root / key, os.O_RDONLY)
-        try:
-            return len(os.pread(fileno, size_bytes, start))
-        finally:
-            os.close(fileno)
-
     async def fetch(key: str, start: int, size_bytes: int) -> int:
-        return await asyncio.to_thread(read, key, start, size_bytes)
+        return len(await asyncio.to_thread(pread_file, root / key, start, size_bytes))
 
     return fetch
+
+
+def pread_file(path: Path, start: int, size_bytes: int) -> bytes:
+    """One range of a file."""
+    fileno = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(fileno, size_bytes, start)
+    finally:
+        os.close(fileno)
 
 
 def by_obstore(settings: S3Settings, server: S3Server) -> FetchRange:

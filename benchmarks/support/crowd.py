@@ -16,6 +16,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.record_batches import check_batch, iter_batch_headers
 
 READ_BYTES = 64 * 1024
+CLIENT_LIMIT_S = 60
 
 
 @dataclass(slots=True)
@@ -52,7 +53,9 @@ async def read_as_crowd(url: str, targets: Sequence[Target], *, readers: int, se
     """``readers`` at once for ``seconds``; who is shed comes back after what ``Retry-After`` says, give or take a half."""
     tally, deadline_s = Tally(), time.perf_counter() + seconds
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(url, connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
+    async with aiohttp.ClientSession(
+        url, connector=connector, timeout=aiohttp.ClientTimeout(total=CLIENT_LIMIT_S)
+    ) as session:
         await asyncio.gather(
             *(_reader(session, targets, random.Random(number), deadline_s, tally) for number in range(readers))
         )

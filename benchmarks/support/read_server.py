@@ -37,6 +37,12 @@ class ReadServer:
     process_id: int
 
     @property
+    def read_bytes(self) -> int:
+        """What it has read so far, from files and from connections."""
+        lines = Path(f"/proc/{self.process_id}/io").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("rchar:"))
+
+    @property
     def peak_rss_bytes(self) -> int:
         """The most memory that was ever resident."""
         status = Path(f"/proc/{self.process_id}/status").read_text()

@@ -11,8 +11,11 @@ from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.reading import READ_POOL_BUSY, READS_SHED
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.come_back import ComeBack
 
 T = TypeVar("T")
+
+_RETRY_AFTER_MS = 1000
 
 
 class FetchQuota(Protocol):
@@ -51,7 +54,7 @@ class ReaderPool:
         quota: FetchQuota | None = None,
         requests: FetchQuota | None = None,
         telemetry: Telemetry | None = None,
-        retry_after_ms: int = 1000,
+        come_back: ComeBack | None = None,
     ) -> None:
         self._places = asyncio.Semaphore(running)
         self._max_waiting = waiting
@@ -60,7 +63,7 @@ class ReaderPool:
         self._quota = quota or UnlimitedQuota()
         self._requests = requests or UnlimitedQuota()
         self._telemetry = telemetry or NoTelemetry()
-        self._retry_after_ms = retry_after_ms
+        self._come_back = come_back
 
     @property
     def quota(self) -> FetchQuota:
@@ -78,7 +81,8 @@ class ReaderPool:
         if (throttle_s := self._requests.throttle_s()) > 0:
             raise self._shed("store_requests", "the budget of requests to the store", _retry_after_ms(throttle_s))
         if self._places.locked() and self._waiting >= self._max_waiting:
-            raise self._shed("pool", "the remote reader pool", self._retry_after_ms)
+            retry_after_ms = self._come_back.refused_ms() if self._come_back else _RETRY_AFTER_MS
+            raise self._shed("pool", "the remote reader pool", retry_after_ms)
         async with self.resume():
             yield
 
@@ -96,6 +100,8 @@ class ReaderPool:
         finally:
             self._count(-1)
             self._places.release()
+            if self._come_back:
+                self._come_back.served()
 
     async def in_steps(self, parts: AsyncGenerator[T, None], clock: Clock) -> AsyncGenerator[T, None]:
         """``parts``, each fetched in a place of its own, which is given back while the caller has the part.

@@ -90,6 +90,11 @@ class BatchCutter:
         self.is_full = False
         self.skipped_bytes = 0
 
+    @property
+    def position(self) -> int:
+        """Of the first batch that has not been taken, in the .log."""
+        return self._position
+
     def cut(self, chunk: Buffer) -> list[BatchSlice]:
         """The wanted batches that end in ``chunk``, which follows what was fed before.
 

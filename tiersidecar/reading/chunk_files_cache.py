@@ -8,10 +8,11 @@ from contextlib import asynccontextmanager
 from crc32c import crc32c
 
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager
+from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, rest_of_chunk
 from tiersidecar.reading.disk_cache import DiskCache, DiskCacheSettings, keeping_tidy
 from tiersidecar.reading.manifests import RemoteSegment
 
@@ -43,6 +44,12 @@ class ChunkFilesCache:
         chunk = await self._inner.get_chunk(segment, index)
         await self._cache.put(key, {f"{key}{_SUFFIX}": await self._blocking.run(_sealed, chunk)})
         return chunk
+
+    async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
+        """See :class:`ChunkManager`; parts are not kept."""
+        if _key(segment, segment.chunk_index.chunk_at(part.start).index) in self._cache:
+            return await rest_of_chunk(self, segment, part.start)
+        return await self._inner.get_part(segment, part)
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """See :class:`ChunkManager`."""

@@ -11,6 +11,7 @@ from typing import Protocol
 from tiersidecar.domain.chunks import Chunk
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
 from tiersidecar.ports.store import Buffer, FetchRange
@@ -37,6 +38,15 @@ class ChunkManager(Protocol):
             StoreError: the store did not deliver, or not in time.
             CorruptDataError: twice in a row the bytes did not open.
             QuotaExceededError: too much is in flight already.
+        """
+
+    async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
+        """The original bytes from ``part.start`` on: at least ``part``, which lies in one chunk, at most to the end of it.
+
+        Where the chunk is at hand it comes from there, else the part alone is fetched, if the transform lets it.
+
+        Raises:
+            As :meth:`get_chunk`.
         """
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
@@ -80,6 +90,16 @@ class StoreChunkManager:
             # Once more: bytes are damaged on the way more often than at rest.
             return await self._fetch(segment, chunk)
 
+    async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
+        """See :class:`ChunkManager`; of a transformed segment only whole chunks can be read."""
+        if not segment.transform.is_identity:
+            return await rest_of_chunk(self, segment, part.start)
+        data = await self._fetches.fetch_part(segment.keys.log, part)
+        if len(data) != len(part):
+            reason = f"{len(data)} bytes came of {len(part)}"
+            raise CorruptDataError(where=segment.keys.log, position=part.start, reason=reason)
+        return memoryview(data)
+
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """Nothing is kept here."""
 
@@ -116,6 +136,13 @@ class MemoryChunkCache:
             return kept
         return await self._flights.run(key, lambda: self._fill(key, segment))
 
+    async def get_part(self, segment: RemoteSegment, part: ByteRange) -> memoryview:
+        """See :class:`ChunkManager`; what is fetched alone is not kept."""
+        key = (segment.id, segment.chunk_index.chunk_at(part.start).index)
+        if not segment.transform.is_identity or key in self._chunks or self._flights.has(key):
+            return await rest_of_chunk(self, segment, part.start)
+        return await self._inner.get_part(segment, part)
+
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """See :class:`ChunkManager`."""
         self._chunks.discard((segment.id, index))
@@ -130,6 +157,12 @@ class MemoryChunkCache:
         data = await self._inner.get_chunk(segment, key[1])
         self._chunks.put(key, data, len(data))
         return data
+
+
+async def rest_of_chunk(chunks: ChunkManager, segment: RemoteSegment, position: int) -> memoryview:
+    """The original bytes from ``position`` to the end of the chunk that has it, by that chunk."""
+    chunk = segment.chunk_index.chunk_at(position)
+    return memoryview(await chunks.get_chunk(segment, chunk.index))[position - chunk.original.start :]
 
 
 ChunkLayer = Callable[[ChunkManager], ChunkManager]

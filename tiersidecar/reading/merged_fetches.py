@@ -45,8 +45,21 @@ class MergedFetches:
         Raises:
             As :meth:`FetchRange.fetch_range`; StoreError also when it does not come in time.
         """
-        if self._free and not self._waiting and 2 * len(byte_range) > self._max_bytes:
+        if 2 * len(byte_range) > self._max_bytes and self._is_idle:
             return await self._alone(key, byte_range)
+        return await self._with_others(key, byte_range)
+
+    async def fetch_part(self, key: str, byte_range: ByteRange) -> Buffer:
+        """As :meth:`fetch_range`, of what hardly has a neighbour: it goes alone where a place is free."""
+        if self._is_idle:
+            return await self._alone(key, byte_range)
+        return await self._with_others(key, byte_range)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._free > 0 and not self._waiting
+
+    async def _with_others(self, key: str, byte_range: ByteRange) -> Buffer:
         loop = asyncio.get_running_loop()
         wanted = _Wanted(key, byte_range, loop.create_future())
         if not self._waiting:

@@ -13,6 +13,7 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.aborted_transactions import AbortedTransactions
 from tiersidecar.reading.admission import FetchQuota, ReaderPool
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryChunkCache, StoreChunkManager
+from tiersidecar.reading.come_back import ComeBack
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource
@@ -100,6 +101,7 @@ async def open_read_path(
             quota=quota,
             requests=requests,
             telemetry=telemetry,
+            come_back=ComeBack(clock),
         )
         yield ReadPath(
             metadata=metadata,

@@ -9,14 +9,22 @@ from typing import NamedTuple
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
+from tiersidecar.reading.begun_reads import BegunReads
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.index_cache import RemoteIndexCache, RemoteIndexes
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget
 from tiersidecar.reading.segment_lookup import Located
+
+_BESIDES_BYTES = 32 * 1024
+"""Fetched with a part besides what is wanted: from the index entry to the batch asked for, and the rest of the last batch."""
+_SMALL_SHARE = 8
+"""A part is fetched alone if it is so many times smaller than its chunk."""
+_CUT_ON_THE_LOOP_BYTES = 128 * 1024
 
 
 @dataclass(slots=True)
@@ -53,6 +61,7 @@ class SegmentReader:
         self._chunks = chunks
         self._blocking = blocking
         self._budget = budget
+        self._begun = BegunReads()
 
     def read_ahead(self) -> ReadAhead:
         """A window for one reader: a context manager."""
@@ -99,15 +108,40 @@ class SegmentReader:
             max_bytes=allowance.left_bytes,
             min_one_message=allowance.takes_any_size,
         )
-        async with aclosing(from_position(read_ahead, segment, begin.position)) as parts:
+        async with aclosing(self._parts(segment, begin.position, allowance.left_bytes, read_ahead)) as parts:
             async for part in parts:
-                for batches in await self._blocking.run(cutter.cut, part):
+                for batches in await self._cut(cutter, part, allowance.left_bytes):
                     allowance.take(len(batches))
                     yield batches
                 allowance.is_used_up |= cutter.is_full
                 if cutter.is_done or allowance.is_used_up:
+                    if allowance.left_bytes is not None:
+                        self._begun.add(segment.id, cutter.position)
                     return
         cutter.finish()
+
+    async def _parts(
+        self, segment: RemoteSegment, position: int, left_bytes: int | None, read_ahead: ReadAhead
+    ) -> AsyncGenerator[memoryview, None]:
+        """The .log from byte ``position`` on; where little is wanted and nobody reads on, that alone at first."""
+        if left_bytes is not None and position < segment.chunk_index.original_file_size:
+            chunk = segment.chunk_index.chunk_at(position)
+            stop = position + left_bytes + _BESIDES_BYTES
+            is_small = stop < chunk.original.stop and stop - position <= len(chunk.original) // _SMALL_SHARE
+            if is_small and not self._begun.reads_on(segment.id, position):
+                self._begun.add(segment.id, position)
+                part = await self._chunks.get_part(segment, ByteRange(position, stop))
+                yield part
+                position += len(part)
+        async with aclosing(from_position(read_ahead, segment, position)) as parts:
+            async for part in parts:
+                yield part
+
+    async def _cut(self, cutter: BatchCutter, part: memoryview, left_bytes: int | None) -> list[BatchSlice]:
+        if left_bytes is not None and left_bytes <= _CUT_ON_THE_LOOP_BYTES:
+            # A hop to a thread and back is two turns of the loop, which a crowd makes long; this is some headers.
+            return cutter.cut(part)
+        return await self._blocking.run(cutter.cut, part)
 
     async def _beginning(self, metadata: RemoteLogSegmentMetadata, offset: int) -> Beginning:
         # Who reads on from segment to segment needs no index: that is a request less for each.

@@ -29,6 +29,10 @@ class SingleFlight(Generic[K, V]):
     def __len__(self) -> int:
         return len(self._flights)
 
+    def has(self, key: K) -> bool:
+        """Whether work for ``key`` is in flight."""
+        return key in self._flights
+
     async def run(self, key: K, work: Callable[[], Coroutine[Any, Any, V]]) -> V:
         """The result of the work in flight for ``key``, else of ``work``.
 

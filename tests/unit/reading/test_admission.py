@@ -15,6 +15,7 @@ from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.errors import ObjectNotFoundError, QuotaExceededError
 from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.reading.admission import ReaderPool
+from tiersidecar.reading.come_back import ComeBack
 from tiersidecar.reading.request_budget import CountedFetches
 
 
@@ -106,3 +107,43 @@ async def test_reads_over_the_budget_of_requests_are_shed_and_said_to_be() -> No
     await clock.advance(61)
     async with pool.admit():
         pass
+
+
+async def refuse_for_a_second(come_back: ComeBack, clock: ManualClock, *, refused: int, served: int) -> float:
+    """What those who are refused next are told, in seconds."""
+    for _ in range(refused):
+        come_back.refused_ms()
+    for _ in range(served):
+        come_back.served()
+    await clock.advance(1)
+    return come_back.refused_ms() / 1000
+
+
+async def test_a_crowd_is_told_to_come_back_after_the_time_that_serving_it_takes() -> None:
+    clock = ManualClock()
+    come_back = ComeBack(clock)
+    assert await refuse_for_a_second(come_back, clock, refused=900, served=1000) == 1.0
+    assert await refuse_for_a_second(come_back, clock, refused=899, served=300) == 3.0
+    # Sent away for three seconds, a third of the crowd comes each second: it is as large as before.
+    assert await refuse_for_a_second(come_back, clock, refused=299, served=300) == 3.0
+    assert await refuse_for_a_second(come_back, clock, refused=299, served=0) == 10.0
+    assert await refuse_for_a_second(come_back, clock, refused=0, served=10) == 1.0
+
+
+async def test_the_pool_of_a_read_path_sends_away_for_longer_while_it_serves_little() -> None:
+    clock = ManualClock()
+    pool, gate = ReaderPool(running=1, waiting=0, come_back=ComeBack(clock)), asyncio.Event()
+    read = asyncio.create_task(hold(pool, gate, []))
+    await settle()
+
+    async def refused_ms() -> int:
+        with pytest.raises(QuotaExceededError) as error:
+            async with pool.admit():
+                pytest.fail("it was let in")
+        return error.value.retry_after_ms
+
+    assert [await refused_ms() for _ in range(5)] == [1000] * 5
+    await clock.advance(1)
+    assert await refused_ms() == 5000
+    gate.set()
+    await read

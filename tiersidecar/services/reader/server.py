@@ -196,6 +196,10 @@ def _log(request: web.Request, error: BaseException) -> None:
     match error:
         case PartitionHaltedError():
             log.warning("read.corrupt", path=request.path, reason=str(error))
+        case QuotaExceededError():
+            log.debug(
+                "read.shed", path=request.path
+            )  # a line for each would be the next overload; a metric counts them
         case TiersidecarError() | SlowClientError() | ConnectionError():
             log.info("read.failed", path=request.path, reason=str(error))
         case ProblemError() | web.HTTPException() | CallerNotAuthenticatedError():
