@@ -180,7 +180,7 @@ def own_writes_not_read_back() -> Patches:
 
 
 def users_delete_not_shown() -> Patches:
-    return [patch.object(StateLogStarts, "remote_log_start_offset", lambda self, tip: NO_OFFSET)]
+    return [patch.object(StateLogStarts, "remote_log_start_offset", lambda self, tip, lineage: NO_OFFSET)]
 
 
 def aborted_transactions_not_copied() -> Patches:

@@ -12,6 +12,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
@@ -38,7 +39,7 @@ class FixedLogStarts:
     def __init__(self) -> None:
         self.offsets: dict[TopicIdPartition, int] = {}
 
-    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
 

@@ -24,8 +24,8 @@ _SEGMENTS_PER_TURN = 256
 class LogStarts(Protocol):
     """The remote log start: ours to keep (DESIGN.md section 5, where state lives)."""
 
-    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """The first offset that a reader may have at all; -1 while nothing moved it."""
+    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        """The first offset of the history ``lineage`` that a reader may have at all; -1 while nothing moved it."""
 
 
 class StateLogStarts:
@@ -34,9 +34,9 @@ class StateLogStarts:
     def __init__(self, state_log: StateLog) -> None:
         self._state_log = state_log
 
-    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         """See :class:`LogStarts`."""
-        return self._state_log.partition_state(topic_id_partition).remote_log_start_offset
+        return self._state_log.partition_state(topic_id_partition).start_in(lineage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ class SegmentLookup:
         Raises:
             OffsetOutOfRangeError: ``offset`` lies below it.
         """
-        if offset < max(self._log_starts.remote_log_start_offset(topic_id_partition), 0):
+        lineage = await self._lineages.lineage(topic_id_partition)
+        if offset < max(self._log_starts.remote_log_start_offset(topic_id_partition, lineage), 0):
             raise await self.out_of_range(topic_id_partition, offset)
 
     async def out_of_range(self, topic_id_partition: TopicIdPartition, offset: int) -> OffsetOutOfRangeError:
@@ -114,7 +115,7 @@ class SegmentLookup:
             return None
         log_end_offset = self._lineages.log_end_offset(topic_id_partition)
         is_ours = lineage.contains_segment(found.segment_leader_epochs, found.end_offset, log_end_offset)
-        is_above = found.start_offset >= self._log_starts.remote_log_start_offset(topic_id_partition)
+        is_above = found.start_offset >= self._log_starts.remote_log_start_offset(topic_id_partition, lineage)
         return found if is_ours and is_above else None
 
     async def segments(
@@ -164,7 +165,7 @@ class SegmentLookup:
         return Offset(0)
 
     def _start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        kept = self._log_starts.remote_log_start_offset(topic_id_partition)
+        kept = self._log_starts.remote_log_start_offset(topic_id_partition, lineage)
         if kept >= 0 and self._find(topic_id_partition, kept, lineage):
             return kept
         for epoch, first_offset in lineage.entries:

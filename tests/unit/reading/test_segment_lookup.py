@@ -1,0 +1,40 @@
+"""Where the remote log starts for a reader, whose history may have been cut since that was said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.scripted import MemoryStateLog
+from tests.support.remote_builder import RemoteBuilder
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.reading.segment_lookup import StateLogStarts
+
+
+def lineage(**starts: int) -> Lineage:
+    return Lineage.of(
+        EpochEntry(epoch=LeaderEpoch(int(name[1:])), start_offset=Offset(start)) for name, start in starts.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "history", "expected"),
+    [
+        pytest.param((), lineage(e0=0), -1, id="nobody moved it"),
+        pytest.param(((1, 92),), lineage(e0=0, e1=10), 92, id="it was said in this history"),
+        pytest.param(((1, 92),), lineage(e0=0, e2=50), 50, id="it was said of records that an unclean election cut off"),
+        pytest.param(((1, 92), (2, 0)), lineage(e0=0, e1=10, e2=95), 92, id="a later leader had not read it yet"),
+    ],
+)
+async def test_the_start_of_a_reader_s_history(
+    said: tuple[tuple[int, int], ...], history: Lineage, expected: int
+) -> None:
+    partition = RemoteBuilder().partition
+    state = MemoryStateLog()
+    for epoch, offset in said:
+        await state.publish_partition_state(
+            partition,
+            PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(epoch)),
+        )
+    assert StateLogStarts(state).remote_log_start_offset(partition, history) == expected
