@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.scripted import MemoryStateLog
 from tests.support.remote_builder import RemoteBuilder
+from tests.support.scripted import MemoryStateLog
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import PartitionState
@@ -23,7 +23,9 @@ def lineage(**starts: int) -> Lineage:
     [
         pytest.param((), lineage(e0=0), -1, id="nobody moved it"),
         pytest.param(((1, 92),), lineage(e0=0, e1=10), 92, id="it was said in this history"),
-        pytest.param(((1, 92),), lineage(e0=0, e2=50), 50, id="it was said of records that an unclean election cut off"),
+        pytest.param(
+            ((1, 92),), lineage(e0=0, e2=50), 50, id="it was said of records that an unclean election cut off"
+        ),
         pytest.param(((1, 92), (2, 0)), lineage(e0=0, e1=10, e2=95), 92, id="a later leader had not read it yet"),
     ],
 )
