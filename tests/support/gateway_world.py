@@ -32,6 +32,7 @@ from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.holes import Holes
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.tiered_partitions import TieredView
@@ -50,6 +51,16 @@ class FixedTiered:
             if topic in (one.topic, one.topic_id) and one.partition == partition:
                 return TieredView(topic_id_partition=one, leader_epoch=LeaderEpoch(0))
         return None
+
+
+class FixedPending:
+    """``PendingCopies``: none, or all."""
+
+    def __init__(self) -> None:
+        self.are_all = False
+
+    async def is_pending(self, partition: TopicIdPartition) -> bool:
+        return self.are_all
 
 
 @dataclass(slots=True)
@@ -84,6 +95,7 @@ class World:
     path: ReadPath
     partition: TopicIdPartition
     tiered: FixedTiered
+    pending: FixedPending
     broker: ScriptedBroker
     state: MemoryStateLog
     offsets: BrokerOffsetsCache
@@ -126,16 +138,24 @@ async def open_world(
         stack.push_async_callback(offsets.aclose)
         fills = RemoteFills(reader=path.reader, clock=clock)
         stack.push_async_callback(fills.aclose)
-        tiered = FixedTiered([partition])
+        tiered, pending = FixedTiered([partition]), FixedPending()
         yield World(
             path=path,
             partition=partition,
             tiered=tiered,
+            pending=pending,
             broker=broker,
             state=state,
             offsets=offsets,
             fetch=FetchRewrite(
-                judge=OutOfRangeJudge(tiered=tiered, reader=path.reader, state=state, offsets=offsets),
+                judge=OutOfRangeJudge(
+                    tiered=tiered,
+                    reader=path.reader,
+                    state=state,
+                    offsets=offsets,
+                    pending=pending,
+                    holes=Holes(clock),
+                ),
                 fill=FetchFill(fills=fills, reader=path.reader, clock=clock, telemetry=telemetry),
                 clock=clock,
                 telemetry=telemetry,
@@ -159,7 +179,7 @@ class Ask:
 
 
 def fetch_request(version: int, asked: Mapping[TopicIdPartition, Ask], **fields: Any) -> bytes:
-    """A request, by kio; ``session`` is its id and epoch."""
+    """A request, by kio; ``session`` is its id and epoch, ``forgotten`` the partitions to leave out from now on."""
     schema: Any = load_request_schema(FETCH_API_KEY, version)
     defaults: dict[str, Any] = {
         "min_bytes": 1,
@@ -167,7 +187,7 @@ def fetch_request(version: int, asked: Mapping[TopicIdPartition, Ask], **fields:
         "isolation_level": 0,
         "max_wait": timedelta(milliseconds=500),
         "rack_id": "",
-        "forgotten_topics_data": (),
+        "forgotten_topics_data": _forgotten(schema, version, fields.pop("forgotten", ())),
         "cluster_id": None,
     }
     session = fields.pop("session", (0, -1))
@@ -231,6 +251,17 @@ def _topics(schema: Any, name: str, version: int, rows: Mapping[TopicIdPartition
             identity = {"topic_id": uuid.UUID(bytes=partition.topic_id)}
         topics.append(topic_type(**identity, partitions=(_built(row_type, make(partition, row)),)))
     return tuple(topics)
+
+
+def _forgotten(schema: Any, version: int, partitions: Sequence[TopicIdPartition]) -> tuple[Any, ...]:
+    if not partitions:
+        return ()
+    topic_type = _item_type(schema, "forgotten_topics_data")
+    named = [
+        {"topic_id": uuid.UUID(bytes=one.topic_id)} if is_by_topic_id(version) else {"topic": one.topic}
+        for one in partitions
+    ]
+    return tuple(topic_type(**name, partitions=(one.partition,)) for name, one in zip(named, partitions, strict=True))
 
 
 def _item_type(schema: Any, name: str) -> Any:

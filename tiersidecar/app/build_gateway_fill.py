@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from tiersidecar.app.config import Mode
+from tiersidecar.app.config import Mode, Role
+from tiersidecar.app.gateway_pins import BoardPins, ScannedPins
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.errors import MetadataNotReadyError
@@ -21,11 +22,12 @@ from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.holes import Holes
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
-from tiersidecar.services.gateway.tiered_partitions import TieredView
+from tiersidecar.services.gateway.tiered_partitions import PendingCopies, TieredView
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies
 
@@ -39,6 +41,8 @@ class RemoteTier:
     fills: RemoteFills
     sessions: FetchSessions
     tiered: BoardTieredPartitions
+    pending: PendingCopies
+    holes: Holes
 
 
 def open_remote_tier(stack: AsyncExitStack, parts: Parts) -> RemoteTier:
@@ -54,6 +58,8 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts) -> RemoteTier:
         fills=fills,
         sessions=FetchSessions(),
         tiered=BoardTieredPartitions(parts.board, parts.policies),
+        pending=BoardPins(parts.board.pins) if Role.TIER in parts.roles else ScannedPins(parts.pins, parts.clock),
+        holes=Holes(parts.clock),
     )
 
 
@@ -62,7 +68,14 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
     reader = tier.path.reader
     rewrites: dict[int, Rewrite] = {
         ApiKey.FETCH: FetchRewrite(
-            judge=OutOfRangeJudge(tiered=tier.tiered, reader=reader, state=parts.state, offsets=tier.offsets),
+            judge=OutOfRangeJudge(
+                tiered=tier.tiered,
+                reader=reader,
+                state=parts.state,
+                offsets=tier.offsets,
+                pending=tier.pending,
+                holes=tier.holes,
+            ),
             fill=FetchFill(fills=tier.fills, reader=reader, clock=parts.clock, telemetry=parts.telemetry),
             clock=parts.clock,
             telemetry=parts.telemetry,
@@ -111,8 +124,7 @@ class BoardTieredPartitions:
         found = TopicIdPartition(topic_id=topic_id, topic=name, partition=partition)
         tiered = self._board.assignment.get(found)
         if tiered is not None:
-            pending = bool(self._board.pins.of(found))
-            return TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch, is_copy_pending=pending)
+            return TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
         if self._policies.policy_for(name) is None:
             return None
         raise MetadataNotReadyError(subject=str(found))

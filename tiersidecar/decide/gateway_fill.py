@@ -22,6 +22,9 @@ class OutOfRange(Enum):
     """No reader may have it: the client must be told."""
     RETRY = auto()
     """It may be remote, or local again, in a moment."""
+    HOLE = auto()
+    """Neither tier has it, and nothing is known to bring it.  The client tries again, as the records may be safe with another
+    broker, and an operator has to look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +53,11 @@ def decide_out_of_range(offset: int, view: TiersView) -> OutOfRange:
         return OutOfRange.RETRY  # the broker's start has moved back since, as it does after a crash
     if view.remote_start <= offset < view.remote_end:
         return OutOfRange.FILL
-    if view.remote_start < view.remote_end:
-        # Between the tiers: trimmed and not read back by us yet, or pinned, or lost, which cannot be told apart safely.
-        return OutOfRange.STANDS if offset < view.remote_start else OutOfRange.RETRY
-    is_on_its_way = offset < view.trim_offset or view.is_copy_pending
-    return OutOfRange.RETRY if is_on_its_way and offset >= view.remote_start else OutOfRange.STANDS
+    if offset < view.remote_start:
+        return OutOfRange.STANDS
+    if offset < view.trim_offset or view.is_copy_pending:
+        return OutOfRange.RETRY  # trimmed and not read back by us yet, or pinned
+    return OutOfRange.HOLE if view.remote_start < view.remote_end else OutOfRange.STANDS
 
 
 def decide_grants(limits: Sequence[int], max_bytes: int, local_bytes: int) -> tuple[int, ...]:

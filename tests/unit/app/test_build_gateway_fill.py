@@ -51,7 +51,7 @@ def test_a_partition_of_ours_is_found_by_name_and_by_id() -> None:
     for topic in ("tiered", bytes(TIERED)):
         view = found.find(topic, 0)
         assert view is not None
-        assert (view.topic_id_partition.topic_id, view.leader_epoch, view.is_copy_pending) == (TIERED, 7, False)
+        assert (view.topic_id_partition.topic_id, view.leader_epoch) == (TIERED, 7)
 
 
 @pytest.mark.parametrize("topic", ["plain", bytes(PLAIN), "__consumer_offsets"])

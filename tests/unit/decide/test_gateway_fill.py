@@ -18,7 +18,7 @@ from tiersidecar.decide.gateway_fill import (
 )
 from tiersidecar.domain.offsets import Offset
 
-FILL, STANDS, RETRY = OutOfRange.FILL, OutOfRange.STANDS, OutOfRange.RETRY
+FILL, STANDS, RETRY, HOLE = OutOfRange.FILL, OutOfRange.STANDS, OutOfRange.RETRY, OutOfRange.HOLE
 
 
 def view(remote: tuple[int, int], local: tuple[int, int], *, trim: int = -1, pending: bool = False) -> TiersView:
@@ -41,7 +41,9 @@ def view(remote: tuple[int, int], local: tuple[int, int], *, trim: int = -1, pen
         pytest.param(91, view((10, 50), (40, 90)), STANDS, id="past the high watermark it is out of range"),
         pytest.param(90, view((10, 50), (40, 90)), RETRY, id="the end of the log is no error"),
         pytest.param(45, view((10, 50), (40, 90)), RETRY, id="the broker has it again: its start fell back"),
-        pytest.param(55, view((10, 50), (60, 90)), RETRY, id="between the tiers: our metadata may lag"),
+        pytest.param(55, view((10, 50), (60, 90)), HOLE, id="between the tiers, and nobody has it"),
+        pytest.param(55, view((10, 50), (60, 90), trim=60), RETRY, id="between the tiers, trimmed by us: metadata lag"),
+        pytest.param(55, view((10, 50), (60, 90), pending=True), RETRY, id="between the tiers, and pinned"),
         pytest.param(5, view((0, 0), (60, 90)), STANDS, id="nothing was ever remote, old data is gone"),
         pytest.param(5, view((0, 0), (60, 90), trim=60), RETRY, id="trimmed by us, so it is remote: metadata lags"),
         pytest.param(60, view((0, 0), (70, 90), trim=60), STANDS, id="above our trim, nothing remote"),

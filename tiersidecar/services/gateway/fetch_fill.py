@@ -141,6 +141,11 @@ class FetchFill:
             case QuotaExceededError():
                 self._count("shed")
                 return self._filled(wanted, key, _NOTHING)
+            case OffsetOutOfRangeError() if error.start <= wanted.asked[key].fetch_offset < error.stop:
+                # Within the remote tier, and no segment has it.
+                self._count("hole")
+                self._note(partition, error)
+                return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
             case MetadataNotReadyError() | OffsetOutOfRangeError():
                 # It was there when it was judged: the next request is judged anew.
                 self._count("not_ready")

@@ -44,6 +44,9 @@ FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
 """Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""
 
 
+_TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
+
+
 class FetchRewrite:
     """``services.gateway.exchange.Rewrite`` of Fetch."""
 
@@ -130,14 +133,18 @@ class FetchRewrite:
             )
         )
         for key, one in judged.items():
-            if one.verdict is OutOfRange.RETRY:
+            if one.verdict in _TRIED_AGAIN:
                 answers[key] = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
         if _is_held(fetched.partitions, judged, answers):
-            await self._hold(patience, began_s)
+            await self._hold(judged, patience, began_s)
         return answers
 
-    async def _hold(self, patience: Patience, began_s: float) -> None:
-        left_s = _left_s(patience.hold, began_s, self._clock)
+    async def _hold(self, judged: Mapping[PartitionKey, Judged], patience: Patience, began_s: float) -> None:
+        hold_s = patience.hold
+        if any(one.verdict in _TRIED_AGAIN for one in judged.values()):
+            # An error is no long poll: a client that would wait for minutes is not to try again so late.
+            hold_s = min(hold_s, self._remote_max_wait_ms / 1000)
+        left_s = _left_s(hold_s, began_s, self._clock)
         if left_s > 0:
             await self._clock.sleep(left_s)
 

@@ -44,8 +44,7 @@ class FetchSessions:
         """Whether ``request`` asks for a session that would be one partition too many to remember."""
         if request.session_epoch != FULL_EPOCH:
             return False
-        kept = sum(len(session.partitions) for session in self._sessions)
-        return kept + len(request.partitions) > self._max_partitions
+        return self._kept_partitions() + len(request.partitions) > self._max_partitions
 
     def follow(
         self, connection: ConnectionState, request: FetchRequest, response: FetchResponse
@@ -64,8 +63,15 @@ class FetchSessions:
         if response.error_code != NO_ERROR:
             del connection.fetch_sessions[request.session_id]  # the client begins a new one
             return None
+        before = len(kept.partitions)
         kept.update(request)
+        if len(kept.partitions) > before and self._kept_partitions() > self._max_partitions:
+            # It has grown too large: the client is to begin anew as soon as it matters, and will be refused then.
+            del connection.fetch_sessions[request.session_id]
         return kept
+
+    def _kept_partitions(self) -> int:
+        return sum(len(session.partitions) for session in self._sessions)
 
     def _keep(self, connection: ConnectionState, session_id: int, session: FetchSession) -> None:
         sessions = connection.fetch_sessions

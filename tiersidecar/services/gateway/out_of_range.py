@@ -14,7 +14,8 @@ from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, TieredView
+from tiersidecar.services.gateway.holes import Holes
+from tiersidecar.services.gateway.tiered_partitions import PendingCopies, TieredPartitions, TieredView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +35,17 @@ class OutOfRangeJudge:
     """Gathers both tiers' borders and lets ``decide`` judge."""
 
     def __init__(
-        self, *, tiered: TieredPartitions, reader: RemoteLogReader, state: StateLog, offsets: BrokerOffsetsCache
+        self,
+        *,
+        tiered: TieredPartitions,
+        reader: RemoteLogReader,
+        state: StateLog,
+        offsets: BrokerOffsetsCache,
+        pending: PendingCopies,
+        holes: Holes,
     ) -> None:
         self._tiered, self._reader, self._state, self._offsets = tiered, reader, state, offsets
+        self._pending, self._holes = pending, holes
 
     async def judge(self, asked: Mapping[PartitionKey, FetchPartition]) -> dict[PartitionKey, Judged]:
         """Each partition of ``asked``, for its fetch offset."""
@@ -52,30 +61,43 @@ class OutOfRangeJudge:
                 else:
                     views[key] = view
         offsets = await self._offsets.recent([view.topic_id_partition for view in views.values()])
-        judged |= await self._judge_all(asked, views, offsets)
+        judged |= await self._judge_all(asked, views, offsets, frozenset())
         # What was remembered is good enough to fill by, but not to send a client away.
         doubtful = {key: views[key] for key in views if judged[key].verdict is not OutOfRange.FILL}
         if doubtful:
             offsets = await self._offsets.current([view.topic_id_partition for view in doubtful.values()])
-            judged |= await self._judge_all(asked, doubtful, offsets)
+            # After the offsets: what a broker has deleted before it told them was pinned before.
+            pinned = frozenset([key for key, view in doubtful.items() if await self._is_pending(view)])
+            judged |= await self._judge_all(asked, doubtful, offsets, pinned)
         return judged
+
+    async def _is_pending(self, view: TieredView) -> bool:
+        return await self._pending.is_pending(view.topic_id_partition)
 
     async def _judge_all(
         self,
         asked: Mapping[PartitionKey, FetchPartition],
         views: Mapping[PartitionKey, TieredView],
         offsets: Mapping[TopicIdPartition, BrokerOffsets],
+        pinned: frozenset[PartitionKey],
     ) -> dict[PartitionKey, Judged]:
         keys: Sequence[PartitionKey] = list(views)
         found = await asyncio.gather(
             *(
-                self._judge_one(asked[key].fetch_offset, views[key], offsets.get(views[key].topic_id_partition))
+                self._judge_one(
+                    asked[key].fetch_offset,
+                    views[key],
+                    offsets.get(views[key].topic_id_partition),
+                    is_copy_pending=key in pinned,
+                )
                 for key in keys
             )
         )
         return dict(zip(keys, found, strict=True))
 
-    async def _judge_one(self, offset: int, view: TieredView, offsets: BrokerOffsets | None) -> Judged:
+    async def _judge_one(
+        self, offset: int, view: TieredView, offsets: BrokerOffsets | None, *, is_copy_pending: bool
+    ) -> Judged:
         if offsets is None:
             return RETRY
         partition = view.topic_id_partition
@@ -90,7 +112,11 @@ class OutOfRangeJudge:
             local_start=offsets.log_start_offset,
             high_watermark=offsets.high_watermark,
             trim_offset=trim_offset,
-            is_copy_pending=view.is_copy_pending,
+            is_copy_pending=is_copy_pending,
         )
         verdict = decide_out_of_range(offset, tiers)
+        if verdict is OutOfRange.HOLE:
+            self._holes.met(partition, offset, tiers.remote_end, tiers.local_start)
+        elif verdict is OutOfRange.FILL:
+            self._holes.passed(partition)
         return Judged(verdict=verdict, partition=partition, bounds=bounds, offsets=offsets)

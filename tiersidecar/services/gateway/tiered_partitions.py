@@ -11,12 +11,10 @@ from tiersidecar.domain.offsets import LeaderEpoch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieredView:
-    """A tiered partition that the broker replicates.  ``is_copy_pending`` says that pins hold what the broker has deleted and
-    the remote tier has not got yet."""
+    """A tiered partition that the broker replicates."""
 
     topic_id_partition: TopicIdPartition
     leader_epoch: LeaderEpoch
-    is_copy_pending: bool = False
 
 
 class TieredPartitions(Protocol):
@@ -26,4 +24,11 @@ class TieredPartitions(Protocol):
         Raises:
             MetadataNotReadyError: it may be tiered, and nothing is known of it yet.
         """
+        ...
+
+
+class PendingCopies(Protocol):
+    async def is_pending(self, partition: TopicIdPartition) -> bool:
+        """Whether pins may hold what the broker has deleted and the remote tier has not got yet: those made before the call,
+        and any, as long as it is not known which there are."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -30,9 +31,9 @@ from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, read_fetch_request
 from tiersidecar.ports.broker import Credentials
-from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS
+from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANGE
 from tiersidecar.services.gateway.exchange import ConnectionState
-from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.fetch_sessions import FetchSession, FetchSessions
 
 END, LOCAL_START, HIGH_WATERMARK = 245, 200, 246
 OTHER = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=3)
@@ -166,6 +167,31 @@ async def test_while_metadata_are_not_ready_clients_are_told_to_try_again_and_he
         assert (await asking).error_code is ErrorCode.not_leader_or_follower
 
 
+@pytest.mark.parametrize(("pinned", "outcome"), [(True, "retry"), (False, "hole")])
+async def test_between_the_tiers_clients_try_again_and_what_nobody_has_is_counted(pinned: bool, outcome: str) -> None:
+    """U7; the broker has deleted what neither a segment nor a pin holds."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(END + 10, END + 20)) as world:
+        world.pending.are_all = pinned
+        asking = asyncio.create_task(row_of(world, END + 5))
+        await world.clock.advance(1)
+        assert (await asking).error_code is ErrorCode.not_leader_or_follower
+        assert world.telemetry.value(GATEWAY_OUT_OF_RANGE, outcome=outcome) == 1
+
+
+async def test_a_client_of_much_patience_is_told_to_try_again_in_time() -> None:
+    """``fetch.max.wait.ms`` of a minute is no reason to sit out a minute what is over in a moment."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        world.tiered.is_ready = False
+        asking = asyncio.create_task(row_of(world, 0, max_wait=timedelta(minutes=1)))
+        await world.clock.advance(0.49)
+        assert not asking.done()
+        await world.clock.advance(0.02)
+        assert asking.done()
+        assert (await asking).error_code is ErrorCode.not_leader_or_follower
+
+
 async def test_an_offset_that_has_come_back_to_the_broker_is_tried_again() -> None:
     """A crash sets the broker's start back: what is local again is not read remotely."""
     run, partition = await plain()
@@ -293,6 +319,31 @@ async def test_past_the_limit_sessions_are_refused_by_not_asking_for_them() -> N
         assert pieces is not None
         request = read_fetch_request(memoryview(b"".join(pieces)), NEWEST)
         assert (request.session_epoch, len(request.partitions)) == (-1, 2)
+
+
+async def test_a_session_that_grows_past_the_limit_is_given_up_here_and_begun_anew_when_it_matters() -> None:
+    """Each request may add partitions to a session: what the gateway remembers stays bounded."""
+    run, partition = await plain()
+    sessions = FetchSessions(max_partitions=1)
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), sessions=sessions) as world:
+        await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=9)
+        await fetched(world, {OTHER: Ask(offset=6)}, {}, session=(9, 1), session_id=9)
+        assert not world.connection.fetch_sessions
+        pieces = await fetched(world, {}, session=(9, 2), session_id=9)
+        assert pieces is not None
+        assert b"".join(pieces)[4:6] == ErrorCode.fetch_session_id_not_found.value.to_bytes(2, "big")
+
+
+@pytest.mark.parametrize("version", [7, NEWEST])
+async def test_what_a_request_forgets_is_no_longer_remembered(version: int) -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        asked = {partition: Ask(offset=100), OTHER: Ask(offset=6)}
+        await fetched(world, asked, version=version, session=(0, 0), session_id=9)
+        await fetched(world, {}, {}, version=version, session=(9, 1), session_id=9, forgotten=[OTHER])
+        (kept,) = world.connection.fetch_sessions.values()
+        assert isinstance(kept, FetchSession)
+        assert set(kept.partitions) == {key_of(version, partition)}
 
 
 # -- transactions
