@@ -12,8 +12,6 @@ from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
-from tiersidecar.adapters.stores.s3 import open_s3_store
-from tiersidecar.app.build_s3 import s3_settings
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_store import FilesystemStore, S3Store
 from tiersidecar.domain.errors import ConfigError
@@ -58,6 +56,10 @@ async def _open_backend(config: Config, *, blocking: Blocking, clock: Clock, ids
             ) as store:
                 yield store
         case S3Store() as section:
+            # Only where it is used: its libraries take a second to load, in every process of a Spark job.
+            from tiersidecar.adapters.stores.s3 import open_s3_store
+            from tiersidecar.app.build_s3 import s3_settings
+
             async with open_s3_store(s3_settings(section), blocking=blocking, clock=clock, ids=ids) as s3:
                 yield s3
         case _:

@@ -13,7 +13,7 @@ from typing import Annotated, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tiersidecar.app.config_broker import BrokerSection
-from tiersidecar.app.config_document import KeyPath, read_document
+from tiersidecar.app.config_document import Document, KeyPath, parse_document, read_document
 from tiersidecar.app.config_faults import document_faults, validation_faults
 from tiersidecar.app.config_gateway import GatewaySection
 from tiersidecar.app.config_prefixes import without_plugin_prefixes
@@ -372,7 +372,16 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     Raises:
         ConfigError: with every fault, each naming its line and key.
     """
-    document = without_plugin_prefixes(read_document(path))
+    return _validated(read_document(path), path, environ)
+
+
+def parse_config(text: str, path: Path, environ: Mapping[str, str]) -> Config:
+    """As :func:`load_config`, of ``text``; ``path`` is for messages."""
+    return _validated(parse_document(text, path), path, environ)
+
+
+def _validated(document: Document, path: Path, environ: Mapping[str, str]) -> Config:
+    document = without_plugin_prefixes(document)
     faults = document_faults(document)
     try:
         config = Config.model_validate(document.data, context={"environ": environ}, by_alias=True, by_name=False)

@@ -56,6 +56,7 @@ class ReadPath:
     timestamps: TimestampLookup
     lookup: SegmentLookup
     files: SegmentFiles
+    aborted: AbortedTransactions
     manifests: ManifestCache
     indexes: RemoteIndexCache
     chunks: ChunkManager
@@ -93,6 +94,7 @@ async def open_read_path(
         chunks = _chunk_manager(store, blocking, settings, telemetry, chunk_layers)
         stack.push_async_callback(chunks.aclose)
         lookup = SegmentLookup(metadata=metadata, lineages=lineages, log_starts=log_starts)
+        aborted = AbortedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs)
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
         pool = ReaderPool(
@@ -108,7 +110,7 @@ async def open_read_path(
             reader=RemoteLogReader(
                 lookup=lookup,
                 walk=SegmentWalk(metadata=metadata, lookup=lookup, segments=segments),
-                aborted=AbortedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs),
+                aborted=aborted,
                 pool=pool,
                 clock=clock,
                 telemetry=telemetry,
@@ -125,6 +127,7 @@ async def open_read_path(
                 clock=clock,
                 telemetry=telemetry,
             ),
+            aborted=aborted,
             manifests=manifests,
             indexes=indexes,
             chunks=chunks,

@@ -13,6 +13,7 @@ from tests.support.local_batches import local_batches
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.unit.app.config_files import LEAST, load
+from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.repair_run import PlannedStep, Repairer, RepairSettings
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
@@ -21,7 +22,6 @@ from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import planned_keys
-from tiersidecar.ports.broker import Broker
 from tiersidecar.ports.state_log import StateLog
 
 K = FindingKind
@@ -101,7 +101,7 @@ def world(tmp_path: Path) -> World:
     (root := tmp_path / "store").mkdir()
     session = Session(
         config=load(tmp_path, LEAST.replace("/srv/tier", str(root))),
-        broker=cast("Broker", None),  # nothing is asked of either
+        broker=cast("KafkaBroker", None),  # nothing is asked of either
         state=cast("StateLog", None),
         metadata=builder.run.metadata,
         clock=clock,

@@ -14,6 +14,7 @@ from kio.schema.describe_configs.v4.response import DescribeConfigsResult
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.adapters.kafka import apis
+from tiersidecar.adapters.kafka.border_reads import read_aborted_beyond
 from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLimits, refused
 from tiersidecar.adapters.kafka.connector import Connector
 from tiersidecar.adapters.kafka.groups import KafkaGroups
@@ -26,6 +27,7 @@ from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.broker import ClusterDescription, OffsetAnswer, OffsetSpec, TrimAnswer
 
 _log = structlog.get_logger(__name__)
@@ -165,6 +167,13 @@ class KafkaBroker:
         answers = await self._routes.ask_leaders(partitions, ask, _no_offset, max_age_s=_LEADERS_MAX_AGE_S)
         self._routes.forget(key.topic for key, answer in answers.items() if answer.error in _MOVED)
         return answers
+
+    async def aborted_beyond(
+        self, topic_id_partition: TopicIdPartition, end_offset: int
+    ) -> Sequence[AbortedTransaction] | None:
+        """The aborted transactions that reach over ``end_offset``, the end (exclusive) of the remote tier; None when the
+        broker cannot tell (:mod:`~tiersidecar.adapters.kafka.border_reads`)."""
+        return await read_aborted_beyond(self._routes, topic_id_partition, end_offset, max_age_s=_LEADERS_MAX_AGE_S)
 
     async def delete_records(
         self,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
-from tiersidecar.adapters.kafka.broker import open_broker
+from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.app.build_logs import open_metadata_log, open_state_log
 from tiersidecar.app.build_security import bootstrap_servers, broker_security
@@ -19,7 +19,7 @@ from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
-from tiersidecar.ports.broker import Broker, OffsetSpec
+from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import StateLog, TopicState
@@ -35,7 +35,7 @@ class Session:
     """Open for the length of one command."""
 
     config: Config
-    broker: Broker
+    broker: KafkaBroker
     state: StateLog
     metadata: MetadataLog | None
     clock: Clock
@@ -90,17 +90,26 @@ class Session:
         Raises:
             MetadataNotReadyError: the metadata topic could not be replayed in time.
         """
-        assert self.metadata is not None, "the command was opened without metadata"
         wanted = list(partitions)
-        await self.metadata.assign(wanted)
-        for tip in wanted:
+        metadata = await self.follow(wanted)
+        return {tip: list(metadata.list_remote_log_segments(tip)) for tip in wanted}
+
+    async def follow(self, partitions: Sequence[TopicIdPartition]) -> MetadataLog:
+        """The metadata of just these partitions, replayed to its end as it was when this was called.
+
+        Raises:
+            MetadataNotReadyError: the metadata topic could not be replayed in time.
+        """
+        assert self.metadata is not None, "the command was opened without metadata"
+        await self.metadata.assign(partitions)
+        for tip in partitions:
             try:
                 async with asyncio.timeout(_READY_TIMEOUT_S):
                     await self.metadata.wait_until_ready(tip)
             except TimeoutError:
                 reason = self.metadata.readiness_reason or "it was not replayed in time"
                 raise MetadataNotReadyError(subject=f"{tip} ({reason})") from None
-        return {tip: list(self.metadata.list_remote_log_segments(tip)) for tip in wanted}
+        return self.metadata
 
 
 @asynccontextmanager

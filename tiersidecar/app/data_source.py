@@ -1,0 +1,118 @@
+"""``spark.read.format("tiersidecar")``: tiered topics as rows, from the store (docs/spark-data-source.md).
+
+Nothing here writes.  Planning connects to the broker for metadata; records come from the store alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from tiersidecar.app.data_source_config import ConfigSource, config_source, takes_option
+from tiersidecar.domain.errors import ConfigError
+from tiersidecar.spark.datasource.columns import row_ddl
+from tiersidecar.spark.datasource.filters import PushedBounds, bounds_of
+from tiersidecar.spark.datasource.options import KNOWN, SOURCE, ReadOptions, read_options
+from tiersidecar.spark.datasource.plan import Share
+
+FORMAT = "tiersidecar"
+
+
+class TiersidecarDataSource(DataSource):
+    """Register it with ``spark.dataSource.register``."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._options, self._source = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return row_ddl(include_headers=self._options.include_headers)
+
+    def reader(self, schema: StructType) -> TiersidecarReader:
+        return TiersidecarReader(self._options, self._source)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareInput(InputPartition):
+    """One task."""
+
+    share: Share | None = None
+    min_timestamp_ms: int | None = None
+
+
+class TiersidecarReader(DataSourceReader):
+    """Plans on the driver, reads on the executors: it is pickled in between."""
+
+    def __init__(self, options: ReadOptions, source: ConfigSource) -> None:
+        self._options, self._source = options, source
+        self._pushed = PushedBounds()
+        self.pushFilters = _OptionalPushdown(self)  # type: ignore[method-assign]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        # Each process of Spark's loads only what it needs: the broker's protocol and the store's clients take seconds.
+        from tiersidecar.app.data_source_planning import plan_read
+
+        shares = asyncio.run(plan_read(self._source.load(), self._options, self._pushed))
+        # A plan of nothing needs a task too: Spark would make one of its own.
+        return [ShareInput(share, self._pushed.min_timestamp_ms) for share in shares] or [ShareInput()]
+
+    def narrow(self, pushed: PushedBounds) -> None:
+        """Leave out what does not fit ``pushed``."""
+        self._pushed = pushed
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from tiersidecar.app.data_source_reading import read_share
+
+        assert isinstance(partition, ShareInput)
+        if partition.share is not None:
+            yield from read_share(
+                self._source.load(),
+                partition.share,
+                include_headers=self._options.include_headers,
+                min_timestamp_ms=partition.min_timestamp_ms,
+            )
+
+
+class _OptionalPushdown:
+    """Takes filters where Spark pushes them down, and is taken for the base class's method where it does not: there Spark
+    would refuse the whole read for a method that it does not call (DATA_SOURCE_PUSHDOWN_DISABLED)."""
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, reader: TiersidecarReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._reader.narrow(bounds_of(filters))
+        return filters
+
+
+def parse_options(options: Mapping[str, str]) -> tuple[ReadOptions, ConfigSource]:
+    """What to read, and where from.
+
+    Raises:
+        ConfigError: with every fault, each naming its option.
+    """
+    known = {name.lower() for name in KNOWN}
+    faults = [f"{name}: no such option" for name in options if name.lower() not in known and not takes_option(name)]
+    parsed: ReadOptions | None = None
+    source: ConfigSource | None = None
+    try:
+        parsed = read_options(options)
+    except ConfigError as error:
+        faults += error.faults
+    try:
+        source = config_source(options)
+    except ConfigError as error:
+        faults += error.faults
+    if faults or parsed is None or source is None:
+        raise ConfigError(source=SOURCE, faults=tuple(faults))
+    return parsed, source

@@ -1,0 +1,91 @@
+"""The driver's part of the data source, put together: broker, metadata, and the store's small objects."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.app.build_store import open_key_ring
+from tiersidecar.app.commands.session import Session, open_session
+from tiersidecar.app.config import Config
+from tiersidecar.app.data_source_reading import open_reading_store, say_errors_only
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.read_path import ReadPath, open_read_path
+from tiersidecar.reading.segment_lookup import StateLogStarts
+from tiersidecar.spark.datasource.filters import PushedBounds
+from tiersidecar.spark.datasource.offset_ranges import chosen_partitions
+from tiersidecar.spark.datasource.options import ReadOptions, Subscription
+from tiersidecar.spark.datasource.plan import Share
+from tiersidecar.spark.datasource.planning import Planner, RemoteTier
+
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPlanning:
+    """What planning looks things up in; the metadata is that of ``partitions``."""
+
+    session: Session
+    partitions: Sequence[TopicIdPartition]
+    reads: ReadPath
+
+    def tier(self, options: ReadOptions) -> RemoteTier:
+        """The remote tier, as ``options`` want to see it."""
+        return RemoteTier(self.reads, self.session.broker, read_committed=options.read_committed)
+
+
+@asynccontextmanager
+async def open_planning(config: Config, subscription: Subscription) -> AsyncIterator[OpenPlanning]:
+    """Connect, and replay the metadata of the partitions that are subscribed to.
+
+    Raises:
+        ConfigError: a topic or partition does not exist.
+        MetadataNotReadyError: the metadata could not be replayed in time.
+        BrokerUnreachableError: nobody answers.
+    """
+    say_errors_only()
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(open_session(config, with_metadata=True))
+        names = None if subscription.pattern else list(subscription.assigned or subscription.topics)
+        views = await session.broker.describe_partitions(names)
+        partitions = chosen_partitions(subscription, [view.topic_id_partition for view in views])
+        metadata = await session.follow(partitions)
+        store = await stack.enter_async_context(open_reading_store(config))
+        blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_THREADS, name="read"))
+        manifests = ManifestCache(
+            store=store, blocking=blocking, key_prefix=config.store.key_prefix, key_ring=open_key_ring(config)
+        )
+        stack.push_async_callback(manifests.aclose)
+        epochs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
+        lineages = LineageKeeper(metadata=metadata, epochs=epochs, live=NoLiveLog(), clock=clock)
+        stack.push_async_callback(lineages.aclose)
+        reads = await stack.enter_async_context(
+            open_read_path(
+                store=store,
+                metadata=metadata,
+                manifests=manifests,
+                lineages=lineages,
+                log_starts=StateLogStarts(session.state),
+                blocking=blocking,
+                clock=clock,
+            )
+        )
+        yield OpenPlanning(session=session, partitions=partitions, reads=reads)
+
+
+async def plan_read(config: Config, options: ReadOptions, pushed: PushedBounds) -> tuple[Share, ...]:
+    """The shares of a read.
+
+    Raises:
+        TiersidecarError: as :func:`open_planning` and :meth:`Planner.plan`.
+    """
+    async with open_planning(config, options.subscription) as planning:
+        planner = Planner(planning.reads, planning.tier(options), options)
+        return await planner.plan(planning.partitions, pushed)

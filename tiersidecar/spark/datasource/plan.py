@@ -1,0 +1,93 @@
+"""Which task reads what: remote segments cut into shares of about the same number of bytes.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tiersidecar.domain.offsets import ByteRange, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+
+CUT_AT_MULTIPLES_OF_BYTES = 4 * 1024 * 1024
+"""The size of a chunk unless configured otherwise: two tasks share few chunks that way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Wanted of one remote segment: records from ``start_offset`` up to, not including, ``stop_offset``, of the batches that
+    begin in ``byte_range`` of the .log.
+
+    Such a range ends where the first batch begins that the offset index names there or later: so that ranges which adjoin
+    share no batch and leave none out.  ``aborted``: the transactions that a read_committed reader is not shown.
+    """
+
+    metadata: RemoteLogSegmentMetadata
+    start_offset: Offset
+    stop_offset: Offset
+    byte_range: ByteRange
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the segment is wanted."""
+        whole = ByteRange(0, self.metadata.segment_size_in_bytes)
+        return (self.start_offset, self.stop_offset, self.byte_range) == (
+            self.metadata.start_offset,
+            self.metadata.next_offset,
+            whole,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one task reads: stretches of one partition, in the order of their offsets."""
+
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(stretch.byte_range) for stretch in self.stretches)
+
+
+def plan_shares(
+    partitions: Iterable[Sequence[Stretch]], *, max_bytes: int, min_shares: int | None = None
+) -> tuple[Share, ...]:
+    """Shares of ``max_bytes`` at most, save where one stretch cannot be cut any further; smaller ones, so that there are
+    about ``min_shares``.
+
+    ``partitions`` holds the stretches of each partition, ascending.  Together the shares are exactly these.
+    """
+    wanted = [list(stretches) for stretches in partitions]
+    if min_shares is not None:
+        total_bytes = sum(len(stretch.byte_range) for stretches in wanted for stretch in stretches)
+        max_bytes = max(min(max_bytes, -(-total_bytes // min_shares)), 1)
+    return tuple(share for stretches in wanted for share in _shares(stretches, max_bytes))
+
+
+def _shares(stretches: Iterable[Stretch], max_bytes: int) -> Iterator[Share]:
+    taken: list[Stretch] = []
+    size_bytes = 0
+    for stretch in stretches:
+        for part in _parts(stretch, max_bytes):
+            if taken and size_bytes + len(part.byte_range) > max_bytes:
+                yield Share(stretches=tuple(taken))
+                taken, size_bytes = [], 0
+            taken.append(part)
+            size_bytes += len(part.byte_range)
+    if taken:
+        yield Share(stretches=tuple(taken))
+
+
+def _parts(stretch: Stretch, max_bytes: int) -> Iterator[Stretch]:
+    """The stretch, cut at multiples of a chunk's size where shares of ``max_bytes`` are larger than that."""
+    whole = stretch.byte_range
+    step = max_bytes // CUT_AT_MULTIPLES_OF_BYTES * CUT_AT_MULTIPLES_OF_BYTES or max_bytes
+    if len(whole) <= max_bytes:
+        yield stretch
+        return
+    first_cut = whole.start // step * step + step
+    edges = [whole.start, *range(first_cut, whole.stop, step), whole.stop]
+    for start, stop in pairwise(edges):
+        yield replace(stretch, byte_range=ByteRange(start, stop))

@@ -1,0 +1,163 @@
+"""The executor's part: a share of remote segments, from the store to rows in Arrow.
+
+Chunks are fetched ahead in a background loop, as far as the share reaches; batches are cut, checked and decoded here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tiersidecar.formats.kafka.records import aborted_ranges
+from tiersidecar.reading.batch_cutter import BatchCutter
+from tiersidecar.reading.chunk_manager import ChunkManager
+from tiersidecar.reading.index_cache import RemoteIndexCache, RemoteIndexes
+from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
+from tiersidecar.reading.segment_reader import Beginning, beginning_of, cut_plan, first_batch
+from tiersidecar.spark.datasource.background_loop import BackgroundLoop
+from tiersidecar.spark.datasource.plan import Share, Stretch
+from tiersidecar.spark.datasource.record_columns import RowShape
+from tiersidecar.spark.datasource.remote_rows import RowMaker, WantedRows
+
+AHEAD_BYTES = 16 * 1024 * 1024
+"""Fetched ahead of the decoding, by one task: two chunks at least."""
+_MOST_CHUNKS_AHEAD = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """What a share is read by; used in the loop only."""
+
+    manifests: ManifestCache
+    indexes: RemoteIndexCache
+    chunks: ChunkManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """A stretch with its manifest read: batches from ``begin`` on, up to byte ``stop`` (exclusive), where one begins."""
+
+    stretch: Stretch
+    segment: RemoteSegment
+    begin: Beginning
+    stop: int
+
+
+class ShareReader:
+    """Reads one share."""
+
+    def __init__(
+        self, loop: BackgroundLoop, reads: Reads, *, include_headers: bool, min_timestamp_ms: int | None = None
+    ) -> None:
+        self._loop, self._reads = loop, reads
+        self._include_headers, self._min_timestamp_ms = include_headers, min_timestamp_ms
+
+    def rows(self, share: Share) -> Iterator[pa.RecordBatch]:
+        """All rows of the share, in the order of their offsets.
+
+        Raises:
+            ObjectNotFoundError: a segment has been deleted since the plan was made.
+            StoreError: the store is away.
+            CorruptDataError: what is there is broken.
+        """
+        opening: deque[Future[_Opened]] = deque()
+        for number, _ in enumerate(share.stretches):
+            # The next one's manifest comes while this one is read.
+            while len(opening) < 2 and number + len(opening) < len(share.stretches):
+                opening.append(self._loop.start(self._open(share.stretches[number + len(opening)])))
+            yield from self._rows_of(opening.popleft().result())
+
+    async def _open(self, stretch: Stretch) -> _Opened:
+        metadata = stretch.metadata
+        segment = await self._reads.manifests.open(metadata)
+        size = metadata.segment_size_in_bytes
+        if stretch.is_whole and self._min_timestamp_ms is None:
+            return _Opened(stretch=stretch, segment=segment, begin=first_batch(metadata), stop=size)
+        indexes = await self._reads.indexes.indexes(metadata)
+        begin = max(self._begin_at_offset(stretch, indexes), _begin_at_byte(stretch, indexes))
+        return _Opened(
+            stretch=stretch, segment=segment, begin=begin, stop=_batch_at(indexes, stretch.byte_range.stop, size)
+        )
+
+    def _begin_at_offset(self, stretch: Stretch, indexes: RemoteIndexes) -> Beginning:
+        offset = int(stretch.start_offset)
+        if self._min_timestamp_ms is not None:
+            # Nothing up to this entry's offset is as late as wanted.
+            offset = max(offset, indexes.time_index.lookup(self._min_timestamp_ms - 1).offset)
+        if offset <= stretch.metadata.start_offset:
+            return first_batch(stretch.metadata)
+        return beginning_of(indexes, stretch.metadata, offset)
+
+    def _rows_of(self, opened: _Opened) -> Iterator[pa.RecordBatch]:
+        stretch = opened.stretch
+        tip, key = stretch.metadata.topic_id_partition, opened.segment.keys.log
+        maker = RowMaker(
+            RowShape(topic=tip.topic, partition=tip.partition, include_headers=self._include_headers),
+            WantedRows(
+                start_offset=stretch.start_offset,
+                stop_offset=stretch.stop_offset,
+                aborted=aborted_ranges(stretch.aborted),
+                min_timestamp_ms=self._min_timestamp_ms,
+            ),
+            where=key,
+        )
+        cutter = BatchCutter(
+            cut_plan(opened.segment, opened.begin, start_offset=stretch.start_offset, stop_offset=stretch.stop_offset)
+        )
+        for position, part in self._parts(opened):
+            for batches in cutter.cut(part):
+                yield from maker.feed(batches.buffer, position)
+            if cutter.is_done:
+                break
+        else:
+            cutter.finish()
+        yield from maker.finish()
+
+    def _parts(self, opened: _Opened) -> Iterator[tuple[int, memoryview]]:
+        """The bytes from the beginning to the stop, chunk by chunk, and where each part begins."""
+        begin, stop, index = opened.begin.position, opened.stop, opened.segment.chunk_index
+        if begin >= stop:
+            return
+        numbers = iter(range(index.chunk_at(begin).index, index.chunk_at(stop - 1).index + 1))
+        depth = min(max(AHEAD_BYTES // index.original_chunk_size, 2), _MOST_CHUNKS_AHEAD)
+        ahead: deque[tuple[int, Future[bytes]]] = deque()
+        try:
+            while True:
+                for number in numbers:
+                    ahead.append((number, self._loop.start(self._reads.chunks.get_chunk(opened.segment, number))))
+                    if len(ahead) > depth:
+                        break
+                if not ahead:
+                    return
+                number, chunk = ahead.popleft()
+                original = index.chunk(number).original
+                position = max(begin, original.start)
+                yield position, memoryview(chunk.result())[position - original.start : stop - original.start]
+        finally:
+            for _, chunk in ahead:
+                chunk.cancel()
+
+
+def _begin_at_byte(stretch: Stretch, indexes: RemoteIndexes) -> Beginning:
+    positions = indexes.offset_index.positions
+    place = bisect_left(positions, stretch.byte_range.start)
+    if stretch.byte_range.start == 0:
+        return first_batch(stretch.metadata)
+    if place == len(positions):
+        return Beginning(
+            stretch.metadata.segment_size_in_bytes, stretch.metadata.next_offset, stretch.metadata.next_offset
+        )
+    offset = indexes.offset_index.base_offset + indexes.offset_index.relative_offsets[place]
+    return beginning_of(indexes, stretch.metadata, offset)
+
+
+def _batch_at(indexes: RemoteIndexes, position: int, size: int) -> int:
+    """Where the first batch begins that the index names at or after ``position``; the end of the .log if none does."""
+    positions = indexes.offset_index.positions
+    place = bisect_left(positions, position)
+    return positions[place] if place < len(positions) else size
