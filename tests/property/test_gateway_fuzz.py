@@ -78,6 +78,9 @@ class TakesResponses:
         assert pending.rewrite is not None
         at_once(pending.rewrite.rewrite(pending.exchange, frame[9:]))
 
+    def passed(self, pending: Pending) -> None:
+        assert pending.rewrite is not None
+
     def answered(self) -> None:
         return None
 

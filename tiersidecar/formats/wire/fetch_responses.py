@@ -24,7 +24,7 @@ from tiersidecar.formats.wire.fetch_requests import PartitionKey, TopicKey, is_f
 NO_ERROR, OFFSET_OUT_OF_RANGE, NOT_LEADER_OR_FOLLOWER = 0, 1, 6
 KAFKA_STORAGE_ERROR, FETCH_SESSION_ID_NOT_FOUND = 56, 70
 _KAFKA_STORAGE_ERROR_SINCE = 6
-_FIRST_WITH_SESSIONS = 7
+FIRST_WITH_SESSIONS = 7
 
 _THROTTLE, _INT32, _ABORTED = Struct(">i"), Struct(">i"), Struct(">qq")
 _HEAD = Struct(">hi")
@@ -88,7 +88,7 @@ def read_fetch_response(body: memoryview, version: int) -> FetchResponse:
     """
     reader = Cursor(body, flexible=is_flexible(version))
     (throttle_time_ms,) = reader.fixed(_THROTTLE)
-    error_code, session_id = reader.fixed(_HEAD) if version >= _FIRST_WITH_SESSIONS else (NO_ERROR, 0)
+    error_code, session_id = reader.fixed(_HEAD) if version >= FIRST_WITH_SESSIONS else (NO_ERROR, 0)
     partitions: list[FetchedPartition] = []
     for _ in range(reader.array_length()):
         topic = read_topic_key(reader, version)
@@ -114,7 +114,7 @@ def write_partition(version: int, partition: int, filled: FilledPartition) -> li
     if error_code == KAFKA_STORAGE_ERROR and version < _KAFKA_STORAGE_ERROR_SINCE:
         error_code = NOT_LEADER_OR_FOLLOWER  # as the broker does for clients that do not know the other
     values = [partition, error_code, filled.high_watermark, filled.last_stable_offset, filled.log_start_offset]
-    layout = _partition_layout(version)
+    layout = partition_layout(version)
     parts = [layout.pack(*values[: 5 if version >= 5 else 4])]
     parts.append(length_bytes(-1 if filled.aborted is None else len(filled.aborted), flexible=flexible))
     for producer_id, first_offset in filled.aborted or ():
@@ -133,13 +133,13 @@ def write_session_error(version: int, throttle_time_ms: int, error_code: int) ->
 
 
 @cache
-def _partition_layout(version: int) -> Struct:
+def partition_layout(version: int) -> Struct:
     return Struct(">ihqqq" if version >= 5 else ">ihqq")
 
 
 def _read_partition(reader: Cursor, version: int, topic: TopicKey) -> FetchedPartition:
     start = reader.position
-    partition, error_code, high_watermark, last_stable_offset, *_ = reader.fixed(_partition_layout(version))
+    partition, error_code, high_watermark, last_stable_offset, *_ = reader.fixed(partition_layout(version))
     aborted = _read_aborted(reader)
     if version >= 11:
         reader.int32()

@@ -29,7 +29,7 @@ from tiersidecar.services.gateway.request_heads import (
 from tiersidecar.services.gateway.request_pump import RequestPump
 from tiersidecar.services.gateway.response_pump import ResponsePump
 from tiersidecar.services.gateway.rewrites import unsupported_api_versions
-from tiersidecar.services.gateway.side import Side
+from tiersidecar.services.gateway.side import MakeSide, SideEvents
 from tiersidecar.services.gateway.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -63,6 +63,8 @@ class GatewayConnection:
         rewrites: Rewrites,
         limits: GatewayLimits,
         memory: ResponseMemory,
+        make_client: MakeSide,
+        make_broker: MakeSide,
         monotonic_s: Callable[[], float],
         when_closed: Callable[[GatewayConnection], None],
     ) -> None:
@@ -77,8 +79,8 @@ class GatewayConnection:
         self._asked = 0
         self._memory_bytes = 0  # of responses that are written, but not yet taken by the client
         self._closed_s: float | None = None
-        self.client = Side(self._client_data, self._side_lost("client"), self._sides_changed)
-        self.broker = Side(self._broker_data, self._side_lost("broker"), self._sides_changed)
+        self.client = make_client(self._events_of("client", self._client_data))
+        self.broker = make_broker(self._events_of("broker", self._broker_data))
         self._hold(_Hold.CONNECTING)
 
     # What happens to it
@@ -123,7 +125,7 @@ class GatewayConnection:
 
     # From the client
 
-    def _client_data(self, data: bytes) -> None:
+    def _client_data(self, data: Buffer) -> None:
         self._traffic.bytes_in += len(data)
         self._guarded("malformed", lambda: self._requests.feed(data))
         self._sides_changed()
@@ -142,6 +144,7 @@ class GatewayConnection:
             self._hold(_Hold.ALONE)
 
     def whole_request(self, frame: memoryview) -> None:
+        frame = memoryview(bytes(frame))  # it is kept until it is answered
         _, api_key, api_version, correlation_id = read_head(frame, 0)
         client_id, body_at = client_id_and_body(frame)
         exchange = self._exchange(api_key, api_version, correlation_id, client_id, frame[body_at:])
@@ -190,7 +193,7 @@ class GatewayConnection:
 
     # From the broker
 
-    def _broker_data(self, data: bytes) -> None:
+    def _broker_data(self, data: Buffer) -> None:
         self._guarded("broker_malformed", lambda: self._responses.feed(data))
         self._sides_changed()
 
@@ -213,6 +216,10 @@ class GatewayConnection:
             self._start(self._rewrite_alone(rewriting, frame, header_bytes))
         else:
             self._write_rewritten(_at_once(rewriting), frame, header_bytes)
+
+    def passed(self, pending: Pending) -> None:
+        if pending.rewrite is not None and pending.rewrite.alone:
+            self._unhold(_Hold.ALONE)
 
     def answered(self) -> None:
         if _Hold.FULL in self._holds and len(self._pending) <= self._limits.max_in_flight_requests // 2:
@@ -314,13 +321,13 @@ class GatewayConnection:
         if size_bytes:
             self._memory.give_back(size_bytes)
 
-    def _side_lost(self, which: str) -> Callable[[], None]:
+    def _events_of(self, which: str, received: Callable[[Buffer], None]) -> SideEvents:
         def lost() -> None:
             self.close(which)
             if self.client.is_gone and self.broker.is_gone:
                 self._when_closed(self)
 
-        return lost
+        return SideEvents(received=received, lost=lost, changed=self._sides_changed)
 
 
 def _framed(header: Buffer, body: Sequence[Buffer]) -> list[Buffer]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
 """Bytes on their way; whoever passes one on no longer changes it."""
@@ -37,10 +37,12 @@ class UpstreamClosedError(ConnectionError):
 class ConnectionState:
     """What rewrites remember for one client connection, from its first request to its end.
 
-    ``fetch_sessions`` is by fetch session id (KIP-227); FetchRewrite owns what is in it.
+    ``fetch_sessions`` is by fetch session id (KIP-227); FetchRewrite owns what is in it.  ``fetches_to_collect`` is how many
+    Fetch responses are collected, however large, because the client has lately read what may have to be filled in.
     """
 
     fetch_sessions: dict[int, object] = field(default_factory=dict)
+    fetches_to_collect: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,18 @@ class Exchange:
     upstream: Upstream
     connection: ConnectionState
     listener: str
+
+
+class Passing(Protocol):
+    """A response that is looked at, and changed, while it passes."""
+
+    def feed(self, data: memoryview) -> Sequence[Buffer]:
+        """What may go on, of what came: the same number of bytes in all, in order, whatever the pieces.  The first are the
+        frame's size.  They are read over once the caller has passed them on.
+
+        An exception closes the client's connection, as those of a :class:`Rewrite` do.
+        """
+        ...
 
 
 class Rewrite(Protocol):
@@ -95,6 +109,16 @@ class Rewrite(Protocol):
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
         """Another response body, as pieces; None passes ``response``.  The body begins after the response header."""
+        ...
+
+
+@runtime_checkable
+class PassesLarge(Protocol):
+    """A rewrite that need not see large responses whole."""
+
+    def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
+        """How a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected, and
+        given to :meth:`Rewrite.rewrite`."""
         ...
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
 from tiersidecar.formats.wire.cursor import Replacement, splice
+from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.fetch_requests import (
     CONSUMER,
     FETCH_VERSIONS,
@@ -35,13 +36,17 @@ from tiersidecar.formats.wire.fetch_responses import (
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.services.gateway.exchange import Buffer, Exchange
+from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
 
 FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
 """Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""
+
+_COLLECTED_AFTER = 16
+"""Responses of a connection that are collected after one with a partition out of range: a client that fetches by turns should
+not be put off each time that its turn comes."""
 
 
 _TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
@@ -88,6 +93,7 @@ class FetchRewrite:
         fetched = read_fetch_response(response, version)
         session = self._sessions.follow(exchange.connection, request, fetched)
         rows = [one for one in fetched.partitions if one.error_code == OFFSET_OUT_OF_RANGE]
+        _expect_more(exchange.connection, found_out_of_range=bool(rows))
         if not rows or request.replica_id != CONSUMER:  # a follower that fetches is none of ours (T-57)
             return splice(response, self._find_addresses(version, response))
         asked = {} if session is None else {row.key: session.partitions.get(row.key) for row in rows}
@@ -103,6 +109,13 @@ class FetchRewrite:
                 changes += replacing(version, row, answer)
         # The addresses stand behind all partitions.
         return splice(response, [*changes, *self._find_addresses(version, response)])
+
+    def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
+        """See :class:`PassesLarge`.  A client that has lately met what is remote is not sent away with what passes."""
+        if exchange.connection.fetches_to_collect:
+            return None
+        request = read_fetch_request(exchange.request, exchange.api_version)
+        return _PassingFetch(self._sessions, exchange, request, size_bytes)
 
     async def _answers(
         self,
@@ -147,6 +160,31 @@ class FetchRewrite:
         left_s = _left_s(hold_s, began_s, self._clock)
         if left_s > 0:
             await self._clock.sleep(left_s)
+
+
+class _PassingFetch:
+    """A large response, which passes without the partitions that are out of range: those the client asks for again."""
+
+    def __init__(self, sessions: FetchSessions, exchange: Exchange, request: FetchRequest, size_bytes: int) -> None:
+        self._sessions, self._connection, self._request = sessions, exchange.connection, request
+        is_consumer = request.replica_id == CONSUMER
+        self._walk = FetchPassing(exchange.api_version, size_bytes, hides_out_of_range=is_consumer)
+
+    def feed(self, data: memoryview) -> Sequence[Buffer]:
+        """See :class:`Passing`."""
+        passed = self._walk.feed(data)
+        if self._walk.is_done:
+            if self._walk.found_out_of_range:
+                _expect_more(self._connection, found_out_of_range=True)
+            self._sessions.follow(self._connection, self._request, self._walk)
+        return passed
+
+
+def _expect_more(connection: ConnectionState, *, found_out_of_range: bool) -> None:
+    if found_out_of_range:
+        connection.fetches_to_collect = _COLLECTED_AFTER
+    elif connection.fetches_to_collect:
+        connection.fetches_to_collect -= 1
 
 
 def _left_s(of_s: float, began_s: float, clock: Clock) -> float:

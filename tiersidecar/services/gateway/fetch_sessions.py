@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from weakref import WeakSet
 
+from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.fetch_requests import FULL_EPOCH, FetchPartition, FetchRequest, PartitionKey
 from tiersidecar.formats.wire.fetch_responses import NO_ERROR, FetchResponse
 from tiersidecar.services.gateway.exchange import ConnectionState
@@ -47,7 +48,7 @@ class FetchSessions:
         return self._kept_partitions() + len(request.partitions) > self._max_partitions
 
     def follow(
-        self, connection: ConnectionState, request: FetchRequest, response: FetchResponse
+        self, connection: ConnectionState, request: FetchRequest, response: FetchResponse | FetchPassing
     ) -> FetchSession | None:
         """What the partitions of ``response`` were asked for with, the request's own and those it left out; None for a
         session that began before this connection, or that we could not remember."""

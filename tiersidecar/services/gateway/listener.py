@@ -17,6 +17,9 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.connection import GatewayConnection
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.plain_side import READ_BUFFER_BYTES, PlainSide
+from tiersidecar.services.gateway.side import MakeSide, Side, SideEvents
+from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic
 
 log = structlog.get_logger(__name__)
@@ -117,9 +120,23 @@ class _Clients:
     connections: dict[GatewayConnection, str] = field(default_factory=dict)
     connecting: set[asyncio.Task[None]] = field(default_factory=set)
     traffic: Traffic = field(init=False)
+    make_client: MakeSide = field(init=False)
+    make_broker: MakeSide = field(init=False)
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(listener=self.settings.name)
+        settings, timeout_s, read_buffer = self.settings, self.limits.connect_timeout_s, bytearray(READ_BUFFER_BYTES)
+
+        def maker(tls: ssl.SSLContext | None, server_hostname: str | None) -> MakeSide:
+            def make(events: SideEvents) -> Side:
+                if tls is None:
+                    return PlainSide(events, read_buffer)
+                return TlsSide(events, tls, server_hostname=server_hostname, timeout_s=timeout_s)
+
+            return make
+
+        self.make_client = maker(settings.tls, None)
+        self.make_broker = maker(settings.broker_tls, settings.broker_host)
 
     async def accept(self, listening: socket.socket, group: asyncio.TaskGroup) -> None:
         loop = asyncio.get_running_loop()
@@ -168,6 +185,8 @@ class _Clients:
             rewrites=self.rewrites,
             limits=self.limits,
             memory=self.memory,
+            make_client=self.make_client,
+            make_broker=self.make_broker,
             monotonic_s=asyncio.get_running_loop().time,
             when_closed=self._closed,
         )
@@ -175,9 +194,10 @@ class _Clients:
         reason = "handshake"
         try:
             async with asyncio.timeout(self.limits.connect_timeout_s):
-                await self._take_client(connection, client)
+                client.settimeout(0)
+                await connection.client.take(client)
                 reason = "broker_unreachable"
-                await self._reach_broker(connection)
+                await connection.broker.take(await self._reach_broker())
         except (OSError, TimeoutError) as error:
             log.info("gateway.connection.refused", listener=self.settings.name, reason=reason, error=str(error))
             self.traffic.refused[reason] += 1
@@ -188,25 +208,25 @@ class _Clients:
             return
         connection.connected()
 
-    async def _take_client(self, connection: GatewayConnection, client: socket.socket) -> None:
-        client.settimeout(0)
-        tls = self.settings.tls
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: connection.client,
-            client,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self.limits.connect_timeout_s,
-        )
-
-    async def _reach_broker(self, connection: GatewayConnection) -> None:
-        tls = self.settings.broker_tls
-        await asyncio.get_running_loop().create_connection(
-            lambda: connection.broker,
-            self.settings.broker_host,
-            self.settings.broker_port,
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else self.limits.connect_timeout_s,
-        )
+    async def _reach_broker(self) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        host, port = self.settings.broker_host, self.settings.broker_port
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for number, (family, kind, protocol, _, address) in enumerate(found, start=1):
+            broker = socket.socket(family, kind, protocol)
+            broker.settimeout(0)
+            try:
+                await loop.sock_connect(broker, address)
+            except OSError:
+                broker.close()
+                if number == len(found):
+                    raise
+            except BaseException:
+                broker.close()
+                raise
+            else:
+                return broker
+        raise AssertionError("getaddrinfo gives an address or raises")
 
     def _closed(self, connection: GatewayConnection) -> None:
         ip = self.connections.pop(connection, None)

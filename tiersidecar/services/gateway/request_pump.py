@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.exchange import Rewrites
+from tiersidecar.services.gateway.exchange import Buffer, Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.request_heads import (
     HEAD_BYTES,
@@ -29,7 +29,9 @@ _MOST_HANDSHAKE_BYTES = 65_536
 
 
 class RequestSink(Protocol):
-    """Where requests go.  ``forward`` has the bytes, in order; the others say what they are, or take a request out of them."""
+    """Where requests go.  ``forward`` has the bytes, in order; the others say what they are, or take a request out of them.
+
+    What is given is read over as soon as the call returns."""
 
     def forward(self, data: memoryview) -> None:
         """Bytes for the broker."""
@@ -100,7 +102,7 @@ class RequestPump:
         self._wanted = 0
         self.feed(b"")
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Buffer) -> None:
         """Take what the client has sent.
 
         Raises:

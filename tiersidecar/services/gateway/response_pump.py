@@ -6,6 +6,7 @@ import struct
 from typing import Protocol
 
 from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.services.gateway.exchange import Buffer, PassesLarge, Passing
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.pending import Fate, Pending, PendingQueue
 
@@ -14,6 +15,8 @@ _HEAD = struct.Struct(">ii")
 _FREE_BYTES = 256 * 1024
 """What each connection may collect without asking: one read's worth, so that small answers never wait behind large ones, and
 an answer that a rewrite asked for never waits for memory that the rewrite itself holds."""
+_LARGE_BYTES = 64 * 1024
+"""From here on it matters that nobody waits for the end of a response, and that its memory is not ours."""
 
 
 class ResponseSink(Protocol):
@@ -24,6 +27,9 @@ class ResponseSink(Protocol):
 
     def collected(self, pending: Pending, frame: memoryview, memory_bytes: int) -> None:
         """A whole response, with its size; ``memory_bytes`` of the response memory are the sink's to give back."""
+
+    def passed(self, pending: Pending) -> None:
+        """A whole response has passed that a rewrite looked at on its way."""
 
     def answered(self) -> None:
         """A request is no longer in flight."""
@@ -38,6 +44,7 @@ class ResponsePump:
     def __init__(self, sink: ResponseSink, pending: PendingQueue, memory: ResponseMemory) -> None:
         self._sink, self._pending, self._memory = sink, pending, memory
         self._passing = 0
+        self._passes: Passing | None = None  # what looks at the bytes that pass
         self._kept = bytearray()
         self._collecting: bytearray | None = None
         self._filled = 0
@@ -62,7 +69,7 @@ class ResponsePump:
             self._sink.forward_response(memoryview(self._pending.popleft().frame))
             self._sink.answered()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Buffer) -> None:
         """Take what the broker has sent.
 
         Raises:
@@ -79,6 +86,10 @@ class ResponsePump:
     def _cut(self, view: memoryview) -> None:
         size, at, run = len(view), 0, 0
         while at < size:
+            if self._passes is not None:
+                at += self._look_and_pass(self._passes, view[at:])
+                run = at
+                continue
             if self._passing:
                 step = min(self._passing, size - at)
                 self._passing -= step
@@ -127,11 +138,33 @@ class ResponsePump:
         if first.fate is Fate.PASS:
             self._passing = _SIZE_BYTES + size
             return 0
-        return self._begin_to_collect(frame, _SIZE_BYTES + size)
+        return self._begin_to_rewrite(first, frame, _SIZE_BYTES + size)
+
+    def _look_and_pass(self, passes: Passing, data: memoryview) -> int:
+        step = min(self._passing, len(data))
+        self._passing -= step
+        for piece in passes.feed(data[:step]):
+            self._sink.forward_response(memoryview(piece))
+        if self._passing == 0:
+            self._passes = None
+            pending = self._pending.popleft()
+            self._sink.passed(pending)
+            self._sink.answered()
+            self.flush_own()
+        return step
+
+    def _begin_to_rewrite(self, first: Pending, frame: memoryview, total: int) -> int | None:
+        rewrite: object = first.rewrite
+        if total > _LARGE_BYTES and first.exchange is not None and isinstance(rewrite, PassesLarge):
+            self._passes = rewrite.passing(first.exchange, total)
+            if self._passes is not None:
+                self._passing = total
+                return 0
+        return self._begin_to_collect(frame, total)
 
     def _begin_to_collect(self, frame: memoryview, total: int) -> int | None:
         if len(frame) >= total:
-            self._give(frame[:total], 0)
+            self._give(memoryview(bytes(frame[:total])), 0)
             return total
         if total > _FREE_BYTES and not self._memory.take(total, self._room):
             self._waits_for_room = total

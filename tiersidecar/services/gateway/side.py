@@ -1,78 +1,65 @@
-"""One of the two connections of a gateway connection: to the client, or to its broker."""
+"""What a gateway connection knows of its two sides: the connection to the client, and the one to its broker."""
 
 from __future__ import annotations
 
-import asyncio
+import socket
 from collections.abc import Callable, Sequence
-from typing import cast
+from dataclasses import dataclass
+from typing import Protocol
 
 from tiersidecar.services.gateway.exchange import Buffer
 
-_WRITE_BUFFER_BYTES = 256 * 1024
-"""What may wait for a peer that takes less than the other gives, before the other is no longer read."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideEvents:
+    """What a side tells.
+
+    ``received`` must be done with the bytes when it returns: they lie in a buffer that is read into again.  ``lost`` comes
+    once, at the end; ``changed`` when the side begins or ceases to be full.
+    """
+
+    received: Callable[[Buffer], None]
+    lost: Callable[[], None]
+    changed: Callable[[], None]
 
 
-class Side(asyncio.Protocol):
-    """One of the two connections; ``full_since_s`` is when it began to take less than it gets, None while it takes all."""
+class Side(Protocol):
+    """One of the two connections.
 
-    def __init__(
-        self, received: Callable[[bytes], None], lost: Callable[[], None], changed: Callable[[], None]
-    ) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._received, self._lost, self._changed = received, lost, changed
-        self._reading = True
-        self._closing = False
-        self.full_since_s: float | None = None
-        self.is_gone = True  # until it is there
+    ``full_since_s`` is when it last took something while more was waiting for it, None while nothing waits.  ``is_gone``
+    before :meth:`take`, and again at the end.
+    """
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        self.is_gone = False
-        if self._closing:
-            self._transport.abort()
-            return
-        self.read(wanted=False)
+    full_since_s: float | None
+    is_gone: bool
 
-    def data_received(self, data: bytes) -> None:
-        self._received(data)
+    async def take(self, connected: socket.socket) -> None:
+        """Begin, with a connected socket that does not block.  Reads nothing before it is wanted.
 
-    def pause_writing(self) -> None:
-        self.full_since_s = asyncio.get_running_loop().time()
-        self._changed()
-
-    def resume_writing(self) -> None:
-        self.full_since_s = None
-        self._changed()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.is_gone = True
-        self._lost()
+        Raises:
+            OSError: the handshake failed.
+        """
+        ...
 
     def read(self, *, wanted: bool) -> None:
         """Begin or stop to read."""
-        if self._transport is None or self._closing or wanted == self._reading:
-            return
-        self._reading = wanted
-        if wanted:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
+        ...
 
     def write(self, data: Buffer) -> None:
-        if self._transport is not None and not self._closing:
-            self._transport.write(data)
+        """Send now what the socket takes; a copy of the rest waits."""
+        ...
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
-        if self._transport is not None and not self._closing:
-            self._transport.writelines(pieces)
+        """As :meth:`write`, of pieces that nobody changes any more: they are not copied."""
+        ...
 
     def close(self) -> None:
         """After what has been written has gone."""
-        self._closing = True
-        if self._transport is not None:
-            self._transport.close()
+        ...
 
     def abort(self) -> None:
-        if self._transport is not None and not self.is_gone:
-            self._transport.abort()
+        """At once."""
+        ...
+
+
+MakeSide = Callable[[SideEvents], Side]

@@ -1,0 +1,101 @@
+"""A side with TLS, by asyncio's transport."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import cast
+
+from tiersidecar.services.gateway.exchange import Buffer
+from tiersidecar.services.gateway.side import SideEvents
+
+_WRITE_BUFFER_BYTES = 256 * 1024
+"""What may wait for a peer that takes less than the other gives, before the other is no longer read."""
+
+
+class TlsSide(asyncio.Protocol):
+    """Implements :class:`Side`.  ``server_hostname`` is what the peer's certificate must be for; None for a side that is the
+    server itself."""
+
+    def __init__(
+        self, events: SideEvents, context: ssl.SSLContext, *, server_hostname: str | None, timeout_s: float
+    ) -> None:
+        self._events, self._context = events, context
+        self._server_hostname, self._timeout_s = server_hostname, timeout_s
+        self._transport: asyncio.Transport | None = None
+        self._reading = True
+        self._closing = False
+        self.full_since_s: float | None = None
+        self.is_gone = True  # until it is there
+
+    async def take(self, connected: socket.socket) -> None:
+        """See :class:`Side`."""
+        loop = asyncio.get_running_loop()
+        if self._server_hostname is None:
+            await loop.connect_accepted_socket(
+                lambda: self, connected, ssl=self._context, ssl_handshake_timeout=self._timeout_s
+            )
+            return
+        await loop.create_connection(
+            lambda: self,
+            sock=connected,
+            ssl=self._context,
+            server_hostname=self._server_hostname,
+            ssl_handshake_timeout=self._timeout_s,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        self.is_gone = False
+        if self._closing:
+            self._transport.abort()
+            return
+        self.read(wanted=False)
+
+    def data_received(self, data: bytes) -> None:
+        self._events.received(data)
+
+    def pause_writing(self) -> None:
+        self.full_since_s = asyncio.get_running_loop().time()
+        self._events.changed()
+
+    def resume_writing(self) -> None:
+        self.full_since_s = None
+        self._events.changed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_gone = True
+        self._events.lost()
+
+    def read(self, *, wanted: bool) -> None:
+        """See :class:`Side`."""
+        if self._transport is None or self._closing or wanted == self._reading:
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def write(self, data: Buffer) -> None:
+        """See :class:`Side`."""
+        self.write_all((data if isinstance(data, bytes) else bytes(data),))
+
+    def write_all(self, pieces: Sequence[Buffer]) -> None:
+        """See :class:`Side`."""
+        if self._transport is not None and not self._closing:
+            self._transport.writelines(pieces)
+
+    def close(self) -> None:
+        """See :class:`Side`."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """See :class:`Side`."""
+        if self._transport is not None and not self.is_gone:
+            self._transport.abort()
