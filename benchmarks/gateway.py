@@ -1,7 +1,11 @@
-"""What the gateway costs a client: throughput of Kafka's own perf tools and latency of small requests, direct and through it.
+"""What the gateway costs a client: throughput of Java clients and latency of small requests, direct and through it.
 
 ``benchmarks/gateway.py [--quick]``: a table, then the goals; exit code 1 if one is missed.  The gateway is a process of its
-own; *toxiproxy* is a proxy in Go that knows no protocol and changes nothing, so it shows what a hop costs at all.
+own; below the table a second one copies as well (roles ``tier`` and ``gateway`` in one process).
+
+The peer is *toxiproxy*, a proxy in Go that knows no protocol and changes nothing, so it shows what a hop costs at all.  The
+nearer peer would be grepplabs/kafka-proxy: the Go module proxy does not serve it (``go install`` ends with 403 Forbidden for
+every version), and a benchmark that only some machines can run shows nothing.
 """
 
 from __future__ import annotations
@@ -16,115 +20,119 @@ import argparse  # noqa: E402
 import contextlib  # noqa: E402
 import shutil  # noqa: E402
 import tempfile  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
+from collections.abc import Iterator, Mapping, Sequence  # noqa: E402
 from dataclasses import dataclass, field  # noqa: E402
 from pathlib import Path  # noqa: E402
 from statistics import median  # noqa: E402
 
+from benchmarks.support.crowded_gateway import crowd  # noqa: E402
+from benchmarks.support.perf_clients import RECORD_BYTES, PerfClients  # noqa: E402
 from benchmarks.support.report import Goal, Report  # noqa: E402
 from benchmarks.support.round_trips import RoundTrips  # noqa: E402
+from tests.support.daemon import Daemon, daemon_settings  # noqa: E402
 from tests.support.gateway import GatewayDaemon  # noqa: E402
 from tests.support.kafka_cluster import KafkaCluster  # noqa: E402
 from tests.support.kafka_properties import INTERNAL, Listener  # noqa: E402
+from tests.support.loopback_ports import free_port  # noqa: E402
 from tests.support.toxiproxy import running_toxiproxy  # noqa: E402
 
-RECORD_BYTES = 1024
 PARTITIONS = 4
-WAYS = ("direct", "gateway", "toxiproxy")
+DIRECT, GATEWAY, TOXIPROXY, COPYING = "direct", "gateway", "toxiproxy", "gateway-copying"
+WAYS = (DIRECT, GATEWAY, TOXIPROXY)
+PRODUCE, CONSUME = "produce", "consume"
+COPY_MIB_PER_S = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """``rounds``: each way once per round, so that a slow minute of the machine hits all; the median counts."""
+    """``rounds``: each way once per round, in another order each time, so that a slow second hits all; ``records``
+    are of one such window."""
 
     records: int
+    warm_up_records: int
     rounds: int
     round_trips: int
+    copying_rounds: int
+    idle: int
 
 
-FULL = Scale(records=600_000, rounds=5, round_trips=4_000)
-QUICK = Scale(records=60_000, rounds=1, round_trips=500)
+FULL = Scale(records=200_000, warm_up_records=600_000, rounds=12, round_trips=5_000, copying_rounds=6, idle=1_000)
+QUICK = Scale(records=60_000, warm_up_records=150_000, rounds=6, round_trips=1_000, copying_rounds=3, idle=1_000)
 
 
 @dataclass(slots=True)
 class Way:
-    """How clients reach the broker, and what was measured on it."""
+    """What was measured on one way to the broker."""
 
-    servers: str
-    produced_mb_per_s: list[float] = field(default_factory=list)
-    consumed_mb_per_s: list[float] = field(default_factory=list)
-    produce_p50_ms: list[float] = field(default_factory=list)
-    produce_p99_ms: list[float] = field(default_factory=list)
-    fetch_p50_ms: list[float] = field(default_factory=list)
-    fetch_p99_ms: list[float] = field(default_factory=list)
+    mib_per_s: dict[str, list[float]] = field(default_factory=lambda: {PRODUCE: [], CONSUME: []})
+    p50_ms: dict[str, float] = field(default_factory=dict)
+    p99_ms: dict[str, float] = field(default_factory=dict)
 
 
 class Bench:
     """One run on one broker."""
 
-    def __init__(self, cluster: KafkaCluster, ways: dict[str, Way], scale: Scale, gateway: GatewayDaemon) -> None:
-        self._cluster, self._ways, self._scale, self._gateway = cluster, ways, scale, gateway
+    def __init__(self, cluster: KafkaCluster, clients: PerfClients, scale: Scale) -> None:
+        self._cluster, self._clients, self._scale = cluster, clients, scale
 
-    def run(self) -> None:
-        self._cluster.create_topic("load", partitions=PARTITIONS, configs={"retention.bytes": str(2**28)})
-        for name in self._ways:
-            self._cluster.create_topic(f"small-{name}")
-        for number in range(self._scale.rounds):
-            for name, way in self._ways.items():
-                way.produced_mb_per_s.append(self._produce(way))
-                way.consumed_mb_per_s.append(self._consume(way, f"{name}-{number}"))
-            self._round_trips()
+    def prepare(self) -> None:
+        """Warm clients and broker, and something to read."""
+        for topic in ("written", "read"):
+            self._cluster.create_topic(topic, partitions=PARTITIONS, configs={"file.delete.delay.ms": "1000"})
+        for name in WAYS:
+            self._warm_up(name)
 
-    def cpu_s(self) -> float:
-        """Of the gateway's process so far."""
-        fields = Path(f"/proc/{self._gateway.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def windows(self, names: Sequence[str], rounds: int) -> dict[str, Way]:
+        ways = {name: Way() for name in names}
+        for number in range(rounds):
+            turn = number % len(names)
+            for what in (PRODUCE, CONSUME):
+                for name in (*names[turn:], *names[:turn]):
+                    ways[name].mib_per_s[what].append(self._window(what, name, self._scale.records))
+            self._trim()
+        return ways
 
-    def _produce(self, way: Way) -> float:
-        told = self._cluster.run_tool(
-            "org.apache.kafka.tools.ProducerPerformance",
-            *("--topic", "load", "--num-records", str(self._scale.records), "--record-size", str(RECORD_BYTES)),
-            *("--throughput", "-1", "--producer-props", f"bootstrap.servers={way.servers}"),
-            *("acks=all", "batch.size=65536", "linger.ms=5"),
-            timeout_s=300,
-        ).stdout
-        # "… records/sec (46.15 MB/sec), …": its MB are MiB
-        return float(told.splitlines()[-1].split("(")[1].split()[0])
+    def warm_up_way(self, name: str) -> None:
+        """Connections, and what a new process has to warm up."""
+        for what in (PRODUCE, CONSUME):
+            self._window(what, name, self._scale.records)
 
-    def _consume(self, way: Way, group: str) -> float:
-        told = self._cluster.run_tool(
-            "org.apache.kafka.tools.ConsumerPerformance",
-            *("--bootstrap-server", way.servers, "--topic", "load", "--group", group),
-            *("--num-records", str(self._scale.records), "--timeout", "60000"),
-            timeout_s=300,
-        ).stdout
-        # fetch.MB.sec, which leaves the rebalance out
-        return float(told.splitlines()[-1].split(", ")[8])
+    def _warm_up(self, name: str) -> None:
+        self._clients.produce(name, "read", self._scale.warm_up_records)
+        self._clients.consume(name, "read", self._scale.warm_up_records)
 
-    def _round_trips(self) -> None:
-        """One request at a time, the ways taking turns request by request."""
-        with contextlib.ExitStack() as stack:
-            clients = {
-                name: stack.enter_context(RoundTrips(way.servers, f"small-{name}")) for name, way in self._ways.items()
-            }
+    def _window(self, what: str, name: str, records: int) -> float:
+        if what == PRODUCE:
+            return self._clients.produce(name, "written", records)
+        return self._clients.consume(name, "read", records)
+
+    def _trim(self) -> None:
+        """Else the last window would write to a page cache that is full."""
+        admin = self._cluster.admin
+        for partition in range(PARTITIONS):
+            admin.delete_records("written", partition, admin.latest_offset("written", partition))
+
+
+def round_trips(ways: dict[str, Way], servers: Mapping[str, str], times: int) -> None:
+    """One request at a time, the ways taking turns request by request."""
+    with contextlib.ExitStack() as stack:
+        clients = {name: stack.enter_context(RoundTrips(servers[name], f"small-{name}")) for name in ways}
+        for client in clients.values():
+            client.warm_up(times // 10)
+        for _ in range(times):
             for client in clients.values():
-                client.warm_up(self._scale.round_trips // 10)
-            for _ in range(self._scale.round_trips):
-                for client in clients.values():
-                    client.produce()
-            for _ in range(self._scale.round_trips):
-                for client in clients.values():
-                    client.fetch()
-            for name, client in clients.items():
-                way = self._ways[name]
-                way.produce_p50_ms.append(client.produce_ms(50))
-                way.produce_p99_ms.append(client.produce_ms(99))
-                way.fetch_p50_ms.append(client.fetch_ms(50))
-                way.fetch_p99_ms.append(client.fetch_ms(99))
+                client.produce()
+        for _ in range(times):
+            for client in clients.values():
+                client.fetch()
+        for name, client in clients.items():
+            way = ways[name]
+            way.p50_ms = {"produce": client.produce_ms(50), "fetch": client.fetch_ms(50)}
+            way.p99_ms = {"produce": client.produce_ms(99), "fetch": client.fetch_ms(99)}
 
 
 @contextlib.contextmanager
-def ways_to(cluster: KafkaCluster, scratch: Path) -> Iterator[tuple[dict[str, Way], GatewayDaemon]]:
+def ways_to(cluster: KafkaCluster, scratch: Path) -> Iterator[tuple[dict[str, str], GatewayDaemon]]:
     """The broker tells clients of its second listener that it is where toxiproxy listens."""
     broker = cluster[1]
     with running_toxiproxy(scratch, broker.bootstrap_server_of("PROXIED")) as proxy:
@@ -133,50 +141,130 @@ def ways_to(cluster: KafkaCluster, scratch: Path) -> Iterator[tuple[dict[str, Wa
         cluster.start()
         with GatewayDaemon(scratch / "gateway", broker) as gateway:
             gateway.wait_until_ready()
-            servers = {"direct": direct, "gateway": gateway.bootstrap_server, "toxiproxy": proxied}
-            yield {name: Way(servers[name]) for name in WAYS}, gateway
+            yield {DIRECT: direct, GATEWAY: gateway.bootstrap_server, TOXIPROXY: proxied}, gateway
 
 
-def tell(ways: dict[str, Way], report: Report, cpu_s: float) -> None:
+def cpu_s(daemon: Daemon) -> float:
+    """Of the process so far."""
+    fields = Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def copying_daemon(scratch: Path, cluster: KafkaCluster, clients: PerfClients, records: int) -> Daemon:
+    """Gateway and tier in one process, not started, with ``records`` to copy at a steady rate."""
+    cluster.create_topic(
+        "copied", segment_bytes=4 * 1024 * 1024, configs={"retention.ms": "-1", "retention.bytes": "-1"}
+    )
+    clients.produce(DIRECT, "copied", records)
+    settings = daemon_settings(
+        scratch / "copying",
+        bootstrap_servers=cluster.bootstrap_servers,
+        log_dirs=list(cluster[1].log_dirs),
+        topics=[{"name": "copied"}],
+        gateway={"listeners": [{"listen": f"127.0.0.1:{free_port()}"}]},
+    )
+    settings["remote.log.manager.copy.max.bytes.per.second"] = COPY_MIB_PER_S * 1024 * 1024
+    return Daemon(scratch / "copying", settings, roles="tier,gateway")
+
+
+def ratio(of: Way, to: Way, what: str) -> list[float]:
+    """Round by round."""
+    return [one / other for one, other in zip(of.mib_per_s[what], to.mib_per_s[what], strict=True)]
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def tell(ways: Mapping[str, Way], report: Report) -> None:
     report.line(
-        f"{'':12}{'produce MiB/s':>15}{'consume MiB/s':>15}{'produce p50, p99 ms':>22}{'fetch p50, p99 ms':>20}"
+        f"{'':17}{'produce MiB/s (spread)':>27}{'consume MiB/s (spread)':>27}{'produce p50, p99 ms':>22}{'fetch':>14}"
     )
     for name, way in ways.items():
-        report.line(
-            f"{name:12}{median(way.produced_mb_per_s):15.0f}{median(way.consumed_mb_per_s):15.0f}"
-            f"{median(way.produce_p50_ms):14.2f}{median(way.produce_p99_ms):8.2f}"
-            f"{median(way.fetch_p50_ms):12.2f}{median(way.fetch_p99_ms):8.2f}"
-        )
-    report.line(f"the gateway's process took {cpu_s:.1f} CPU s")
+        speeds = "".join(f"{spread(way.mib_per_s[what], '.0f'):>27}" for what in (PRODUCE, CONSUME))
+        times = "".join(f"{way.p50_ms[one]:14.2f}{way.p99_ms[one]:8.2f}" for one in way.p50_ms)
+        report.line(f"{name:17}{speeds}{times}")
+
+
+def judge(ways: Mapping[str, Way], report: Report) -> None:
     direct, gateway, hop = (ways[name] for name in WAYS)
-    for what in ("produced", "consumed"):
-        figure, of_direct, of_hop = (median(getattr(way, f"{what}_mb_per_s")) for way in (gateway, direct, hop))
-        report.goals.append(Goal(name=f"{what}_of_direct", figure=figure / of_direct, least=0.85))
-        report.goals.append(Goal(name=f"{what}_of_toxiproxy", figure=figure / of_hop, least=1.0))
+    for what in (PRODUCE, CONSUME):
+        of_direct, of_hop = ratio(gateway, direct, what), ratio(gateway, hop, what)
+        report.line(f"{what}: gateway/direct {spread(of_direct, '.2f')}, gateway/toxiproxy {spread(of_hop, '.2f')}")
+        report.goals.append(Goal(name=f"{what}_of_direct", figure=median(of_direct), least=0.85))
+        report.goals.append(Goal(name=f"{what}_of_toxiproxy", figure=median(of_hop), least=1.0))
     for what in ("produce", "fetch"):
-        added = [
-            through - straight
-            for through, straight in zip(
-                getattr(gateway, f"{what}_p99_ms"), getattr(direct, f"{what}_p99_ms"), strict=True
-            )
-        ]
-        report.goals.append(Goal(name=f"{what}_added_p99_ms", figure=median(added), most=1.0))
+        added = gateway.p99_ms[what] - direct.p99_ms[what]
+        report.goals.append(Goal(name=f"{what}_added_p99_ms", figure=added, most=1.0))
+
+
+def measure(cluster: KafkaCluster, scratch: Path, scale: Scale, report: Report) -> None:
+    with contextlib.ExitStack() as stack:
+        servers, gateway = stack.enter_context(ways_to(cluster, scratch))
+        clients = stack.enter_context(PerfClients(servers))
+        bench = Bench(cluster, clients, scale)
+        bench.prepare()
+        began_s = cpu_s(gateway)
+        ways = bench.windows(WAYS, scale.rounds)
+        used_s = cpu_s(gateway) - began_s
+        for name in WAYS:
+            cluster.create_topic(f"small-{name}")
+        round_trips(ways, servers, scale.round_trips)
+        tell(ways, report)
+        judge(ways, report)
+        gib = 2 * scale.rounds * scale.records * RECORD_BYTES / 2**30
+        report.line(f"the gateway's process took {used_s / gib:.2f} CPU s/GiB")
+        measure_crowd(cluster, gateway, scale, report)
+        measure_copying(stack, bench, copying_daemon(scratch, cluster, clients, 250_000), clients, scale, report)
+
+
+def measure_crowd(cluster: KafkaCluster, gateway: GatewayDaemon, scale: Scale, report: Report) -> None:
+    topic_id = cluster.admin.describe_topic(f"small-{GATEWAY}").topic_id
+    assert topic_id is not None
+    found = crowd(
+        gateway.bootstrap_server, topic_id.bytes, idle=scale.idle, busy=50, seconds=2, rss_bytes=gateway.rss_bytes
+    )
+    report.line(
+        f"{found.idle} idle and {found.busy} busy connections: {found.bytes_per_connection / 1024:.0f} KiB each;"
+        f" round trips in 2 s of a busy one: {found.median} ({found.least} to {found.most})"
+    )
+
+
+def measure_copying(
+    stack: contextlib.ExitStack,
+    bench: Bench,
+    daemon: Daemon,
+    clients: PerfClients,
+    scale: Scale,
+    report: Report,
+) -> None:
+    """No goal: the copying takes its share of the CPUs from either way."""
+    stack.enter_context(daemon)
+    daemon.wait_until_ready()
+    clients.add_way(COPYING, daemon.settings["gateway"]["listeners"][0]["listen"])
+    bench.warm_up_way(COPYING)
+    before = daemon.metric("kafka_remote_copy_bytes_total")
+    ways = bench.windows((DIRECT, COPYING), scale.copying_rounds)
+    copied = daemon.metric("kafka_remote_copy_bytes_total") - before
+    report.line(
+        f"while {copied / 2**20:.0f} MiB are copied at up to {COPY_MIB_PER_S} MiB/s by the gateway's own process:"
+    )
+    tell(ways, report)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="The gateway against no gateway.")
-    parser.add_argument("--quick", action="store_true", help="less data, one round")
+    parser.add_argument("--quick", action="store_true", help="less data, fewer rounds")
     scale = QUICK if parser.parse_args().quick else FULL
     report = Report()
-    report.line(f"{scale.records} records of {RECORD_BYTES} B, {PARTITIONS} partitions, {os.cpu_count()} CPUs for all")
+    report.line(
+        f"{scale.rounds} windows of {scale.records} records of {RECORD_BYTES} B on each way, {PARTITIONS} partitions,"
+        f" {os.cpu_count()} CPUs for all; medians"
+    )
     scratch = Path(tempfile.mkdtemp(prefix="tiersidecar-gateway-"))
     cluster = KafkaCluster(scratch / "kafka", listeners=[Listener(name="PROXIED", security_protocol="PLAINTEXT")])
     try:
-        with ways_to(cluster, scratch) as (ways, gateway):
-            bench = Bench(cluster, ways, scale, gateway)
-            began_s = bench.cpu_s()
-            bench.run()
-            tell(ways, report, bench.cpu_s() - began_s)
+        measure(cluster, scratch, scale, report)
     finally:
         cluster.close()
         shutil.rmtree(scratch)
