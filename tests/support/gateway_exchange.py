@@ -13,6 +13,12 @@ T = TypeVar("T")
 class NobodyToAsk:
     """An upstream for rewrites that ask nothing."""
 
+    def take_memory(self, size_bytes: int) -> int:
+        return size_bytes
+
+    def give_memory_back(self, size_bytes: int) -> None:
+        return None
+
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
         raise AssertionError(f"API {api_key} was asked")
 

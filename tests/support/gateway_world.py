@@ -33,6 +33,7 @@ from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.holes import Holes
+from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.tiered_partitions import TieredView
@@ -70,6 +71,17 @@ class ScriptedUpstream:
     partition: TopicIdPartition
     local: ScriptedLocal
     asked: list[int] = field(default_factory=list)
+    memory: ResponseMemory = field(default_factory=lambda: ResponseMemory(2**26))
+    taken_bytes: int = 0
+
+    def take_memory(self, size_bytes: int) -> int:
+        taken = self.memory.take_some(size_bytes)
+        self.taken_bytes += taken
+        return taken
+
+    def give_memory_back(self, size_bytes: int) -> None:
+        self.taken_bytes -= size_bytes
+        self.memory.give_back(size_bytes)
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
         assert api_key == FETCH_API_KEY

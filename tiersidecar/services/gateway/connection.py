@@ -103,7 +103,7 @@ class GatewayConnection:
                 pending.answer.set_exception(UpstreamClosedError("the broker connection is gone"))
         self._pending.clear()
         self._responses.close()
-        self._give_memory_back()
+        self.give_memory_back(self._memory_bytes)
         self.client.close()
         self.broker.close()
 
@@ -260,6 +260,18 @@ class GatewayConnection:
             frame = await answer
         return frame[_body_offset(frame, api_key, api_version) :]
 
+    def take_memory(self, size_bytes: int) -> int:
+        """As :meth:`Upstream.take_memory` promises."""
+        taken = self._memory.take_some(size_bytes) if self._closed_s is None else 0
+        self._memory_bytes += taken
+        return taken
+
+    def give_memory_back(self, size_bytes: int) -> None:
+        """As :meth:`Upstream.give_memory_back` promises; a connection that has ended has given all back."""
+        size_bytes = min(size_bytes, self._memory_bytes)
+        self._memory_bytes -= size_bytes
+        self._memory.give_back(size_bytes)
+
     # Flow
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -312,14 +324,9 @@ class GatewayConnection:
         if self._closed_s is not None:
             return
         if self.client.full_since_s is None and self._task is None:
-            self._give_memory_back()
+            self.give_memory_back(self._memory_bytes)
         self.client.read(wanted=self.broker.full_since_s is None and self._requests.takes_bytes)
         self.broker.read(wanted=self.client.full_since_s is None and self._responses.takes_bytes)
-
-    def _give_memory_back(self) -> None:
-        size_bytes, self._memory_bytes = self._memory_bytes, 0
-        if size_bytes:
-            self._memory.give_back(size_bytes)
 
     def _events_of(self, which: str, received: Callable[[Buffer], None]) -> SideEvents:
         def lost() -> None:

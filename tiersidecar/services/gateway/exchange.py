@@ -28,6 +28,18 @@ class Upstream(Protocol):
         """
         ...
 
+    def take_memory(self, size_bytes: int) -> int:
+        """As many bytes of the response memory as are free, at most ``size_bytes``; 0 while others wait for some.
+
+        They are the response's: given back once the client has taken it, or the connection has ended.  Only for rewrites
+        that are ``alone``.
+        """
+        ...
+
+    def give_memory_back(self, size_bytes: int) -> None:
+        """Bytes of those that the response turned out not to need."""
+        ...
+
 
 class UpstreamClosedError(ConnectionError):
     """The broker connection of a client is gone; its client's connection ends too."""

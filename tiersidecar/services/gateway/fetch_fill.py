@@ -59,24 +59,37 @@ class FetchFill:
         keys = list(wanted.judged)
         limits = [wanted.asked[key].max_bytes for key in keys]
         grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)
+        memory, kept_bytes = wanted.exchange.upstream, 0
+        taken_bytes = memory.take_memory(max(sum(grants), 1))
+        has_room, grants = taken_bytes > 0, decide_grants(grants, taken_bytes, 0)
+        try:
+            answers = await self._read_all(wanted, dict(zip(keys, grants, strict=True)) if has_room else {})
+            sizes = [answers[key].records_bytes for key in keys]
+            for key, returned in zip(keys, decide_returned(sizes, grants, wanted.local_bytes), strict=True):
+                if not returned and answers[key].records_bytes:
+                    answers[key] = self._filled(wanted, key, _NOTHING)
+            kept_bytes = sum(answer.records_bytes for answer in answers.values())
+        finally:
+            memory.give_memory_back(taken_bytes - min(kept_bytes, taken_bytes))
+        self._telemetry.count(GATEWAY_FILLED_BYTES, kept_bytes)
+        return answers
+
+    async def _read_all(
+        self, wanted: FillRequest, grants: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, FilledPartition]:
+        """What came in time of each of ``wanted.judged``; of those that are not in ``grants``, nothing."""
         reads: dict[PartitionKey, asyncio.Task[FetchedBatches]] = {}
         try:
-            for key, grant in zip(keys, grants, strict=True):
+            for key, grant in grants.items():
                 # With nothing local, a first batch is returned however large it is: each read may turn out to be the first.
                 if grant > 0 or not wanted.local_bytes:
                     reads[key] = asyncio.create_task(self._read(wanted, key, grant), name=f"fill {key[1]}")
             await self._wait(reads, wanted.wait_s)
-            answers = {key: self._answer(wanted, key, reads.get(key)) for key in keys}
+            return {key: self._answer(wanted, key, reads.get(key)) for key in wanted.judged}
         finally:
             for read in reads.values():
                 read.cancel()
             await asyncio.gather(*reads.values(), return_exceptions=True)
-        sizes = [answers[key].records_bytes for key in keys]
-        for key, returned in zip(keys, decide_returned(sizes, grants, wanted.local_bytes), strict=True):
-            if not returned and answers[key].records_bytes:
-                answers[key] = self._filled(wanted, key, _NOTHING)
-        self._telemetry.count(GATEWAY_FILLED_BYTES, sum(answer.records_bytes for answer in answers.values()))
-        return answers
 
     async def _wait(self, reads: Mapping[PartitionKey, asyncio.Task[FetchedBatches]], wait_s: float) -> None:
         began_s, pending, has_data = self._clock.monotonic_s(), set(reads.values()), False

@@ -31,7 +31,7 @@ class GatewayLimits:
 
 @dataclass(slots=True)
 class ResponseMemory:
-    """Bytes of responses that are collected to be rewritten, of all connections together.
+    """Bytes of responses that are collected to be rewritten, or filled in, of all connections together.
 
     Whoever finds no room is called when there is some, in the order in which they asked.  One response may be larger than all
     of it, when it is alone: it must pass somehow.
@@ -48,6 +48,14 @@ class ResponseMemory:
             return True
         self._waiting.append((size_bytes, when_there_is_room))
         return False
+
+    def take_some(self, size_bytes: int) -> int:
+        """At most ``size_bytes``, now: what is free, and nothing while others wait."""
+        if self._waiting:
+            return 0
+        taken = size_bytes if self.held_bytes == 0 else max(min(size_bytes, self.size_bytes - self.held_bytes), 0)
+        self.held_bytes += taken
+        return taken
 
     def give_back(self, size_bytes: int) -> None:
         """What was taken; lets the next in."""

@@ -34,6 +34,7 @@ from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANGE
 from tiersidecar.services.gateway.exchange import ConnectionState
 from tiersidecar.services.gateway.fetch_sessions import FetchSession, FetchSessions
+from tiersidecar.services.gateway.limits import ResponseMemory
 
 END, LOCAL_START, HIGH_WATERMARK = 245, 200, 246
 OTHER = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=3)
@@ -222,6 +223,25 @@ async def test_with_the_quota_used_up_the_answer_is_empty_without_error_and_held
         row = await asking
         assert (row.error_code, row.records, row.high_watermark) == (ErrorCode.none, b"", HIGH_WATERMARK)
         assert world.telemetry.value(GATEWAY_FILLS, outcome="shed") == 1
+
+
+async def test_fills_count_in_the_response_memory_and_no_room_is_an_empty_answer() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        memory = world.upstream.memory = ResponseMemory(4000)
+        row = await row_of(world, 0)
+        assert row.records == batches_between("plain-0", 0, END), "one response may be larger than all of it"
+        assert memory.held_bytes == len(row.records), "until the client has taken it"
+        memory.give_back(len(row.records) - 1000)
+        row = await row_of(world, 0)
+        assert 0 < len(row.records) <= 3000, "as much as there is"
+        assert memory.take(10_000, lambda: None) is False
+        asking = asyncio.create_task(row_of(world, 0))
+        await settle(200)
+        assert not asking.done(), "held, or the client would spin"
+        await world.clock.advance(1)
+        assert ((await asking).error_code, (await asking).records) == (ErrorCode.none, b"")
+        assert world.telemetry.by_label(GATEWAY_FILLS, "outcome")["no_room"] == 1
 
 
 async def test_local_data_are_not_held_back_by_a_used_up_quota() -> None:
