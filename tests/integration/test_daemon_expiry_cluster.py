@@ -35,7 +35,7 @@ REPLICATED = {
     "remote.log.metadata.topic.name": "__remote_log_metadata",
     "remote.log.metadata.topic.replication.factor": 3,
     "remote.log.metadata.topic.min.isr": 2,
-    "deletes.topic.grace.ms": 2000,
+    "deletes.topic.grace.ms": 3000,
 }
 
 

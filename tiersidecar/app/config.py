@@ -92,7 +92,7 @@ class Config(Section):
 
     deletes_topic_grace_ms: PositiveDurationMs = 600_000
     """How long a topic's id must be unknown to the cluster, asked again and again, before the sidecar that led it last deletes
-    its remote data; the others wait twice as long and more."""
+    its remote data; the others wait twice as long and more, and then for as long as somebody is at it."""
 
     log_dirs: Annotated[
         tuple[FilePath, ...], BeforeValidator(comma_separated), Field(min_length=1, examples=["[/var/lib/kafka/data]"])

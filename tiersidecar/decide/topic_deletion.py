@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from tiersidecar.domain.ids import BrokerId, Uuid
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, Uuid
 
 GONE = "UNKNOWN_TOPIC_ID"
 """The only answer to Metadata by topic id that says that the topic is no more."""
@@ -29,6 +29,26 @@ def observe_absences(
         for topic_id, answer in answers.items()
         if answer == GONE
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """What is left of a topic, as the metadata tell it: the number of segments, and those half copied or half deleted.
+    It has been so since ``since_s``."""
+
+    segments: int
+    unfinished: frozenset[RemoteLogSegmentId]
+    since_s: float
+
+
+def observe_remains(known: Remains | None, seen: Remains) -> Remains:
+    """``seen``, since as long as nothing changed."""
+    return seen if known is None or replace(known, since_s=seen.since_s) != seen else known
+
+
+def is_at_rest(remains: Remains, *, grace_s: float, now_s: float) -> bool:
+    """Whether nobody is deleting it: one that began before us says so with each segment."""
+    return not remains.segments or now_s - remains.since_s >= grace_s
 
 
 def is_ours_to_delete(

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Protocol
 
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.decide.topic_deletion import Absence, is_ours_to_delete, observe_absences
+from tiersidecar.decide.topic_deletion import (
+    Absence,
+    Remains,
+    is_at_rest,
+    is_ours_to_delete,
+    observe_absences,
+    observe_remains,
+)
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import PartitionHaltedError, RetriableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
@@ -60,6 +68,7 @@ class TopicDeletion:
         self._observe_only = observe_only
         self._absences: dict[Uuid, Absence] = {}
         self._led: set[TopicIdPartition] = set()
+        self._remains: dict[Uuid, Remains] = {}
         self._observed: set[Uuid] = set()
 
     async def run(self, interval_s: float) -> None:
@@ -122,6 +131,7 @@ class TopicDeletion:
         before = self._absences.keys()
         self._absences = observe_absences(self._absences, answers, self._clock.monotonic_s())
         self._board.departing = {tip for tip in self._board.departing if tip.topic_id in self._absences}
+        self._remains = {topic_id: one for topic_id, one in self._remains.items() if topic_id in self._absences}
         for topic_id in self._absences.keys() - before:
             log.info("topic.gone", topic_id=format_uuid(topic_id), grace_s=self._grace_s)
 
@@ -136,6 +146,8 @@ class TopicDeletion:
             log.info("topic.delete.started", topic=topic, topic_id=format_uuid(topic_id), partitions=len(partitions))
             self._board.departing.update(partitions)
             await self._assign()
+        if not self._is_left_to_us(partitions):
+            return
         for tip in partitions:
             if not await self._delete_partition(tip):
                 return
@@ -145,10 +157,24 @@ class TopicDeletion:
         await self._assign()
         log.info("topic.delete.finished", topic=topic, topic_id=format_uuid(topic_id))
 
-    async def _delete_partition(self, tip: TopicIdPartition) -> bool:
-        """Whether nothing of it is left; what is not ready yet, or may not go now, is for the next sweep."""
-        if not self._metadata.is_ready(tip):
+    def _is_left_to_us(self, partitions: Sequence[TopicIdPartition]) -> bool:
+        """Whoever led it begins at once.  Any other begins when nobody is at it: a deletion may take longer than its turn."""
+        if not all(map(self._metadata.is_ready, partitions)):
             return False
+        if not self._led.isdisjoint(partitions):
+            return True
+        topic_id, now_s = partitions[0].topic_id, self._clock.monotonic_s()
+        unfinished = chain.from_iterable(map(self._metadata.list_unfinished_segments, partitions))
+        seen = Remains(
+            segments=sum(map(self._metadata.segment_count, partitions)),
+            unfinished=frozenset(one.remote_log_segment_id for one in unfinished),
+            since_s=now_s,
+        )
+        self._remains[topic_id] = observe_remains(self._remains.get(topic_id), seen)
+        return is_at_rest(self._remains[topic_id], grace_s=self._grace_s, now_s=now_s)
+
+    async def _delete_partition(self, tip: TopicIdPartition) -> bool:
+        """Whether nothing of it is left; what may not go now is for the next sweep."""
         for segment in list(self._metadata.list_remote_log_segments(tip)):
             if self._guard.reason_not_to_delete:
                 return False

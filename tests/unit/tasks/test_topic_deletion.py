@@ -145,9 +145,45 @@ def test_when_that_sidecar_ends_on_the_way_another_finishes(world: World, place:
     first.clock.true_ms += 60_000
     run_until(first.deletion.sweep(), place, nth)
     second.sweep(after_s=100)
-    assert world.segments() != []
     second.sweep(after_s=200)
+    second.sweep(after_s=59)
+    assert world.segments() != []
+    second.sweep(after_s=1)
     assert (world.segments(), world.store.keys, world.state.partitions()) == ([], set(), ())
+
+
+def test_while_one_is_at_it_another_waits_however_long_it_takes(world: World) -> None:
+    """Driven once (T-47): else a slow deletion would be done by two as soon as it is the other's turn."""
+    cluster = Cluster(WITNESS)
+    first, second = Shell(world, cluster), Shell(world, cluster, broker_id=2, led=False)
+    for shell in (first, second):
+        shell.sweep()
+    first.clock.true_ms += 60_000
+    second.clock.true_ms += 400_000
+    steps = first.deletion.sweep()
+    for _ in range(5):
+        while steps.send(None) != "delete.finished.published":
+            pass
+        second.sweep(after_s=59)
+        assert "store.delete" not in second.sweep()
+    run(steps)
+    assert (world.segments(), world.store.keys, world.state.partitions()) == ([], set(), ())
+
+
+def test_its_turn_is_over_when_nothing_happens_for_as_long_as_the_grace(world: World) -> None:
+    cluster = Cluster(WITNESS)
+    first, second = Shell(world, cluster), Shell(world, cluster, broker_id=2, led=False)
+    for shell in (first, second):
+        shell.sweep()
+    first.clock.true_ms += 60_000
+    second.clock.true_ms += 400_000
+    second.sweep()
+    run_until(first.deletion.sweep(), "delete.finished.published", 2)
+    second.sweep(after_s=30)
+    second.sweep(after_s=59)
+    assert len(world.segments()) == 3
+    second.sweep(after_s=1)
+    assert world.segments() == []
 
 
 def test_made_anew_under_the_same_name_the_new_topic_keeps_all(world: World) -> None:
