@@ -1,8 +1,9 @@
 """What a sidecar costs the broker's clients: produce latency with it copying under quota, stopped, killed, and without any.
 
 ``benchmarks/produce_latency.py [--quick]``: a table, then the goal; exit code 1 if it is missed.  One real broker and one real
-sidecar share this machine with the producer.  The modes take turns, so that what else the machine does meets all of them, and
-latency counts from when a record was due: one that waits for its turn waits, too.
+sidecar share this machine with the producer.  One run on one broker is cut into short windows that take turns, so that what
+else the machine does meets all modes; each window gives its own p99, each mode the median of these.  Latency counts from
+when a record was due: one that waits for its turn waits, too.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noq
 import argparse  # noqa: E402
 import asyncio  # noqa: E402
 import signal  # noqa: E402
+import statistics  # noqa: E402
 import tempfile  # noqa: E402
-from collections.abc import Iterator, Sequence  # noqa: E402
-from contextlib import ExitStack, contextmanager  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
+from contextlib import ExitStack  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from enum import StrEnum  # noqa: E402
+from itertools import pairwise  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from aiokafka import AIOKafkaProducer  # noqa: E402
@@ -34,12 +37,15 @@ TOPIC = "orders"
 SEGMENT_BYTES = MIB
 VALUE = os.urandom(2048) + bytes(2048)
 QUOTA_BYTES_PER_S = 4 * MIB
-COPYING_HEADROOM_S = 6.0
-"""A round begins once the sidecar copies, and must not outlast what there is to copy."""
+FILL_BYTES = 8 * MIB
+LEAD_IN_S = 0.3
+"""After each change, and not counted: waking up is not copying."""
+START_UP_S = 4.0
+"""What a sidecar may have copied before its first window."""
 
 
 class Mode(StrEnum):
-    """What is beside the broker during a round."""
+    """What is beside the broker during a window."""
 
     ABSENT = "no sidecar"
     COPYING = "sidecar copying under quota"
@@ -47,57 +53,80 @@ class Mode(StrEnum):
     KILLED = "sidecar killed a moment ago"
 
 
+ROUND = (Mode.ABSENT, Mode.COPYING, Mode.STOPPED, Mode.COPYING, Mode.STOPPED, Mode.COPYING, Mode.KILLED)
+"""One sidecar's life, so that each mode has its turns early and late in the run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """``rounds`` of all ``modes``, each so long, with so many records a second."""
+    """So many rounds of windows of so many seconds, with so many records a second."""
 
     rounds: int
-    round_s: float
-    records_per_s: int
-    modes: tuple[Mode, ...]
+    window_s: float
+    records_per_s: int = 250
+
+    @property
+    def bytes_to_copy(self) -> int:
+        """More than the sidecar copies in the run, which reads back with half of the quota."""
+        copying_s = START_UP_S + ROUND.count(Mode.COPYING) * self.window_s
+        return int(QUOTA_BYTES_PER_S * copying_s * self.rounds * 0.8)
 
 
-FULL = Scale(rounds=5, round_s=10, records_per_s=250, modes=tuple(Mode))
-QUICK = Scale(rounds=2, round_s=4, records_per_s=250, modes=(Mode.ABSENT, Mode.COPYING))
+FULL = Scale(rounds=6, window_s=4)
+QUICK = Scale(rounds=2, window_s=1.4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Latencies in ms."""
+
+    p50: float
+    p99: float
+    worst: float
 
 
 class Bench:
-    """The broker, and per mode the latencies in ms of all its rounds."""
+    """The broker, its sidecar, and per mode what the windows gave."""
 
     def __init__(self, cluster: KafkaCluster, scratch: Path, scale: Scale, report: Report) -> None:
-        self._cluster, self._scratch, self._scale, self._report = cluster, scratch, scale, report
-        self._latencies_ms: dict[Mode, list[float]] = {mode: [] for mode in scale.modes}
+        self._cluster, self._scale, self._report = cluster, scale, report
+        self._windows: dict[Mode, list[Window]] = {mode: [] for mode in Mode}
+        self._daemon = _sidecar(cluster, scratch)
+        self._copied = 0.0
 
     async def run(self) -> None:
         async with AIOKafkaProducer(**self._cluster.client_settings, linger_ms=0, acks="all") as producer:
+            await self._fill(producer, self._scale.bytes_to_copy)
+            await asyncio.to_thread(os.sync)  # else the first windows pay for it
             await self._measured(producer, 1.0)  # whatever the first records alone cost
-            for number in range(self._scale.rounds):
-                # Each mode is first in turn.
-                for offset in range(len(self._scale.modes)):
-                    mode = self._scale.modes[(number + offset) % len(self._scale.modes)]
-                    await self._round(producer, mode)
+            try:
+                for _ in range(self._scale.rounds):
+                    for before, mode in pairwise((Mode.KILLED, *ROUND)):
+                        await self._change(before, mode)
+                        await self._measured(producer, LEAD_IN_S)
+                        self._windows[mode].append(await self._window(producer, mode))
+            finally:
+                self._daemon.kill9()
         self._tell()
 
-    async def _round(self, producer: AIOKafkaProducer, mode: Mode) -> None:
-        topic_bytes = int(QUOTA_BYTES_PER_S * (self._scale.round_s + COPYING_HEADROOM_S))
-        if mode is Mode.ABSENT:
-            self._latencies_ms[mode] += await self._measured(producer, self._scale.round_s)
-            return
-        await self._fill(producer, topic_bytes)
-        with self._sidecar() as daemon:
-            await asyncio.to_thread(wait_for, lambda: _copied_bytes(daemon) > 0, "the sidecar copies", daemon)
-            before = _copied_bytes(daemon)
-            match mode:
-                case Mode.STOPPED:
-                    daemon.send_signal(signal.SIGSTOP)
-                case Mode.KILLED:
-                    daemon.kill9()
-            found = await self._measured(producer, self._scale.round_s)
-            if mode is Mode.COPYING:
-                copied = _copied_bytes(daemon) - before
-                least = QUOTA_BYTES_PER_S * self._scale.round_s / 2 - SEGMENT_BYTES
-                assert copied >= least, f"only {copied} bytes were copied meanwhile: this measures nothing"
-        self._latencies_ms[mode] += found
+    async def _change(self, before: Mode, mode: Mode) -> None:
+        match before, mode:
+            case _, Mode.KILLED:
+                self._daemon.kill9()
+            case _, Mode.STOPPED:
+                self._daemon.send_signal(signal.SIGSTOP)
+            case Mode.STOPPED, Mode.COPYING:
+                self._daemon.send_signal(signal.SIGCONT)
+            case _, Mode.COPYING:
+                self._daemon.start()
+                await asyncio.to_thread(wait_for, lambda: self._copied_bytes() > 0, "the sidecar copies", self._daemon)
+
+    async def _window(self, producer: AIOKafkaProducer, mode: Mode) -> Window:
+        before = await asyncio.to_thread(self._copied_bytes) if mode is Mode.COPYING else 0
+        found = await self._measured(producer, self._scale.window_s)
+        if mode is Mode.COPYING:
+            self._copied += await asyncio.to_thread(self._copied_bytes) - before
+        return Window(p50=_percentile(found, 0.5), p99=_percentile(found, 0.99), worst=max(found))
 
     async def _measured(self, producer: AIOKafkaProducer, seconds: float) -> list[float]:
         """Latencies in ms of records that are due at even intervals, whether earlier ones are acknowledged or not."""
@@ -117,38 +146,51 @@ class Bench:
         return found
 
     async def _fill(self, producer: AIOKafkaProducer, size_bytes: int) -> None:
-        """Something to copy; the next round's sidecar, another one, begins at what is there."""
-        sent = [await producer.send(TOPIC, VALUE, partition=0) for _ in range(size_bytes // len(VALUE))]
-        await asyncio.gather(*sent)
+        """Something to copy."""
+        for _ in range(0, size_bytes, FILL_BYTES):
+            sent = [await producer.send(TOPIC, VALUE, partition=0) for _ in range(FILL_BYTES // len(VALUE))]
+            await asyncio.gather(*sent)
 
-    @contextmanager
-    def _sidecar(self) -> Iterator[Daemon]:
-        """A real one, of the real broker; its state is that of the one before."""
-        (broker,) = self._cluster.brokers
-        home = self._scratch / "sidecar"
-        settings = daemon_settings(
-            home,
-            bootstrap_servers=broker.bootstrap_server,
-            log_dirs=list(broker.log_dirs),
-            topics=[{"name": TOPIC, "local.retention.bytes": 2 * SEGMENT_BYTES}],
-            **{"remote.log.manager.copy.max.bytes.per.second": QUOTA_BYTES_PER_S},
-        )
-        with Daemon(home, settings, roles="tier") as daemon:
-            daemon.wait_until_ready()
-            yield daemon
+    def _copied_bytes(self) -> float:
+        return self._daemon.metric("kafka_remote_copy_bytes_total", topic=TOPIC)
 
     def _tell(self) -> None:
-        self._report.line(f"{'':32}{'records':>9}{'p50 ms':>9}{'p99 ms':>9}{'p99.9 ms':>10}{'p99 ratio':>11}")
-        base = _percentile(self._latencies_ms[Mode.ABSENT], 0.99)
-        for mode, found in self._latencies_ms.items():
-            p50, p99, p999 = (_percentile(found, share) for share in (0.5, 0.99, 0.999))
-            self._report.line(f"{mode:32}{len(found):9}{p50:9.2f}{p99:9.2f}{p999:10.2f}{p99 / base:11.3f}")
-        ratio = _percentile(self._latencies_ms[Mode.COPYING], 0.99) / base
+        copying_s = len(self._windows[Mode.COPYING]) * self._scale.window_s
+        rate = self._copied / copying_s / MIB
+        self._report.line(
+            f"copied at {rate:.2f} MiB/s; what is read back before a trim has the other half of the quota"
+        )
+        assert rate >= QUOTA_BYTES_PER_S / MIB / 4, "too little was copied meanwhile: this measures nothing"
+        self._report.line("medians of the windows' own figures; p99 also from the lowest window to the highest")
+        head = f"{'windows':>9}{'p50 ms':>8}{'p99 ms':>8}{'lowest to highest':>19}{'worst':>8}{'p99 ratio':>11}"
+        self._report.line(f"{'':32}{head}")
+        base = self._p99(Mode.ABSENT)
+        for mode, windows in self._windows.items():
+            p99, p99s = self._p99(mode), [window.p99 for window in windows]
+            p50, worst = (statistics.median(of) for of in zip(*((one.p50, one.worst) for one in windows), strict=True))
+            spread = f"{min(p99s):.2f} to {max(p99s):.2f}"
+            self._report.line(
+                f"{mode:32}{len(windows):9}{p50:8.2f}{p99:8.2f}{spread:>19}{worst:8.2f}{p99 / base:11.3f}"
+            )
+        ratio = self._p99(Mode.COPYING) / base
         self._report.goals.append(Goal(name="produce_p99_ratio", figure=ratio, most=1.05))
 
+    def _p99(self, mode: Mode) -> float:
+        return statistics.median(window.p99 for window in self._windows[mode])
 
-def _copied_bytes(daemon: Daemon) -> float:
-    return daemon.metric("kafka_remote_copy_bytes_total", topic=TOPIC)
+
+def _sidecar(cluster: KafkaCluster, scratch: Path) -> Daemon:
+    """A real one, of the real broker; killed and started again, it goes on where it was."""
+    (broker,) = cluster.brokers
+    home = scratch / "sidecar"
+    settings = daemon_settings(
+        home,
+        bootstrap_servers=broker.bootstrap_server,
+        log_dirs=list(broker.log_dirs),
+        topics=[{"name": TOPIC, "local.retention.bytes": 2 * SEGMENT_BYTES}],
+        **{"remote.log.manager.copy.max.bytes.per.second": QUOTA_BYTES_PER_S},
+    )
+    return Daemon(home, settings, roles="tier")
 
 
 def _percentile(values: Sequence[float], share: float) -> float:

@@ -46,6 +46,7 @@ from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trim_gate import TrimGate
+from tiersidecar.tasks.unproven import Unproven
 
 BROKER = BrokerId(1)
 
@@ -203,6 +204,7 @@ class TierShell:
             checks=self.checks,
             verifier=ReadBack(log_dirs=self.log_dirs, remote=remote, blocking=self.blocking, quota=self.quota),
             gate=self.trim_gate,
+            unproven=Unproven(board=self.board, clock=self.clock, ids=self.ids, telemetry=self.telemetry),
             clock=self.clock,
             telemetry=self.telemetry,
             failpoints=self.failpoints,

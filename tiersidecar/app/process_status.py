@@ -87,6 +87,7 @@ class ProcessStatus:
             halted_reason=halted or None,
             held_back_reason=self.board.untrimmable_topics.get(tip.topic)
             or self.board.expiry_stops.get(tip)
+            or self.board.unproven.get(tip)
             or self._trim_hold(tip)
             or self.board.held_back.get(tip)
             or None,

@@ -25,6 +25,7 @@ from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trim_gate import TrimGate
+from tiersidecar.tasks.unproven import Unproven
 from tiersidecar.tasks.watch import Watch
 
 _SWEEP_INTERVAL_MAX_S = 60.0
@@ -110,6 +111,7 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
             quota=quota,
         ),
         gate=trim_gate,
+        unproven=Unproven(board=parts.board, clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry),
         clock=parts.clock,
         telemetry=parts.telemetry,
         failpoints=parts.failpoints,

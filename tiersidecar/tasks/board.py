@@ -41,6 +41,9 @@ class Board:
     held_back: dict[TopicIdPartition, str] = field(default_factory=dict)
     expiry_stops: dict[TopicIdPartition, str] = field(default_factory=dict)
     trim_holds: dict[TopicIdPartition, TrimHold] = field(default_factory=dict)
+    unproven: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Why a trim waits for a remote copy that cannot be read back."""
+
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
     """Why somebody has to look at a disk, by its log dirs."""
@@ -87,6 +90,7 @@ class Board:
             self.held_back,
             self.expiry_stops,
             self.trim_holds,
+            self.unproven,
             self.follow_notes,
         ):
             hints.pop(partition, None)

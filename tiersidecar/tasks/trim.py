@@ -29,6 +29,7 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
+from tiersidecar.tasks.unproven import NotProven, Unproven
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +65,7 @@ class TrimTask:
         checks: TopicChecks,
         verifier: VerifyStep,
         gate: TrimGate,
+        unproven: Unproven,
         clock: Clock,
         telemetry: Telemetry,
         failpoints: Failpoints,
@@ -71,6 +73,7 @@ class TrimTask:
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._checks, self._verifier, self._gate = lineages, checks, verifier, gate
+        self._unproven = unproven
         self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
         self._observe_only = observe_only
 
@@ -89,7 +92,9 @@ class TrimTask:
         copied_offset = self._board.copied_offsets.get(tip, -1)
         log_start_offset = self._board.log_start_offsets.get(tip, -1)
         return local is not None and any(
-            segment.next_base_offset is not None and log_start_offset < segment.next_base_offset <= copied_offset + 1
+            segment.next_base_offset is not None
+            and log_start_offset < segment.next_base_offset <= copied_offset + 1
+            and not self._unproven.is_resting(tip, segment.base_offset)
             for segment in local.segments
         )
 
@@ -104,20 +109,33 @@ class TrimTask:
             if self._observe_only:
                 log.info("trim.observed", topic=tip.topic, partition=tip.partition, offset=steps[-1].offset)
                 return
-            proven = await self._proven(steps[:_STEPS_AT_ONCE], log_start_offset)
+            proven = await self._proven(tip, steps[:_STEPS_AT_ONCE], log_start_offset)
+            if not proven:
+                return
             await self._failpoints.reach("trim.verified")
             await self._trim(partition, proven)
 
-    async def _proven(self, steps: Sequence[TrimStep], log_start_offset: Offset) -> tuple[TrimStep, ...]:
-        """``steps``, each read back; one that is forced and cannot be is taken for lost, and so are those after it."""
+    async def _proven(
+        self, tip: TopicIdPartition, steps: Sequence[TrimStep], log_start_offset: Offset
+    ) -> tuple[TrimStep, ...]:
+        """``steps``, each read back, up to the first that cannot be; one that is forced is taken for lost then, and so are
+        those after it."""
         proven: list[TrimStep] = []
         is_away = False
         for step in steps:
             held = step.remote if not (is_away and step.forced) else ()
+            if held and not step.forced and self._unproven.is_resting(tip, step.local.base_offset):
+                break
             try:
                 if held:
                     await self._verifier.verify(step, log_start_offset)
+                    self._unproven.proven(tip, step)
             except (StoreError, CorruptDataError) as error:
+                if not step.forced and isinstance(error, NotProven):
+                    self._unproven.failed(tip, step, error)
+                    break
+                if not step.forced and proven:
+                    break
                 if not step.forced:
                     raise
                 log.warning("trim.read_back.failed", base_offset=step.local.base_offset, error=str(error))

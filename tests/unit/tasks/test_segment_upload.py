@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.manual_clock import ManualClock
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
@@ -30,6 +32,7 @@ from tiersidecar.domain.segments import (
 )
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
+from tiersidecar.ports.metrics.retention import TRIM_REFUSALS
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
@@ -187,18 +190,56 @@ async def test_trim_goes_no_further_than_what_was_read_back(shell: TierShell) ->
     assert shell.state.partition_state(tip).trim_offset == active
 
 
-async def test_a_remote_segment_with_other_batches_stops_the_trim(shell: TierShell) -> None:
-    """DESIGN.md section 5: batch epochs and CRCs of the local range equal the remote copy's."""
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        pytest.param("another epoch", "corrupt", id="batches of another epoch: outside the batch's CRC"),
+        pytest.param("a byte", "corrupt", id="one wrong byte"),
+        pytest.param("gone", "missing", id="an object of a finished segment is gone"),
+    ],
+)
+async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_proven(
+    tmp_path: Path, blocking: ThreadBlocking, damage: str, reason: str
+) -> None:
+    """DESIGN.md section 5: batch epochs and CRCs of the local range equal the remote copy's.  What comes before goes, the lane
+    is not halted, so expiry goes on; it is looked at again later, and later still."""
+    clock, telemetry = ManualClock(), RecordedTelemetry()
+    shell = TierShell(
+        tmp_path,
+        blocking,
+        LayoutSettings(),
+        TopicPolicy(local_retention_bytes=0),
+        clock=clock,
+        telemetry=telemetry,
+    )
+    await shell.look()
     tip = shell.tip("plain-0")
     tiered = shell.tiered(tip)
     await shell.copy.run(tiered)
-    keys = [key for key in await keys_of(shell) if key.endswith(".log")]
-    log = bytearray(await shell.store.fetch_object(keys[1]))
-    log[12 + 3] ^= 1  # the leader epoch: outside the batch's CRC
-    await shell.store.put_object(keys[1], BytesBody(bytes(log)))
-    with pytest.raises(CorruptDataError, match="nothing is trimmed"):
-        await shell.trim.run(tiered)
-    assert shell.broker.deleted == []
+    (key, *_) = [key for key in await keys_of(shell) if key.endswith(".log") and "00000000000000000035-" in key]
+    whole = await shell.store.fetch_object(key)
+    if damage == "gone":
+        await shell.store.delete_objects([key])
+    else:
+        log = bytearray(whole)
+        log[12 + 3 if damage == "another epoch" else 700] ^= 1
+        await shell.store.put_object(key, BytesBody(bytes(log)))
+    for rest_s in (0, 6, 12):
+        await clock.advance(rest_s)
+        for _ in range(2):  # the second finds it resting
+            await shell.trim.run(tiered)
+    assert shell.broker.deleted == [(tip, 35)]
+    assert not shell.trim.may_have_work(tiered)
+    assert telemetry.value(TRIM_REFUSALS, topic=tip.topic, reason=reason) == 3
+    assert f"before offset 35, whose remote copy is {reason}" in shell.board.unproven[tip]
+    if damage != "gone":
+        await shell.store.delete_objects([key])
+    await shell.store.put_object(key, BytesBody(whole))
+    await clock.advance(30)
+    assert shell.trim.may_have_work(tiered)
+    await shell.trim.run(tiered)
+    assert shell.broker.log_starts[tip] == shell.board.local.partitions[tip].segments[-1].base_offset
+    assert shell.board.unproven == {}
 
 
 async def test_broker_retention_put_back_stops_the_trim(shell: TierShell) -> None:

@@ -55,7 +55,8 @@ TRIMMED_BYTES = Metric(
 TRIM_REFUSALS = Metric(
     name="tiersidecar_trim_refusals_total",
     kind="counter",
-    help="Trims that were due but withheld by a check.",
+    help="Trims that were due but withheld by a check: settings that do not fit, or a remote copy that could not be proven "
+    "whole (corrupt, missing).",
     labels=("topic", "reason"),
 )
 TRIM_HELD_BYTES = Metric(

@@ -1,0 +1,168 @@
+"""What must never make expiry delete, on a real broker: it stops, says why, and nothing goes (DESIGN.md section 5; U16)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, produce, started, wait_until_trimmed
+from tests.integration.test_daemon_expiry import UNGUARDED, assert_reads_from, finished
+from tests.support.clock_ahead import DaemonAhead
+from tests.support.daemon import Daemon, wait_for
+from tests.support.kafka_admin import KafkaAdminError, wait_until
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.produce import ProducedRecord
+from tests.support.remote_events import object_keys_in
+
+pytestmark = pytest.mark.broker
+
+TEN_YEARS_MS = 10 * 365 * 24 * 3_600_000
+
+
+@contextmanager
+def nothing_goes(cluster: KafkaCluster, daemon: Daemon) -> Iterator[None]:
+    """Of what is finished, and of what is stored."""
+    segments, objects = finished(cluster, daemon), object_keys_in(daemon.store_root)
+    assert len(segments) > 2
+    yield
+    assert [one for one in segments if one not in finished(cluster, daemon)] == []
+    assert objects <= object_keys_in(daemon.store_root)
+
+
+def filled(kafka: KafkaCluster, topic: str) -> list[ProducedRecord]:
+    kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    return produce(kafka, topic, total_bytes=400_000)
+
+
+def wait_until_stopped(daemon: Daemon, topic: str, reason: str) -> None:
+    """The log, the metric and the status page all say so."""
+
+    def says(event: dict[str, Any]) -> bool:
+        return reason in event["reason"]
+
+    wait_for(lambda: any(map(says, daemon.events("expire.stopped"))), f"expiry stops: {reason}", daemon)
+    wait_for(lambda: daemon.metric("tiersidecar_expiry_stopped", topic=topic) == 1, "the metric says so", daemon)
+    assert reason in daemon.status("/status")[1]
+
+
+def restart(daemon: Daemon, **rule: object) -> None:
+    assert daemon.stop() == 0
+    daemon.settings["topics"] = [{**daemon.settings["topics"][0], **rule}]
+    daemon.start()
+
+
+def wait_until_it_goes_on(daemon: Daemon, topic: str) -> None:
+    """A round found nothing to doubt."""
+
+    def goes_on() -> bool:
+        seen = daemon.metric("kafka_remote_log_metadata_count", topic=topic) > 0
+        return seen and daemon.metric("tiersidecar_expiry_stopped", topic=topic) == 0
+
+    wait_for(goes_on, "expiry goes on", daemon)
+
+
+def test_a_clock_that_jumps_ten_years_ahead(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """While the daemon runs, and before it starts; the guard on shares is off, so it is the clock's own rule that holds."""
+    topic = "safe-clock"
+    produced = filled(kafka, topic)
+    rule = {"local.retention.bytes": 1, "retention.ms": "1h"}
+    with DaemonAhead(tmp_path, started(tmp_path, kafka, topic, rule=rule, **UNGUARDED).settings) as daemon:
+        local_start = wait_until_trimmed(kafka, daemon, topic)
+        with nothing_goes(kafka, daemon):
+            daemon.set_clock_ahead(TEN_YEARS_MS)
+            wait_until_stopped(daemon, topic, "the wall clock jumped 315360000 s ahead")
+            restart(daemon)
+            wait_until_stopped(daemon, topic, "by this clock nothing happened to the partition for")
+            daemon.set_clock_ahead(0)
+            restart(daemon)
+            wait_until_it_goes_on(daemon, topic)
+            assert_reads_from(daemon, topic, produced, 0, local_start)
+
+
+def test_a_retention_that_suddenly_reads_0(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """By time and by size: a configuration that lost its value."""
+    topic = "safe-zero"
+    produced = filled(kafka, topic)
+    with started(tmp_path, kafka, topic) as daemon:
+        local_start = wait_until_trimmed(kafka, daemon, topic)
+        with nothing_goes(kafka, daemon):
+            restart(daemon, **{"retention.ms": 0})
+            wait_until_stopped(daemon, topic, "retention.ms reads 0")
+            restart(daemon, **{"retention.ms": -1, "retention.bytes": 0, "local.retention.bytes": 0})
+            wait_until_stopped(daemon, topic, "retention.bytes reads 0")
+            restart(daemon, **{"retention.bytes": -1, "local.retention.bytes": 1})
+            wait_until_it_goes_on(daemon, topic)
+            assert_reads_from(daemon, topic, produced, 0, local_start)
+
+
+def test_a_metadata_topic_that_comes_back_empty(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Made anew while the daemon was away, and its snapshot lost, too: only the state topic still knows what was trimmed."""
+    topic = "safe-empty"
+    filled(kafka, topic)
+    with started(tmp_path, kafka, topic, **UNGUARDED) as daemon:
+        wait_until_trimmed(kafka, daemon, topic)
+        objects = object_keys_in(daemon.store_root)
+        assert daemon.stop() == 0
+        kafka.admin.delete_topic(daemon.settings["remote.log.metadata.topic.name"])
+        shutil.rmtree(daemon.settings["state.dir"])
+        daemon.settings["topics"] = [{"name": topic, "local.retention.bytes": 1, "retention.bytes": 1}]
+        daemon.start()
+        wait_until_stopped(daemon, topic, "the remote log metadata are not whole")
+        assert object_keys_in(daemon.store_root) == objects
+
+
+def test_a_lineage_that_cannot_be_read(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """The epoch blobs are garbage, and all would be due by size: nothing goes before they can be read again."""
+    topic = "safe-lineage"
+    produced = filled(kafka, topic)
+    with started(tmp_path, kafka, topic, **UNGUARDED) as daemon:
+        local_start = wait_until_trimmed(kafka, daemon, topic)
+        with nothing_goes(kafka, daemon):
+            assert daemon.stop() == 0
+            blobs = {path: path.read_bytes() for path in daemon.store_root.rglob("*.indexes")}
+            assert blobs
+            for path, blob in blobs.items():
+                path.write_bytes(bytes(len(blob)))
+            shutil.rmtree(daemon.settings["state.dir"])
+            daemon.settings["topics"] = [{"name": topic, "local.retention.bytes": 1, "retention.bytes": 1}]
+            daemon.start()
+            wait_for(lambda: daemon.events("lane.halted"), "the retain lane says why it rests", daemon)
+            assert daemon.metric("tiersidecar_halted_partitions", topic=topic) == 1
+            assert "indexes" in daemon.status("/status")[1]
+            assert daemon.stop() == 0
+            for path, blob in blobs.items():
+                path.write_bytes(blob)
+            daemon.settings["topics"] = [{"name": topic, "local.retention.bytes": 1}]
+            daemon.start()
+            wait_until_it_goes_on(daemon, topic)
+            assert_reads_from(daemon, topic, produced, 0, local_start)
+
+
+def test_a_log_start_that_fell_back(kafka_cluster: Any, tmp_path: Path) -> None:
+    """DeleteRecords to the middle of a segment, kill -9, and the broker's log begins earlier again: no evidence of anything."""
+    cluster, topic = kafka_cluster(), "safe-start"
+    produced = filled(cluster, topic)
+    with started(tmp_path, cluster, topic, **UNGUARDED) as daemon:
+        local_start = wait_until_trimmed(cluster, daemon, topic)
+        with nothing_goes(cluster, daemon):
+            assert daemon.stop() == 0
+            assert cluster.admin.delete_records(topic, 0, local_start + 1) == local_start + 1
+            cluster.brokers[0].kill9()
+            cluster.brokers[0].start()
+            wait_until(lambda: earliest(cluster, topic) == local_start, "the log start fell back", 60)
+            daemon.settings["topics"] = [{"name": topic, "local.retention.bytes": 1, "retention.ms": "1h"}]
+            daemon.start()
+            wait_until_it_goes_on(daemon, topic)
+            assert_reads_from(daemon, topic, produced, 0, local_start)
+
+
+def earliest(cluster: KafkaCluster, topic: str) -> int | None:
+    try:
+        return cluster.admin.earliest_offset(topic, 0)
+    except (KafkaAdminError, LookupError, OSError):
+        return None
