@@ -1,12 +1,14 @@
-"""Build a server written in Go into the user's cache, once, and print its path: ``scripts/go_tool.py versitygw``."""
+"""Build a program written in Go into the user's cache, once, and print its path: ``scripts/go_tool.py versitygw``."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
@@ -23,28 +25,66 @@ class GoTool:
     binary: str
 
 
-GO_TOOLS = {
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoSource:
+    """A program of our own: ``directory`` has its source, and in go.mod and go.sum which modules it takes."""
+
+    directory: Path
+    binary: str
+
+
+GO_TOOLS: dict[str, GoTool | GoSource] = {
+    "franz-reader": GoSource(directory=REPOSITORY / "tests" / "support" / "franz_reader", binary="franz-reader"),
     "versitygw": GoTool(package="github.com/versity/versitygw/cmd/versitygw", version="v1.8.0", binary="versitygw"),
     "toxiproxy": GoTool(package="github.com/Shopify/toxiproxy/v2/cmd/server", version="v2.5.0", binary="server"),
 }
 
 
 def go_tool(name: str) -> Path:
-    """The path of the program: a minute or two the first time (S3 by versitygw, faults by toxiproxy).
+    """The path of the program: up to a minute or two the first time (S3 by versitygw, faults by toxiproxy, a consumer by
+    franz-go).
 
     Raises:
         MissingProgramError: Go is needed and not there.
         RuntimeError: it could not be built; the message ends with what Go said.
     """
     tool = GO_TOOLS[name]
-    return build_once(f"{name}-{tool.version}", lambda directory: _install(tool, directory)) / tool.binary
+    match tool:
+        case GoTool():
+            built = build_once(f"{name}-{tool.version}", lambda directory: _install(tool, directory))
+        case GoSource():
+            built = build_once(f"{name}-{_fingerprint(tool)}", lambda directory: _build(tool, directory))
+        case _:
+            assert_never(tool)
+    return built / tool.binary
 
 
 def _install(tool: GoTool, directory: Path) -> None:
+    _go(["install", f"{tool.package}@{tool.version}"], tool.package, {"GOBIN": str(directory)}, directory)
+
+
+def _build(tool: GoSource, directory: Path) -> None:
+    _go(
+        ["build", "-buildvcs=false", "-mod=readonly", "-o", str(directory / tool.binary), "."],
+        tool.binary,
+        {},
+        tool.directory,
+    )
+
+
+def _fingerprint(tool: GoSource) -> str:
+    found = hashlib.sha256()
+    for path in sorted(tool.directory.iterdir()):
+        if path.suffix in {".go", ".mod", ".sum"}:
+            found.update(path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def _go(arguments: list[str], what: str, environment: dict[str, str], directory: Path) -> None:
     go = require_program("go", debian="golang-go", rpm="golang")
     done = subprocess.run(
-        [go, "install", f"{tool.package}@{tool.version}"],
-        env={**os.environ, "GOBIN": str(directory)},
+        [go, *arguments],
+        env={**os.environ, **environment},
         cwd=directory,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -52,7 +92,7 @@ def _install(tool: GoTool, directory: Path) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{tool.package} could not be built:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{what} could not be built:\n{done.stderr[-2000:]}")
 
 
 def main(arguments: list[str]) -> int:

@@ -163,6 +163,10 @@ class KafkaCluster:
                 return self[row.leader_id]
         raise LookupError(f"{topic}-{partition} has no leader")
 
+    def admin_of_leader(self, topic: str, partition: int) -> KafkaAdmin:
+        """Requests to the broker that leads the partition, as soon as one does."""
+        return wait_until(lambda: self._leader(topic, partition), f"{topic}-{partition} has a leader").admin
+
     def run_tool(
         self, main_class: str, *arguments: str, check: bool = True, stdin: str | None = None, timeout_s: float = 60
     ) -> subprocess.CompletedProcess[str]:
@@ -183,6 +187,12 @@ class KafkaCluster:
         if check and done.returncode != 0:
             raise RuntimeError(f"{main_class} ended with code {done.returncode}:\n{done.stdout}\n{done.stderr}")
         return done
+
+    def _leader(self, topic: str, partition: int) -> KafkaBroker | None:
+        try:
+            return self.leader_of(topic, partition)
+        except LookupError:
+            return None
 
     def _end(self, how: signal.Signals) -> None:
         for broker in self.brokers:

@@ -85,7 +85,7 @@ async def produce_mix(
     sent_bytes = 0
     async with AsyncExitStack() as stack:
         senders = [
-            await stack.enter_async_context(_open_sender(client_settings, style, batch_bytes)) for style in styles
+            await stack.enter_async_context(open_sender(client_settings, style, batch_bytes)) for style in styles
         ]
         while sent_bytes < total_bytes:
             for style, producer in zip(styles, senders, strict=True):
@@ -106,7 +106,7 @@ def _assert_distinct(produced: list[ProducedRecord]) -> None:
 
 
 @asynccontextmanager
-async def _open_sender(
+async def open_sender(
     client_settings: Mapping[str, Any], style: Style, batch_bytes: int
 ) -> AsyncIterator[AIOKafkaProducer]:
     # Not acks=1, aiokafka's default: a leader that has not heard yet that it leads no more says yes, and truncates.
