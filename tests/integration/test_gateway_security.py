@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ from aiokafka.errors import (
     KafkaError,
     TopicAuthorizationFailedError,
 )
+from kio.schema.metadata.v12.request import MetadataRequest
 
 from tests.support.certificates import CertificateAuthority
 from tests.support.gateway import GatewayDaemon
+from tests.support.kafka_admin import KafkaAdmin, PlainCredentials
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_properties import ADMIN, Listener
 from tests.support.loopback_ports import free_port
@@ -30,6 +33,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
 
 USERS = {"alice": "alice-secret", "bob": "bob-secret"}
 TOPIC = "alices"
+ASK = MetadataRequest(topics=(), include_topic_authorized_operations=False)
 
 
 class TokenOfAlice(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka carries no types
@@ -83,9 +87,16 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             sasl_mechanisms=("PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"),
             certificate=of_broker,
         ),
+        Listener(name="BRIEF", security_protocol="SASL_PLAINTEXT", sasl_mechanisms=("PLAIN",)),
     )
-    ports = {name: free_port() for name in ("SASL", "BOTH")}
-    with KafkaCluster(directory / "kafka", listeners=listeners, users=USERS, authorizer=True) as cluster:
+    ports = {name: free_port() for name in ("SASL", "BOTH", "BRIEF")}
+    with KafkaCluster(
+        directory / "kafka",
+        listeners=listeners,
+        users=USERS,
+        authorizer=True,
+        properties={"listener.name.brief.plain.connections.max.reauth.ms": "3000"},
+    ) as cluster:
         broker = cluster[1]
         cluster.create_topic(TOPIC)
         for operation in ("read", "write", "describe"):
@@ -96,6 +107,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
                 "name": "SASL",
                 "listen": f"127.0.0.1:{ports['SASL']}",
                 "broker": broker.bootstrap_server_of("SASL"),
+                "broker.tls": "off",
+            },
+            {
+                "name": "BRIEF",
+                "listen": f"127.0.0.1:{ports['BRIEF']}",
+                "broker": broker.bootstrap_server_of("BRIEF"),
                 "broker.tls": "off",
             },
             {
@@ -182,6 +199,25 @@ async def test_who_may_not_is_told_so_alike(secured: Secured, through: bool) -> 
         consumer.seek(TopicPartition(TOPIC, 0), 0)
         with pytest.raises(TopicAuthorizationFailedError):
             await asyncio.wait_for(consumer.getone(), 60)
+
+
+@pytest.mark.parametrize("through", [False, True], ids=["direct", "through"])
+def test_a_login_lasts_as_long_as_it_is_renewed(secured: Secured, through: bool) -> None:
+    """KIP-368: the broker ends the connection of who has not logged in again in time, and of nobody else."""
+    port = int(secured.servers("BRIEF", through=through).rpartition(":")[2])
+    alice = PlainCredentials(username="alice", password=USERS["alice"])
+    admin = KafkaAdmin(port=port, credentials=alice)
+    with admin.connected() as renewed, admin.connected() as lapsing:
+
+        def lapse() -> None:
+            for _ in range(20):
+                time.sleep(1.2)  # more than once a second the broker takes no login
+                renewed.authenticate(alice)
+                lapsing.call(ASK)
+
+        with pytest.raises(ConnectionError):
+            lapse()
+        assert renewed.call(ASK)
 
 
 async def test_a_client_that_distrusts_the_gateways_certificate_does_not_log_in(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.integration.test_daemon import (
     SEGMENT_BYTES,
@@ -23,6 +24,7 @@ from tests.integration.test_daemon import (
     wait_until_trimmed,
 )
 from tests.support.daemon import Daemon, wait_for
+from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_admin import KafkaAdminError, wait_until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.produce import ProducedRecord
@@ -136,6 +138,18 @@ def readable(daemon: Daemon, topic: str, produced: list[ProducedRecord], stop: i
     return found == [shape_of(record) for record in produced if record.offset < stop]
 
 
+async def assert_waits_at_the_start(gateway: GatewayDaemon, topic: str) -> None:
+    """U7: a reader of what only pins have is not sent away by a gateway in a process of its own."""
+    start = TopicPartition(topic, 0)
+    async with AIOKafkaConsumer(**gateway.client_settings, auto_offset_reset="none") as consumer:
+        consumer.assign([start])
+        consumer.seek(start, 0)
+        async with asyncio.timeout(60):
+            while gateway.metric("tiersidecar_gateway_out_of_range_total", outcome="retry") < 2:
+                assert await consumer.getmany(start, timeout_ms=300) == {}
+    assert gateway.metric("tiersidecar_gateway_out_of_range_total", outcome="stands") == 0
+
+
 def test_what_the_broker_deletes_while_the_store_is_away_is_not_lost(kafka_cluster: Any, tmp_path: Path) -> None:
     """Issue: pins hold in an outage, and after it every offset from the first is readable.
 
@@ -156,6 +170,10 @@ def test_what_the_broker_deletes_while_the_store_is_away_is_not_lost(kafka_clust
         end = active_base(cluster, topic)
         wait_for(lambda: daemon.metric("tiersidecar_pins_bytes") > 500_000, "only pins keep it", daemon)
         assert finished(cluster, daemon) == []
+        # Its own store is empty, as nothing is remote yet.
+        with GatewayDaemon(tmp_path / "gateway", broker, topics=[{"name": topic, **rule}]) as gateway:
+            gateway.wait_until_ready()
+            asyncio.run(assert_waits_at_the_start(gateway, topic))
 
         daemon.kill9()
         broker.restart()
