@@ -72,6 +72,8 @@ class FetchRewrite:
         self._judge, self._fill, self._clock, self._telemetry = judge, fill, clock, telemetry
         self._remote_max_wait_ms = remote_max_wait_ms
         self._sessions, self._find_addresses = sessions, find_addresses
+        for verdict in OutOfRange:  # a series that begins with its first event shows no increase
+            telemetry.count(GATEWAY_OUT_OF_RANGE, 0, outcome=verdict.name.lower())
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
