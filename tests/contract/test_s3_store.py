@@ -15,6 +15,7 @@ from typing import Any
 import aioboto3
 import google_crc32c
 import pytest
+from obstore.store import S3Store as RustS3Store
 from structlog.testing import capture_logs
 
 from tests.contract.store_contract import KEY, FailingBody, FileBody, PiecesBody, StoreContract, keys_of
@@ -25,6 +26,7 @@ from tests.support.token_service import TokenService, running_token_service
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.s3 import S3Store, open_s3_store
+from tiersidecar.adapters.stores.s3_quick_reads import S3QuickReads
 from tiersidecar.adapters.stores.s3_settings import MIB, S3Checksums, S3Settings
 from tiersidecar.domain.errors import ObjectExistsError, StoreError
 from tiersidecar.domain.offsets import ByteRange
@@ -157,6 +159,29 @@ class TestUploads:
             with pytest.raises(Exception, match=f"ends at byte {2 * PART_BYTES + 5}"):
                 await store.put_object(KEY, FileBody(source))
         assert await keys_of(store) == []
+
+
+class TestQuickReads:
+    """Ranges come through object_store, and through aioboto3 where that fails."""
+
+    async def test_a_range_comes_the_quick_way(self, store: S3Store) -> None:
+        await store.put_object(KEY, BytesBody(b"0123456789"))
+        quick = store._quick_reads
+        assert quick is not None
+        found = await quick.fetch_range(KEY, ByteRange(2, 5))
+        assert found is not None
+        assert bytes(found) == b"234"
+        assert await quick.fetch_range("t/0/absent", ByteRange(2, 5)) is None
+
+    async def test_where_it_fails_the_other_way_is_taken(self, store: S3Store, settings: S3Settings) -> None:
+        await store.put_object(KEY, BytesBody(b"0123456789"))
+        nowhere = RustS3Store(
+            settings.bucket, endpoint="http://127.0.0.1:9", client_options={"allow_http": True},
+            access_key_id="a", secret_access_key="b", region="us-east-1", retry_config={"max_retries": 0},
+        )  # fmt: skip
+        store._quick_reads = S3QuickReads(nowhere, description=store.description)
+        for _ in range(4):
+            assert await store.fetch_range(KEY, ByteRange(2, 5)) == b"234"
 
 
 class TestSweep:
@@ -405,8 +430,9 @@ class TestFaults:
 
     async def test_an_answer_that_is_cut_off_is_no_short_object(self, store: S3Store, proxy: S3FaultProxy) -> None:
         await store.put_object(KEY, BytesBody(bytes(1_000_000)))
-        for fetch in (store.fetch_object(KEY), store.fetch_range(KEY, ByteRange(0, 1_000_000))):
-            proxy.faults.append(Fault(kind=FaultKind.CUT, method="GET"))
+        # A range is asked for in two ways.
+        for fetch, times in ((store.fetch_object(KEY), 1), (store.fetch_range(KEY, ByteRange(0, 1_000_000)), 2)):
+            proxy.faults.append(Fault(kind=FaultKind.CUT, method="GET", times=times))
             with pytest.raises(StoreError, match="ClientPayloadError"):
                 await fetch
 

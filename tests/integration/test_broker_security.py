@@ -1,4 +1,4 @@
-"""Every way of proving who we are, against real brokers: over connections of ours, and through aiokafka."""
+"""Every way of proving who we are, against real brokers: over connections of ours, and through aiokafka (S-303)."""
 
 from __future__ import annotations
 

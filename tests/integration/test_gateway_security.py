@@ -188,7 +188,7 @@ async def test_a_wrong_password_is_refused_alike(secured: Secured, mechanism: st
 
 @pytest.mark.parametrize("through", [False, True], ids=["direct", "through"])
 async def test_who_may_not_is_told_so_alike(secured: Secured, through: bool) -> None:
-    """Bob may describe, and neither write nor read: no path around the broker's ACLs."""
+    """S-301; Bob may describe, and neither write nor read: no path around the broker's ACLs."""
     bob = {"sasl_plain_username": "bob", "sasl_plain_password": USERS["bob"]}
     settings = secured.settings("SASL", "PLAIN", through=through, **bob)
     async with AIOKafkaProducer(**settings) as producer:

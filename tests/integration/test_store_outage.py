@@ -1,4 +1,4 @@
-"""The store away for a minute under a running daemon: it keeps still, holds what is at stake, and catches up by itself."""
+"""The store away for a minute under a running daemon: it keeps still, holds what is at stake, and catches up (S-151)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 
 Bend = Callable[[str, ByteRange | None, bytes], bytes]
 
@@ -36,12 +36,12 @@ class FaultyStore:
         """Those of ``fetched`` that were of .log objects."""
         return [(key, byte_range) for key, byte_range in self.fetched if key.endswith(".log")]
 
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         self.fetched.append((key, byte_range))
         if key.endswith(".log"):
             self.log_fetch_begun.set()
             await self.gate.wait()
-        data = await self._inner.fetch_range(key, byte_range)
+        data = bytes(await self._inner.fetch_range(key, byte_range))
         return data if self.bend is None else self.bend(key, byte_range, data)
 
     async def fetch_object(self, key: str) -> bytes:

@@ -12,6 +12,7 @@ class RecordedTelemetry(NoTelemetry):
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, Labels], float] = {}
+        self._observed: dict[str, list[float]] = {}
 
     def count(self, metric: Metric, amount: float = 1, **labels: str) -> None:
         key = (metric.name, tuple(sorted(labels.items())))
@@ -19,6 +20,13 @@ class RecordedTelemetry(NoTelemetry):
 
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
         self.values[metric.name, tuple(sorted(labels.items()))] = value
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        self._observed.setdefault(metric.name, []).append(value)
+
+    def observations(self, metric: Metric) -> list[float]:
+        """What was added to a histogram, in order."""
+        return self._observed.get(metric.name, [])
 
     def forget(self, metric: Metric, **labels: str) -> None:
         self.values.pop((metric.name, tuple(sorted(labels.items()))), None)

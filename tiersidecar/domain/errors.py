@@ -159,6 +159,17 @@ class OffsetOutOfRangeError(TiersidecarError):
         return f"offset {self.offset} of {self.subject} is outside [{self.start}, {self.stop})"
 
 
+class OffsetInHoleError(OffsetOutOfRangeError):
+    """Out of range though there is data before and behind it: the remote tier has lost [``hole_start``, ``hole_stop``)."""
+
+    def __init__(self, *, subject: str, offset: int, start: int, stop: int, hole_start: int, hole_stop: int) -> None:
+        super().__init__(subject=subject, offset=offset, start=start, stop=stop)
+        self.hole_start, self.hole_stop = hole_start, hole_stop
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} of {self.subject} is in a hole: no segment holds [{self.hole_start}, {self.hole_stop})"
+
+
 class CorruptDataError(PartitionHaltedError):
     """Bytes that fail their own check.  ``where`` names the file or object, ``position`` the byte in it."""
 

@@ -139,7 +139,7 @@ class PutObject(Protocol):
 
 
 class FetchRange(Protocol):
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         """Exactly ``len(byte_range)`` bytes.
 
         Raises:

@@ -9,7 +9,14 @@ from typing import Protocol, TypeVar
 
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.metrics.reading import READ_POOL_BUSY, READS_SHED
+from tiersidecar.ports.metrics.reading import (
+    FETCH_THROTTLE_SECONDS,
+    READ_POOL_BUSY,
+    READER_FETCH_SECONDS,
+    READER_IDLE_RATIO,
+    READER_TASK_QUEUE_SIZE,
+    READS_SHED,
+)
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.come_back import ComeBack
 
@@ -54,8 +61,9 @@ class ReaderPool:
         quota: FetchQuota | None = None,
         requests: FetchQuota | None = None,
         telemetry: Telemetry | None = None,
-        come_back: ComeBack | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._running = running
         self._places = asyncio.Semaphore(running)
         self._max_waiting = waiting
         self._waiting = 0
@@ -63,7 +71,8 @@ class ReaderPool:
         self._quota = quota or UnlimitedQuota()
         self._requests = requests or UnlimitedQuota()
         self._telemetry = telemetry or NoTelemetry()
-        self._come_back = come_back
+        self._clock = clock
+        self._come_back = ComeBack(clock) if clock else None
 
     @property
     def quota(self) -> FetchQuota:
@@ -77,6 +86,7 @@ class ReaderPool:
             QuotaExceededError: a quota is used up, or as many wait as may; at once, without waiting.
         """
         if (throttle_s := self._quota.throttle_s()) > 0:
+            self._telemetry.count(FETCH_THROTTLE_SECONDS, throttle_s)
             raise self._shed("fetch_quota", "the remote fetch quota", _retry_after_ms(throttle_s))
         if (throttle_s := self._requests.throttle_s()) > 0:
             raise self._shed("store_requests", "the budget of requests to the store", _retry_after_ms(throttle_s))
@@ -89,19 +99,21 @@ class ReaderPool:
     @asynccontextmanager
     async def resume(self) -> AsyncIterator[None]:
         """A place for the next step of a read that was admitted: it waits its turn and is not shed any more."""
-        self._waiting += 1
+        self._count_waiting(1)
         try:
             await self._places.acquire()
         finally:
-            self._waiting -= 1
+            self._count_waiting(-1)
         self._count(1)
+        began_s = self._clock.monotonic_s() if self._clock else 0.0
         try:
             yield
         finally:
             self._count(-1)
             self._places.release()
-            if self._come_back:
+            if self._clock and self._come_back:
                 self._come_back.served()
+                self._telemetry.observe(READER_FETCH_SECONDS, self._clock.monotonic_s() - began_s)
 
     async def in_steps(self, parts: AsyncGenerator[T, None], clock: Clock) -> AsyncGenerator[T, None]:
         """``parts``, each fetched in a place of its own, which is given back while the caller has the part.
@@ -118,7 +130,9 @@ class ReaderPool:
             if part is None:
                 return
             yield part
-            if (throttle_s := max(self._quota.throttle_s(), self._requests.throttle_s())) > 0:
+            quota_s = self._quota.throttle_s()
+            if (throttle_s := max(quota_s, self._requests.throttle_s())) > 0:
+                self._telemetry.count(FETCH_THROTTLE_SECONDS, quota_s)
                 await clock.sleep(throttle_s)
             place = self.resume()
 
@@ -126,8 +140,13 @@ class ReaderPool:
         self._telemetry.count(READS_SHED, reason=reason)
         return QuotaExceededError(what=what, retry_after_ms=retry_after_ms)
 
+    def _count_waiting(self, change: int) -> None:
+        self._waiting += change
+        self._telemetry.gauge(READER_TASK_QUEUE_SIZE, self._waiting)
+
     def _count(self, change: int) -> None:
         self._busy += change
+        self._telemetry.gauge(READER_IDLE_RATIO, 1 - self._busy / self._running)
         self._telemetry.gauge(READ_POOL_BUSY, self._busy)
 
 

@@ -11,6 +11,7 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
+from tiersidecar.ports.store import Buffer
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, rest_of_chunk
 from tiersidecar.reading.disk_cache import DiskCache, DiskCacheSettings, keeping_tidy
@@ -31,15 +32,15 @@ class ChunkFilesCache:
         self._blocking = blocking
         self._telemetry = telemetry or NoTelemetry()
 
-    async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
         """See :class:`ChunkManager`."""
         key = _key(segment, index)
         kept = await self._cache.get(key)
         if kept is not None:
-            chunk = await self._blocking.run(_unsealed, kept[f"{key}{_SUFFIX}"])
-            if chunk is not None:
-                self._telemetry.count(READ_CACHE_BYTES, len(chunk), tier="disk")
-                return chunk
+            unsealed = await self._blocking.run(_unsealed, kept[f"{key}{_SUFFIX}"])
+            if unsealed is not None:
+                self._telemetry.count(READ_CACHE_BYTES, len(unsealed), tier="disk")
+                return unsealed
             self._cache.discard(key)
         chunk = await self._inner.get_chunk(segment, index)
         await self._cache.put(key, {f"{key}{_SUFFIX}": await self._blocking.run(_sealed, chunk)})
@@ -82,8 +83,8 @@ def _key(segment: RemoteSegment, index: int) -> str:
     return f"{format_uuid(segment.id.uuid)}-{index}"
 
 
-def _sealed(chunk: bytes) -> bytes:
-    return chunk + crc32c(chunk).to_bytes(_SEAL_BYTES, "big")
+def _sealed(chunk: Buffer) -> bytes:
+    return b"".join((chunk, crc32c(chunk).to_bytes(_SEAL_BYTES, "big")))
 
 
 def _unsealed(data: bytes) -> bytes | None:

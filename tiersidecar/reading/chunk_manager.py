@@ -29,7 +29,7 @@ _MOST_FLIGHTS = 1024
 
 
 class ChunkManager(Protocol):
-    async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
         """The original bytes of chunk ``index``, whole: their number is checked, and with encryption their seal.
 
         Raises:
@@ -81,7 +81,7 @@ class StoreChunkManager:
             telemetry=telemetry or NoTelemetry(),
         )
 
-    async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
         """See :class:`ChunkManager`."""
         chunk = segment.chunk_index.chunk(index)
         try:
@@ -107,11 +107,11 @@ class StoreChunkManager:
         """See :class:`ChunkManager`."""
         await self._fetches.aclose()
 
-    async def _fetch(self, segment: RemoteSegment, chunk: Chunk) -> bytes:
+    async def _fetch(self, segment: RemoteSegment, chunk: Chunk) -> Buffer:
         stored = await self._fetches.fetch_range(segment.keys.log, chunk.transformed)
-        if segment.transform.is_identity and isinstance(stored, bytes):
+        if segment.transform.is_identity and _is_all_of_its_memory(stored):
             # Only their number is checked then, and a hop to a thread costs as much as reading a MiB.
-            return _original(segment, chunk, stored)
+            return segment.transform.detransform(stored, len(chunk.original), where=_where(segment, chunk))
         return await self._blocking.run(_original, segment, chunk, stored)
 
 
@@ -123,11 +123,11 @@ class MemoryChunkCache:
 
     def __init__(self, inner: ChunkManager, *, max_bytes: int, telemetry: Telemetry | None = None) -> None:
         self._inner = inner
-        self._chunks: ByteLru[ChunkKey, bytes] = ByteLru(max_bytes)
-        self._flights: SingleFlight[ChunkKey, bytes] = SingleFlight("chunk", max_flights=_MOST_FLIGHTS)
+        self._chunks: ByteLru[ChunkKey, Buffer] = ByteLru(max_bytes)
+        self._flights: SingleFlight[ChunkKey, Buffer] = SingleFlight("chunk", max_flights=_MOST_FLIGHTS)
         self._telemetry = telemetry or NoTelemetry()
 
-    async def get_chunk(self, segment: RemoteSegment, index: int) -> bytes:
+    async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
         """See :class:`ChunkManager`."""
         key = (segment.id, index)
         kept = self._chunks.get(key)
@@ -153,7 +153,7 @@ class MemoryChunkCache:
         await self._flights.aclose()
         await self._inner.aclose()
 
-    async def _fill(self, key: ChunkKey, segment: RemoteSegment) -> bytes:
+    async def _fill(self, key: ChunkKey, segment: RemoteSegment) -> Buffer:
         data = await self._inner.get_chunk(segment, key[1])
         self._chunks.put(key, data, len(data))
         return data
@@ -169,7 +169,15 @@ ChunkLayer = Callable[[ChunkManager], ChunkManager]
 """A layer to put in front of another one: ``functools.partial(MemoryChunkCache, max_bytes=…)``."""
 
 
-def _original(segment: RemoteSegment, chunk: Chunk, stored: Buffer) -> bytes:
-    where = f"chunk {chunk.index} of {segment.keys.log}"
-    original = segment.transform.detransform(stored, len(chunk.original), where=where)
+def _original(segment: RemoteSegment, chunk: Chunk, stored: Buffer) -> Buffer:
+    original = segment.transform.detransform(stored, len(chunk.original), where=_where(segment, chunk))
     return original if isinstance(original, bytes) else bytes(original)
+
+
+def _where(segment: RemoteSegment, chunk: Chunk) -> str:
+    return f"chunk {chunk.index} of {segment.keys.log}"
+
+
+def _is_all_of_its_memory(data: Buffer) -> bool:
+    """Whether keeping ``data`` keeps nothing else: a view of what was fetched with its neighbours would keep them all."""
+    return not isinstance(data, memoryview) or memoryview(data.obj).nbytes == data.nbytes

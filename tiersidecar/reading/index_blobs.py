@@ -118,7 +118,9 @@ class IndexBlobReader:
         ranges = [segment.manifest.indexes.range_of(kind) or ByteRange(0, 0) for kind in kinds]
         spans = merged_ranges([one for one in ranges if len(one)], _MERGED_GAP_BYTES)
         key = segment.keys.indexes
-        stored = {span: await fetch_within(self._timeout_s, key, self._store.fetch_range(key, span)) for span in spans}
+        stored = {
+            span: bytes(await fetch_within(self._timeout_s, key, self._store.fetch_range(key, span))) for span in spans
+        }
         self._telemetry.count(READ_STORE_REQUESTS, len(spans), kind="index")
         self._telemetry.count(READ_STORE_BYTES, sum(map(len, spans)))
         return await self._blocking.run(_opened_parts, segment, ranges, stored)

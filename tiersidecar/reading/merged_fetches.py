@@ -81,7 +81,7 @@ class MergedFetches:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _alone(self, key: str, byte_range: ByteRange) -> bytes:
+    async def _alone(self, key: str, byte_range: ByteRange) -> Buffer:
         """No neighbour of the same size can come with it: it needs no task of its own."""
         self._free -= 1
         try:
@@ -140,7 +140,7 @@ class MergedFetches:
         del self._running[task]
         self._give_back()
 
-    async def _request(self, key: str, byte_range: ByteRange) -> bytes:
+    async def _request(self, key: str, byte_range: ByteRange) -> Buffer:
         self._telemetry.count(READ_STORE_REQUESTS, kind="chunk")
         data = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, byte_range))
         self._telemetry.count(READ_STORE_BYTES, len(data))
@@ -152,5 +152,5 @@ class MergedFetches:
             self._start()
 
 
-def _part(data: bytes, whole: ByteRange, part: ByteRange) -> memoryview:
+def _part(data: Buffer, whole: ByteRange, part: ByteRange) -> memoryview:
     return memoryview(data)[part.start - whole.start : part.stop - whole.start]

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from types import TracebackType
 
+from tiersidecar.ports.store import Buffer
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.manifests import RemoteSegment
 
@@ -68,11 +69,11 @@ class ReadAhead:
         self._budget.give_back(self._window_bytes)
         self._window_bytes = 0
 
-    async def read(self, segment: RemoteSegment, first: int) -> AsyncGenerator[bytes, None]:
+    async def read(self, segment: RemoteSegment, first: int) -> AsyncGenerator[Buffer, None]:
         """The chunks of ``segment`` from number ``first`` to its last one."""
         chunk_count = segment.chunk_index.chunk_count
         charge_bytes = self._budget.charge_of(segment.chunk_index.original_chunk_size)
-        ahead: deque[asyncio.Task[bytes]] = deque()
+        ahead: deque[asyncio.Task[Buffer]] = deque()
         following = first
         try:
             for index in range(first, chunk_count):
@@ -96,11 +97,11 @@ class ReadAhead:
         if wanted > 0 and self._budget.take(wanted):
             self._window_bytes += wanted
 
-    def _start(self, segment: RemoteSegment, index: int) -> asyncio.Task[bytes]:
+    def _start(self, segment: RemoteSegment, index: int) -> asyncio.Task[Buffer]:
         return asyncio.create_task(self._chunks.get_chunk(segment, index), name=f"chunk {index} of {segment.id}")
 
 
-async def _abandon(ahead: deque[asyncio.Task[bytes]]) -> None:
+async def _abandon(ahead: deque[asyncio.Task[Buffer]]) -> None:
     """End the waiting; what a cache below has begun to fetch it fetches to the end."""
     for task in ahead:
         task.cancel()

@@ -13,7 +13,6 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.aborted_transactions import AbortedTransactions
 from tiersidecar.reading.admission import FetchQuota, ReaderPool
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryChunkCache, StoreChunkManager
-from tiersidecar.reading.come_back import ComeBack
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource
@@ -93,7 +92,7 @@ async def open_read_path(
         stack.push_async_callback(indexes.aclose)
         chunks = _chunk_manager(store, blocking, settings, telemetry, chunk_layers)
         stack.push_async_callback(chunks.aclose)
-        lookup = SegmentLookup(metadata=metadata, lineages=lineages, log_starts=log_starts)
+        lookup = SegmentLookup(metadata=metadata, lineages=lineages, log_starts=log_starts, telemetry=telemetry)
         aborted = AbortedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs)
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
@@ -103,7 +102,7 @@ async def open_read_path(
             quota=quota,
             requests=requests,
             telemetry=telemetry,
-            come_back=ComeBack(clock),
+            clock=clock,
         )
         yield ReadPath(
             metadata=metadata,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import FetchRange
+from tiersidecar.ports.store import Buffer, FetchRange
 from tiersidecar.reading.admission import FetchQuota
 
 
@@ -13,7 +13,7 @@ class CountedFetches:
     def __init__(self, store: FetchRange, requests: FetchQuota) -> None:
         self._store, self._requests = store, requests
 
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         """See :class:`FetchRange`."""
         self._requests.record(1)
         return await self._store.fetch_range(key, byte_range)

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import OffsetOutOfRangeError
+from tiersidecar.domain.errors import OffsetInHoleError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.lineage import LineageSource
 
 _SEGMENTS_PER_TURN = 256
@@ -58,10 +60,18 @@ class OffsetBounds:
 class SegmentLookup:
     """Resolves offsets by the lineage and the replayed metadata, all in memory."""
 
-    def __init__(self, *, metadata: MetadataView, lineages: LineageSource, log_starts: LogStarts) -> None:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataView,
+        lineages: LineageSource,
+        log_starts: LogStarts,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._metadata = metadata
         self._lineages = lineages
         self._log_starts = log_starts
+        self._holes = Holes(telemetry or NoTelemetry())
 
     async def locate(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
         """The finished segment of the lineage that holds ``offset``, else None.
@@ -97,11 +107,35 @@ class SegmentLookup:
             raise await self.out_of_range(topic_id_partition, offset)
 
     async def out_of_range(self, topic_id_partition: TopicIdPartition, offset: int) -> OffsetOutOfRangeError:
-        """The error that says so, with what there is."""
+        """The error that says so, with what there is; one in a hole is told to the operator too."""
         bounds = await self.bounds(topic_id_partition)
+        if bounds.start <= offset < bounds.end:
+            hole_start, hole_stop = await self._hole_around(topic_id_partition, offset, bounds)
+            if hole_start <= offset < hole_stop:
+                self._holes.come_to(topic_id_partition, hole_start, hole_stop)
+                return OffsetInHoleError(
+                    subject=str(topic_id_partition),
+                    offset=offset,
+                    start=bounds.start,
+                    stop=bounds.end,
+                    hole_start=hole_start,
+                    hole_stop=hole_stop,
+                )
         return OffsetOutOfRangeError(
             subject=str(topic_id_partition), offset=offset, start=bounds.start, stop=bounds.end
         )
+
+    async def _hole_around(
+        self, topic_id_partition: TopicIdPartition, offset: int, bounds: OffsetBounds
+    ) -> tuple[int, int]:
+        """From the end of what is held before ``offset`` to the start of what is held after it."""
+        start, stop = int(bounds.start), int(bounds.end)
+        async for segment in self.segments(topic_id_partition, lambda _: True):
+            if segment.start_offset > offset:
+                stop = min(stop, segment.start_offset)
+            else:
+                start = max(start, segment.next_offset)
+        return start, stop
 
     async def segment(self, topic_id_partition: TopicIdPartition, uuid: Uuid) -> RemoteLogSegmentMetadata | None:
         """A finished segment of the lineage by its id, else None.

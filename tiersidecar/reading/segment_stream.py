@@ -9,7 +9,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.store import FetchRange, HeadObject
+from tiersidecar.ports.store import Buffer, FetchRange, HeadObject
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 
@@ -30,7 +30,7 @@ class SegmentStream:
         )
         self._chunks = StoreChunkManager(store=store, blocking=blocking)
 
-    async def stream_log(self, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[bytes]:
+    async def stream_log(self, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[Buffer]:
         """The original .log from its first byte to its last.
 
         Raises:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from typing import TypeVar
 
 from tiersidecar.domain.errors import StoreError
 
 FETCH_TIMEOUT_S = 60.0
 
+T = TypeVar("T")
 
-async def fetch_within(timeout_s: float, key: str, fetch: Awaitable[bytes]) -> bytes:
+
+async def fetch_within(timeout_s: float, key: str, fetch: Awaitable[T]) -> T:
     """What ``fetch``, of the object ``key``, gives.
 
     Raises:

@@ -10,7 +10,7 @@ from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Ids
-from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject
+from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, StoredObject
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.network import FaultRates, Network, at_once
 
@@ -82,7 +82,7 @@ class NetworkStore:
             late=lambda: self._bucket.late_keys.add(key),
         )
 
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         data = await self._fetch(key, byte_range)
         return self._as_read(key, data)
 

@@ -13,7 +13,13 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.errors import ObjectNotFoundError, QuotaExceededError
-from tiersidecar.ports.metrics.reading import READS_SHED
+from tiersidecar.ports.metrics.reading import (
+    FETCH_THROTTLE_SECONDS,
+    READER_FETCH_SECONDS,
+    READER_IDLE_RATIO,
+    READER_TASK_QUEUE_SIZE,
+    READS_SHED,
+)
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.come_back import ComeBack
 from tiersidecar.reading.request_budget import CountedFetches
@@ -132,7 +138,7 @@ async def test_a_crowd_is_told_to_come_back_after_the_time_that_serving_it_takes
 
 async def test_the_pool_of_a_read_path_sends_away_for_longer_while_it_serves_little() -> None:
     clock = ManualClock()
-    pool, gate = ReaderPool(running=1, waiting=0, come_back=ComeBack(clock)), asyncio.Event()
+    pool, gate = ReaderPool(running=1, waiting=0, clock=clock), asyncio.Event()
     read = asyncio.create_task(hold(pool, gate, []))
     await settle()
 
@@ -147,3 +153,42 @@ async def test_the_pool_of_a_read_path_sends_away_for_longer_while_it_serves_lit
     assert await refused_ms() == 5000
     gate.set()
     await read
+
+
+async def test_kafkas_metrics_of_the_pool_tell_how_full_it_is() -> None:
+    """RemoteLogReaderTaskQueueSize, RemoteLogReaderAvgIdlePercent, RemoteLogReaderFetchRateAndTimeMs (S-141, S-172)."""
+    telemetry, clock, gate = RecordedTelemetry(), ManualClock(), asyncio.Event()
+    pool = ReaderPool(running=4, waiting=3, telemetry=telemetry, clock=clock)
+    reads = [asyncio.create_task(hold(pool, gate, [0] * 9)) for _ in range(6)]
+    await settle()
+    assert telemetry.value(READER_TASK_QUEUE_SIZE) == 2
+    assert telemetry.value(READER_IDLE_RATIO) == 0
+    await clock.advance(3)
+    gate.set()
+    await asyncio.gather(*reads)
+    assert telemetry.value(READER_TASK_QUEUE_SIZE) == 0
+    assert telemetry.value(READER_IDLE_RATIO) == 1
+    assert telemetry.observations(READER_FETCH_SECONDS) == [3, 3, 3, 3, 0, 0]
+
+
+async def test_what_the_fetch_quota_makes_wait_is_counted_and_nothing_else() -> None:
+    """S-166, S-167: remote-fetch-throttle-time; a read over the quota is turned away and does not wait here."""
+    telemetry = RecordedTelemetry()
+    pool = ReaderPool(quota=Quota(0.25), telemetry=telemetry)
+    with pytest.raises(QuotaExceededError):
+        async with pool.admit():
+            pytest.fail("it was let in")
+    assert telemetry.value(FETCH_THROTTLE_SECONDS) == 0.25
+
+
+async def test_a_read_that_is_cancelled_while_it_waits_never_runs() -> None:
+    """T-58, S-175: nothing of it happens later."""
+    pool, gate, running = ReaderPool(running=1, waiting=1), asyncio.Event(), list[int]()
+    first = asyncio.create_task(hold(pool, gate, running))
+    second = asyncio.create_task(hold(pool, gate, running))
+    await settle()
+    second.cancel()
+    gate.set()
+    await asyncio.gather(first, second, return_exceptions=True)
+    await settle()
+    assert (second.cancelled(), running) == (True, [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import batches_between
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
+from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.chunk_files_cache import open_chunk_files_cache
@@ -79,7 +81,7 @@ async def test_a_missing_transaction_index_is_an_empty_file(tmp_path: Path) -> N
 
 
 async def test_a_restart_takes_over_whole_sets_and_removes_the_rest(setting: Setting) -> None:
-    """S-129."""
+    """T-75; S-129."""
     async with setting.opened() as cache:
         for segment in setting.segments[:2]:
             await cache.read_index_files(segment)
@@ -100,7 +102,7 @@ async def test_a_restart_takes_over_whole_sets_and_removes_the_rest(setting: Set
 async def test_over_its_bound_it_drops_what_was_not_used_longest_and_removes_it_after_the_delay(
     setting: Setting,
 ) -> None:
-    """S-124, S-130: first renamed, so that whoever has it open reads on; and the bound may change while it runs."""
+    """T-76, S-124, S-130, S-173: first renamed, so that whoever has it open reads on; the bound may change meanwhile."""
     bound = CacheBound()
     async with setting.opened(bound) as cache:
         sizes = [(await cache.read_index_files(segment)).size_bytes for segment in setting.segments[:3]]
@@ -128,7 +130,7 @@ async def test_what_is_idle_for_too_long_goes(setting: Setting) -> None:
 
 
 async def test_damaged_files_are_fetched_anew(setting: Setting) -> None:
-    """U23: torn, cut, missing or nonsense."""
+    """S-127, T-75; U23: torn, cut, missing or nonsense."""
     segment = setting.segments[0]
     async with setting.opened() as files:
         good = await RemoteIndexCache(files, blocking=InlineBlocking()).indexes(segment)
@@ -202,3 +204,44 @@ async def test_chunks_on_disk_are_bounded(tmp_path: Path) -> None:
         await path.reader.read_batches(run.partition("plain-0"), 0, max_bytes=1 << 20)
         await clock.advance(60)
         assert 0 < sum(path.stat().st_size for path in tmp_path.iterdir()) <= 40_000
+
+
+async def test_a_corrupt_index_from_the_store_is_an_error_and_nothing_of_it_is_kept(setting: Setting) -> None:
+    """T-75, U23."""
+    setting.store.bend = lambda key, byte_range, data: data[:-3] + b"\xff" if key.endswith(".indexes") else data
+    async with setting.opened() as files:
+        indexes = RemoteIndexCache(files, blocking=InlineBlocking())
+        with pytest.raises((CorruptDataError, StoreError)):
+            await indexes.indexes(setting.segments[0])
+        assert setting.names() == set()
+        setting.store.bend = None
+        assert (await indexes.indexes(setting.segments[0])).offset_index
+
+
+async def test_what_is_not_there_may_be_dropped_and_readers_meanwhile_never_find_a_closed_file(
+    setting: Setting,
+) -> None:
+    """T-76, S-131 (KAFKA-17184)."""
+    async with setting.opened() as files:
+        wanted = {segment: await files.read_index_files(segment) for segment in setting.segments}
+        files.discard(setting.segments[0].remote_log_segment_id)
+        files.discard(setting.segments[0].remote_log_segment_id)
+
+        async def read(segment: RemoteLogSegmentMetadata) -> None:
+            for _ in range(30):
+                assert await files.read_index_files(segment) == wanted[segment]
+                await asyncio.sleep(0)
+
+        async def drop() -> None:
+            for number in range(60):
+                files.discard(setting.segments[number % len(setting.segments)].remote_log_segment_id)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*map(read, setting.segments), drop())
+
+
+def test_kafkas_defaults() -> None:
+    """S-124, S-125, S-130: 1 GiB, 15 minutes, and files stay a while after they were dropped."""
+    settings = DiskCacheSettings(directory="unused")
+    assert (settings.bound.max_bytes, settings.ttl_ms) == (1 << 30, 900_000)
+    assert settings.file_delete_delay_ms == 10_000

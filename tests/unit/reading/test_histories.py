@@ -7,16 +7,25 @@ from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.faulty_store import FaultyStore, flip_bit
 from tests.support.local_batches import LocalBatch, batches_between, local_batches
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.remote_runs import load_run, open_run
 from tests.unit.reading.test_lineage import FixedLog
 from tests.unit.reading.test_remote_log_reader import records_of, whole
-from tiersidecar.domain.errors import CorruptDataError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import CorruptDataError, OffsetInHoleError, OffsetOutOfRangeError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.metrics.reading import (
+    FETCH_BYTES,
+    READ_CACHE_BYTES,
+    READ_HOLES,
+    READ_REQUESTED_BYTES,
+    READ_STORE_BYTES,
+)
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
 
 BATCHES = local_batches("plain-0")
@@ -223,3 +232,39 @@ async def test_no_flipped_bit_of_an_offset_index_leaves_batches_out() -> None:
                     continue
                 assert whole(found) == batches_between("plain-0", offset, found.next_offset), f"bit {bit} from {offset}"
                 assert found.next_offset > offset
+
+
+async def test_a_hole_is_named_to_reader_and_operator_and_told_once() -> None:
+    """An offset that is lost is asked for without end: the log says which offsets, a metric that readers come there."""
+    builder, telemetry = RemoteBuilder(), RecordedTelemetry()
+    await builder.add(source(0, 70))
+    await builder.add(source(105, 245))
+    async with open_run(builder.run, telemetry=telemetry) as path:
+        with capture_logs() as logs:
+            for offset in (70, 90, 104):
+                with pytest.raises(OffsetInHoleError, match=rf"offset {offset} .* hole: .* \[70, 105\)"):
+                    await path.reader.read_batches(builder.partition, offset, max_bytes=100)
+            with pytest.raises(OffsetInHoleError):
+                await streamed(path, builder, 60)
+        assert [(one["event"], one["start_offset"], one["stop_offset"]) for one in logs] == [("read.hole", 70, 105)]
+        assert telemetry.value(READ_HOLES, topic="built") == 4
+        for outside in (245 + 1, 10_000):
+            with pytest.raises(OffsetOutOfRangeError) as error:
+                await path.reader.read_batches(builder.partition, outside, max_bytes=100)
+            assert not isinstance(error.value, OffsetInHoleError)
+
+
+async def test_bytes_asked_for_fetched_served_and_returned_are_four_numbers() -> None:
+    """U19."""
+    builder, telemetry = RemoteBuilder(chunk_size=1 << 20), RecordedTelemetry()
+    metadata = await builder.add(source(0, 245))
+    async with open_run(builder.run, telemetry=telemetry) as path:
+        first = await path.reader.read_batches(builder.partition, 0, max_bytes=20_000)
+        fetched = telemetry.value(READ_STORE_BYTES)
+        assert telemetry.value(READ_REQUESTED_BYTES) == 20_000
+        assert telemetry.value(FETCH_BYTES, topic="built") == first.size_bytes <= 20_000
+        assert fetched is not None
+        assert fetched >= metadata.segment_size_in_bytes
+        await path.reader.read_batches(builder.partition, 0, max_bytes=20_000)
+        assert telemetry.value(READ_STORE_BYTES) == fetched
+        assert telemetry.value(READ_CACHE_BYTES, tier="memory") == metadata.segment_size_in_bytes

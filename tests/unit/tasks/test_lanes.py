@@ -105,6 +105,7 @@ async def test_a_fatal_error_ends_everything(clock: ManualClock) -> None:
 
 
 async def test_one_run_at_a_time(clock: ManualClock) -> None:
+    """S-178."""
     gate = asyncio.Event()
     async with make_lanes(clock) as lanes:
         assert lanes.start(TIP, Lane.COPY, until(gate), "copy")
@@ -115,6 +116,7 @@ async def test_one_run_at_a_time(clock: ManualClock) -> None:
 
 
 async def test_stop_cancels_at_the_next_await_and_a_new_epoch_starts_afresh(clock: ManualClock) -> None:
+    """S-175, S-176."""
     cancelled = asyncio.Event()
 
     async def work() -> None:

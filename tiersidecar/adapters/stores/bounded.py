@@ -13,7 +13,7 @@ from tiersidecar.adapters.stores.upload_watch import UploadWatch, WatchedBody
 from tiersidecar.domain.errors import RetriableError, SourceStalledError, StoreStalledError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.store import ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class BoundedStore:
         put = self._store.put_object(key, WatchedBody(body, watch), if_absent=if_absent)
         return await self._run("put", key, put, watch)
 
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         return await self._run("fetch", key, self._store.fetch_range(key, byte_range), self._one_request())
 
     async def fetch_object(self, key: str) -> bytes:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.process import STORE_BYTES, STORE_OPERATIONS
-from tiersidecar.ports.store import ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 from tiersidecar.ports.telemetry import Telemetry
 
 
@@ -34,7 +34,7 @@ class MeteredStore:
         self._telemetry.count(STORE_BYTES, stored.size_bytes, verb="put")
         return stored
 
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         with self._counted("fetch"):
             data = await self._store.fetch_range(key, byte_range)
         self._telemetry.count(STORE_BYTES, len(data), verb="fetch")

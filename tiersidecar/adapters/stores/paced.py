@@ -52,7 +52,7 @@ class PacedStore:
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         return await self._store.put_object(key, _PacedBody(body, self._pace), if_absent=if_absent)
 
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         return await self._store.fetch_range(key, byte_range)
 
     async def fetch_object(self, key: str) -> bytes:

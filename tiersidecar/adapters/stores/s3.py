@@ -17,13 +17,14 @@ from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.adapters.stores.s3_errors import code_of, s3_errors
 from tiersidecar.adapters.stores.s3_objects import listed_object, stored_object
 from tiersidecar.adapters.stores.s3_parts import PartBuffers
+from tiersidecar.adapters.stores.s3_quick_reads import S3QuickReads, open_quick_reads
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
 from tiersidecar.adapters.stores.s3_sweep import abort_stale_uploads
 from tiersidecar.adapters.stores.s3_upload import S3Upload
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock, Ids
-from tiersidecar.ports.store import ObjectBody, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject
 
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
@@ -45,8 +46,17 @@ class S3Store:
     server's own full-object sum.  A delete in a versioned bucket leaves older versions to the bucket's lifecycle.
     """
 
-    def __init__(self, *, client: S3Client, settings: S3Settings, blocking: Blocking, ids: Ids) -> None:
+    def __init__(
+        self,
+        *,
+        client: S3Client,
+        settings: S3Settings,
+        blocking: Blocking,
+        ids: Ids,
+        quick_reads: S3QuickReads | None = None,
+    ) -> None:
         self._client, self._settings, self._blocking, self._ids = client, settings, blocking, ids
+        self._quick_reads = quick_reads
         self._buffers = PartBuffers(count=settings.part_buffers, size_bytes=settings.part_size_bytes)
         self._sends_checksums = settings.checksums is not S3Checksums.NONE
 
@@ -69,11 +79,18 @@ class S3Store:
             raise StoreError(verb="put", key=key, reason="the server keeps no full-object CRC32C, which is demanded")
         return stored
 
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         if len(byte_range) == 0:
             await self.head_object(key)
             return b""
+        if self._quick_reads is not None:
+            require_valid_key("fetch", key)
+            quick = await self._quick_reads.fetch_range(key, byte_range)
+            if quick is not None and len(quick) == len(byte_range):
+                return quick
         data = await self._fetch(key, f"bytes={byte_range.start}-{byte_range.stop - 1}")
+        if self._quick_reads is not None:
+            self._quick_reads.other_way_did()
         if len(data) != len(byte_range):
             asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
@@ -169,10 +186,12 @@ async def open_s3_store(settings: S3Settings, *, blocking: Blocking, clock: Cloc
     Multipart uploads that dead processes left ``stale_upload_ms`` ago or longer are aborted in the background: they are
     paid for until then, and no listing shows them.
     """
-    async with aioboto3.Session().client("s3", **settings.client_arguments()) as client:
+    session = aioboto3.Session()
+    async with session.client("s3", **settings.client_arguments()) as client:
         # aiohttp would wait for "100 Continue" without end, and not every server sends it.
         client.meta.events.unregister("before-call.s3", add_expect_header)
-        store = S3Store(client=client, settings=settings, blocking=blocking, ids=ids)
+        quick_reads = await open_quick_reads(session, client, settings, blocking=blocking)
+        store = S3Store(client=client, settings=settings, blocking=blocking, ids=ids, quick_reads=quick_reads)
         sweeping = asyncio.create_task(_sweep(store, clock.now_ms() - settings.stale_upload_ms), name="sweep uploads")
         try:
             yield store

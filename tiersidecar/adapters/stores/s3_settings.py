@@ -10,7 +10,7 @@ from aiobotocore.config import AioConfig
 
 MIB = 1024 * 1024
 DAY_MS = 24 * 60 * 60 * 1000
-_CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 10.0
 _CONNECTIONS = 64
 
 
@@ -64,7 +64,7 @@ class S3Settings:
             "aws_access_key_id": self.access_key_id,
             "aws_secret_access_key": self.secret_access_key,
             "config": AioConfig(
-                connect_timeout=_CONNECT_TIMEOUT_S,
+                connect_timeout=CONNECT_TIMEOUT_S,
                 read_timeout=self.attempt_timeout_s,
                 max_pool_connections=_CONNECTIONS,
                 retries={"mode": "adaptive", "total_max_attempts": self.max_attempts},

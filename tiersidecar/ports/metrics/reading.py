@@ -53,4 +53,30 @@ READ_RETURNED_BYTES = Metric(
     kind="counter",
     help="Bytes of batches, records and segment files that clients of the read service took, from both tiers.",
 )
+READ_HOLES = Metric(
+    name="tiersidecar_read_holes_total",
+    kind="counter",
+    help="Reads that came to offsets which no segment holds though others before and behind are held; read.hole says which.",
+    labels=("topic",),
+)
+READER_TASK_QUEUE_SIZE = Metric(
+    name="kafka_remote_log_reader_task_queue_size",
+    kind="gauge",
+    help="Remote reads that wait for a place (RemoteLogReaderTaskQueueSize).",
+)
+READER_IDLE_RATIO = Metric(
+    name="kafka_remote_log_reader_idle_ratio",
+    kind="gauge",
+    help="Share of the reader pool's places that are free now (RemoteLogReaderAvgIdlePercent is its average over time).",
+)
+READER_FETCH_SECONDS = Metric(
+    name="kafka_remote_log_reader_fetch_seconds",
+    kind="histogram",
+    help="Time in a place of the reader pool, by read or step of a stream (RemoteLogReaderFetchRateAndTimeMs).",
+)
+FETCH_THROTTLE_SECONDS = Metric(
+    name="kafka_remote_fetch_throttle_seconds_total",
+    kind="counter",
+    help="Time that reads were sent away for, or streams slowed by, over the fetch quota (remote-fetch-throttle-time).",
+)
 READ_POOL_BUSY = Metric(name="tiersidecar_reader_pool_busy", kind="gauge", help="Remote reads running.")

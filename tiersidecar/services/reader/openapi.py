@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from tiersidecar.services.reader.parameters import MAX_OFFSET, Parameter
+from tiersidecar.services.reader.parameters import Parameter
 from tiersidecar.services.reader.problems import PROBLEM_TYPE
 from tiersidecar.services.reader.routes import IndexName, Route
+from tiersidecar.services.reader.schemas import SCHEMAS, content_schema
 
 _PATH_SCHEMAS: dict[str, dict[str, object]] = {
     "topic": {"type": "string", "pattern": "^[a-zA-Z0-9._-]{1,249}$"},
@@ -32,6 +33,7 @@ _PROBLEMS = {
     HTTPStatus.INTERNAL_SERVER_ERROR: "What is stored does not pass its checks, or an unexpected error.",
     HTTPStatus.SERVICE_UNAVAILABLE: "Store, broker or metadata are away for the moment. Retry-After says when.",
 }
+_PROBLEMS_OF_PUBLIC_ROUTES = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.TOO_MANY_REQUESTS})
 _SECURITY_SCHEMES: dict[str, object] = {
     "password": {"type": "http", "scheme": "basic", "description": "Kafka's SASL username and password."},
     "token": {
@@ -40,18 +42,6 @@ _SECURITY_SCHEMES: dict[str, object] = {
         "description": "What the broker takes by OAUTHBEARER, or a token of the service's configuration.",
     },
     "certificate": {"type": "mutualTLS"},
-}
-_PROBLEM_SCHEMA: dict[str, object] = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "start_offset": {"type": "integer", "maximum": MAX_OFFSET},
-        "end_offset": {"type": "integer", "maximum": MAX_OFFSET},
-    },
 }
 
 
@@ -62,7 +52,7 @@ def openapi_document(routes: Sequence[Route], *, version: str) -> dict[str, obje
         "info": {"title": "tiersidecar read service", "version": version},
         "paths": {route.path: {"get": _operation(route)} for route in routes},
         "components": {
-            "schemas": {"Problem": _PROBLEM_SCHEMA},
+            "schemas": SCHEMAS,
             "securitySchemes": _SECURITY_SCHEMES,
         },
     }
@@ -107,14 +97,17 @@ def _success(route: Route) -> dict[str, object]:
         name: {"description": description, "schema": {"type": "integer"}}
         for name, description in route.response_headers
     }
-    success: dict[str, object] = {"description": route.summary, "content": {route.media_type: {}}}
+    success: dict[str, object] = {
+        "description": route.summary,
+        "content": {route.media_type: content_schema(route.operation)},
+    }
     return {**success, "headers": headers} if headers else success
 
 
 def _problem_responses(route: Route) -> dict[str, object]:
-    if route.is_public:
-        return {}
     content = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
-        str(status.value): {"description": description, "content": content} for status, description in _PROBLEMS.items()
+        str(status.value): {"description": description, "content": content}
+        for status, description in _PROBLEMS.items()
+        if not route.is_public or status in _PROBLEMS_OF_PUBLIC_ROUTES
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tiersidecar.formats.kafka.records import aborted_ranges
+from tiersidecar.ports.store import Buffer
 from tiersidecar.reading.batch_cutter import BatchCutter
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.index_cache import RemoteIndexCache, RemoteIndexes
@@ -125,7 +126,7 @@ class ShareReader:
             return
         numbers = iter(range(index.chunk_at(begin).index, index.chunk_at(stop - 1).index + 1))
         depth = min(max(AHEAD_BYTES // index.original_chunk_size, 2), _MOST_CHUNKS_AHEAD)
-        ahead: deque[tuple[int, Future[bytes]]] = deque()
+        ahead: deque[tuple[int, Future[Buffer]]] = deque()
         try:
             while True:
                 for number in numbers:

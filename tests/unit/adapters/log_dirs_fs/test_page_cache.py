@@ -62,7 +62,7 @@ async def test_what_was_not_there_is_not_left_there(path: Path, fileno: int, at_
 
 
 async def test_what_the_broker_has_there_stays(path: Path, fileno: int) -> None:
-    """Consumers that lag a little read sealed segments from memory."""
+    """S-154; Consumers that lag a little read sealed segments from memory."""
     os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead of the test's own
     for number in (8, 9):
         os.pread(fileno, SLICE_BYTES, number * SLICE_BYTES)

@@ -1,4 +1,4 @@
-"""Chunks there and back: compressed, encrypted, both, neither."""
+"""Chunks there and back: compressed, encrypted, both, neither (S-302)."""
 
 from __future__ import annotations
 

@@ -245,6 +245,7 @@ async def test_fills_count_in_the_response_memory_and_no_room_is_an_empty_answer
 
 
 async def test_local_data_are_not_held_back_by_a_used_up_quota() -> None:
+    """S-166."""
     run, partition = await plain()
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), quota=Shedding()) as world:
         answered = {OTHER: {"records": b"local"}, partition: out_of_range()}
@@ -273,7 +274,7 @@ async def test_a_slow_store_gives_an_empty_answer_in_time_and_the_data_the_next_
 
 
 async def test_a_store_that_is_away_is_an_error_that_clients_try_again_after() -> None:
-    """S-152."""
+    """S-150, T-56; S-152."""
     run, partition = await plain()
 
     def away(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:

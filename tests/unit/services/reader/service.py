@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from tests.support.described import Description
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.remote_runs import RemoteRun, load_run, open_run
 from tests.support.scripted_authorizer import ScriptedAuthorizer
@@ -18,6 +20,8 @@ from tiersidecar.ports.broker import ReadLocal
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
+from tiersidecar.services.reader.openapi import openapi_document
+from tiersidecar.services.reader.routes import ROUTES
 from tiersidecar.services.reader.server import ReaderServer, ReaderServiceSettings, serve_reader
 
 ALL_TOPICS = frozenset(
@@ -33,6 +37,9 @@ ALL_TOPICS = frozenset(
         "fine-index",
     }
 )
+
+
+DESCRIPTION = Description(openapi_document(ROUTES, version="0"))
 
 
 class RunCatalogue:
@@ -54,13 +61,16 @@ class Service:
     authorizer: ScriptedAuthorizer
 
     async def get(self, path: str | URL, **kwargs: Any) -> tuple[int, bytes, Mapping[str, str]]:
+        """The answer, which is one that the service's description has."""
         async with self.client.get(path, **kwargs) as response:
-            return response.status, await response.read(), response.headers
+            body = await response.read()
+            DESCRIPTION.check(response.url.raw_path, response.status, response.headers, body)
+            return response.status, body, response.headers
 
     async def json(self, path: str, **kwargs: Any) -> Any:
-        async with self.client.get(path, **kwargs) as response:
-            assert response.status == 200, await response.text()
-            return await response.json()
+        status, body, _ = await self.get(path, **kwargs)
+        assert status == 200, body
+        return json.loads(body)
 
 
 @asynccontextmanager

@@ -9,12 +9,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from jsonschema import ValidationError
 from yarl import URL
 
 from tests.support.faulty_store import FaultyStore, away, flip_bit
 from tests.support.local_batches import batches_between, consumed_records
 from tests.support.scripted_authorizer import ScriptedAuthorizer
-from tests.unit.services.reader.service import ALL_TOPICS, Service, open_service
+from tests.unit.services.reader.service import ALL_TOPICS, DESCRIPTION, Service, open_service
 from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.services.reader.routes import ROUTES
@@ -185,6 +186,7 @@ async def test_only_get_is_understood_and_a_large_request_is_refused() -> None:
 
 
 async def test_what_a_caller_may_not_read_is_neither_listed_nor_read() -> None:
+    """S-301."""
     users = {"alice": ("secret", ["plain"])}
     authorizer = ScriptedAuthorizer(anonymous=["epochs"], users=users)
     async with open_service(authorizer=authorizer) as service:
@@ -351,6 +353,42 @@ async def test_the_description_matches_what_is_served() -> None:
             assert ("206" in operation["responses"]) == route.is_ranged
         operations = [path["get"]["operationId"] for path in description["paths"].values()]
         assert len(set(operations)) == len(ROUTES)
+
+
+@pytest.mark.parametrize("run", ["transactions", "plain", "compressed", "logappend", "idempotent"])
+async def test_every_operation_answers_what_its_schema_says(run: str) -> None:
+    """Each answer is held against the description (``Service.get``), as are those of all other tests here."""
+    partition = f"/topics/{run}/partitions/0"
+    async with open_service() as service:
+        segments: Any = await service.json(f"{partition}/segments")
+        segment = f"{partition}/segments/{segments['segments'][0]['id']}"
+        paths = [
+            "/openapi.json", "/topics", f"/topics/{run}/partitions", f"{segment}/log", f"{segment}/indexes/offset",
+            f"{partition}/batches?offset=0", f"{partition}/batches?offset=0&max_bytes=1",
+            f"{partition}/records?offset=0", f"{partition}/records?offset=0&format=utf8",
+            *(f"{partition}/offsets?timestamp={timestamp}" for timestamp in (0, -1, 99999999999999)),
+        ]  # fmt: skip
+        tried = set()
+        for path in paths:
+            status, body, _ = await service.get(path)
+            assert (status, body != b"") == (200, True)
+            tried.add(DESCRIPTION.operation_of(path.partition("?")[0]))
+        assert tried | {"list_segments"} == {route.operation for route in ROUTES}
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "content_type", "body"),
+    [
+        pytest.param("/topics", 200, "application/json", b'{"topics": [{"topic": "a"}]}', id="a member is missing"),
+        pytest.param("/topics", 200, "application/json", b'{"topics": [], "more": 1}', id="a member too many"),
+        pytest.param("/topics", 418, "application/problem+json", b"{}", id="a status"),
+        pytest.param("/topics", 200, "text/plain", b"", id="a media type"),
+        pytest.param("/topics", 400, "application/problem+json", b'{"status": 400}', id="a problem without its type"),
+    ],
+)
+def test_what_is_not_described_is_noticed(path: str, status: int, content_type: str, body: bytes) -> None:
+    with pytest.raises((AssertionError, ValidationError)):
+        DESCRIPTION.check(path, status, {"Content-Type": content_type}, body)
 
 
 async def test_every_response_says_that_it_is_not_to_be_kept_or_guessed_at() -> None:

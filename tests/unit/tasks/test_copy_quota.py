@@ -1,0 +1,61 @@
+"""The copy quota: back-pressure by whole segments, in the order of coming, apart from reads (S-161, S-164, S-165, S-168)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.manual_clock import ManualClock, settle
+from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
+from tiersidecar.decide.quota import RateQuota
+from tiersidecar.tasks.copy_quota import CopyQuota
+
+
+async def test_a_segment_is_charged_whole_and_the_next_ones_wait_in_their_order() -> None:
+    clock, admitted = ManualClock(), list[str]()
+    quota = CopyQuota(quota=RateQuota(bytes_per_s=100), clock=clock)
+
+    async def copy(name: str, size_bytes: int) -> None:
+        await quota.admit(size_bytes)
+        admitted.append(name)
+
+    copies = [asyncio.create_task(copy(name, 500)) for name in ("first", "second", "third")]
+    await settle()
+    assert admitted == ["first"], "a quota that nothing was charged to admits any size"
+    await clock.advance(4.9)
+    assert admitted == ["first"]
+    await clock.advance(1.2)
+    assert admitted == ["first", "second"]
+    await clock.advance(6)
+    assert admitted == ["first", "second", "third"]
+    await asyncio.gather(*copies)
+
+
+async def test_a_higher_rate_is_noticed_within_a_second() -> None:
+    clock, rate = ManualClock(), RateQuota(bytes_per_s=1)
+    quota = CopyQuota(quota=rate, clock=clock)
+    await quota.admit(1000)
+    waiting = asyncio.create_task(quota.admit(1))
+    await clock.advance(2)
+    assert not waiting.done()
+    rate.bytes_per_s = 10_000
+    await clock.advance(1)
+    assert waiting.done()
+
+
+async def test_one_who_stops_waiting_holds_up_nobody() -> None:
+    clock = ManualClock()
+    quota = CopyQuota(quota=RateQuota(bytes_per_s=100), clock=clock)
+    await quota.admit(500)
+    gone, next_one = asyncio.create_task(quota.admit(500)), asyncio.create_task(quota.admit(1))
+    await settle()
+    gone.cancel()
+    await clock.advance(6)
+    assert next_one.done()
+
+
+async def test_copying_uses_up_nothing_of_what_reads_may_have() -> None:
+    clock = ManualClock()
+    copies, reads = RateQuota(bytes_per_s=100), RateQuota(bytes_per_s=100)
+    await CopyQuota(quota=copies, clock=clock).admit(10_000)
+    assert ConfiguredFetchQuota(reads, clock).throttle_s() == 0
+    assert copies.throttle_s(clock.monotonic_s()) > 0
