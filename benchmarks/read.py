@@ -21,7 +21,7 @@ import tempfile  # noqa: E402
 import time  # noqa: E402
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence  # noqa: E402
 from contextlib import AbstractAsyncContextManager, asynccontextmanager  # noqa: E402
-from dataclasses import dataclass, replace  # noqa: E402
+from dataclasses import dataclass, field, replace  # noqa: E402
 from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -31,13 +31,15 @@ import uvloop  # noqa: E402
 from benchmarks.support.bare_reads import (  # noqa: E402
     CHUNK_BYTES,
     FetchRange,
+    by_checked_pread,
     by_obstore,
     by_pread,
-    download,
+    plain_http,
     read_ranges,
     send_files,
     with_aioboto3,
 )
+from benchmarks.support.drain import running_drain  # noqa: E402
 from benchmarks.support.log_dir import LogDir, make_log_dir  # noqa: E402
 from benchmarks.support.measure import MIB, Cost, cost_of, median  # noqa: E402
 from benchmarks.support.our_copy import copy_all, filesystem_store, s3_store  # noqa: E402
@@ -75,6 +77,9 @@ FULL = Scale(segment_bytes=64 * MIB, segments=2, runs=5, random_reads=400)
 QUICK = Scale(segment_bytes=32 * MIB, segments=1, runs=3, random_reads=100)
 
 
+Client = Callable[[Callable[[FetchRange], Awaitable[None]]], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
     """A log dir in a store, and what the bare clients need to find it there."""
@@ -82,7 +87,10 @@ class Copied:
     name: str
     open_store: Callable[[], AbstractAsyncContextManager[Store]]
     metadata: MemoryMetadataLog
-    clients: dict[str, Callable[[Callable[[FetchRange], Awaitable[None]]], Awaitable[None]]]
+    root: Path
+    clients: dict[str, Client]
+    limits: dict[str, Client] = field(default_factory=dict)
+    """Rows without a goal: what cannot be quicker, whoever does it."""
 
     @property
     def partitions(self) -> list[TopicIdPartition]:
@@ -130,6 +138,8 @@ class Bench:
             bare = await self._bare(copied, partitions)
             for name, cost in bare.items():
                 self._report.row(f"{name}, {label}", cost)
+            for name, client in copied.limits.items():
+                self._report.row(f"{name}, {label}", await self._client(copied, partitions, client))
             cold, warm = await self._ours(copied, partitions)
             self._report.row(f"ours, cold, {label}", cold)
             self._report.row(f"ours, warm, {label}", warm)
@@ -141,15 +151,17 @@ class Bench:
                 self._goal(f"{figure}_mb_per_s", cold.mib_per_s * _MB_PER_MIB, least=_REQUIRED_MB_PER_S)
 
     async def _bare(self, copied: Copied, partitions: Sequence[TopicIdPartition]) -> dict[str, Cost]:
+        return {name: await self._client(copied, partitions, client) for name, client in copied.clients.items()}
+
+    async def _client(self, copied: Copied, partitions: Sequence[TopicIdPartition], client: Client) -> Cost:
         lanes = [copied.objects(partition) for partition in partitions]
-        costs: dict[str, Cost] = {}
-        for name, client in copied.clients.items():
-            runs = [
-                await cost_of(copied.size_bytes(partitions), lambda: client(partial(read_ranges, lanes=lanes)))  # noqa: B023
+        size_bytes = copied.size_bytes(partitions)
+        return median(
+            [
+                await cost_of(size_bytes, lambda: client(partial(read_ranges, lanes=lanes)))
                 for _ in range(self._scale.runs)
             ]
-            costs[name] = median(runs)
-        return costs
+        )
 
     async def _ours(self, copied: Copied, partitions: Sequence[TopicIdPartition]) -> tuple[Cost, Cost]:
         size_bytes = copied.size_bytes(partitions)
@@ -173,15 +185,19 @@ class Bench:
         ]
         self._report.row("sendfile of the same files, loopback", median(sent))
         settings, service = ReadSettings(chunk_cache_bytes=2 * size_bytes), ReaderServiceSettings(port=0)
-        cold, warm = list[Cost](), list[Cost]()
-        async with copied.open_store() as store:
+        plain, cold, warm = list[Cost](), list[Cost](), list[Cost]()
+        async with copied.open_store() as store, running_drain() as drain:
             for _ in range(self._scale.runs):
+                async with plain_http(copied.root, copied.objects(partition)) as url:
+                    plain.append(await cost_of(size_bytes, lambda: drain(url)))  # noqa: B023
                 async with open_service(store, copied.metadata, settings, service) as server:
                     url = f"{server.url}/topics/{partition.topic}/partitions/{partition.partition}/batches?offset=0"
                     for costs in (cold, warm):
-                        costs.append(await cost_of(size_bytes, lambda: asyncio.to_thread(download, url)))  # noqa: B023
+                        costs.append(await cost_of(size_bytes, lambda: drain(url)))  # noqa: B023
+        self._report.row("pread behind plain aiohttp, 1 stream", median(plain))
         self._report.row("ours, cold, HTTP, 1 stream, batches of 16 KiB", median(cold))
         self._report.row("ours, warm, HTTP, 1 stream, batches of 16 KiB", median(warm))
+        self._report.line(f"ours, cold, is {median(cold).mib_per_s / median(plain).mib_per_s:.2f} of plain aiohttp")
 
     # -- random
 
@@ -237,12 +253,14 @@ class Bench:
         root = self._new_directory()
         async with filesystem_store(root) as store:
             metadata = await copy_all(log_dir, store)
-        fetch = by_pread(root)
+        fetch, checked = by_pread(root), by_checked_pread(root)
         yield Copied(
             name="filesystem",
             open_store=lambda: filesystem_store(root),
             metadata=metadata,
+            root=root,
             clients={"pread": lambda work: work(fetch)},
+            limits={"pread and CRC32C": lambda work: work(checked)},
         )
         shutil.rmtree(root)
 
@@ -258,6 +276,7 @@ class Bench:
                 name="s3",
                 open_store=lambda: s3_store(settings),
                 metadata=metadata,
+                root=server.directory / settings.bucket,
                 clients={
                     "aioboto3": lambda work: with_aioboto3(settings, work),
                     "obstore": lambda work: work(by_rust),

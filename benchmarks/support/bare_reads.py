@@ -6,12 +6,15 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import aioboto3
 import obstore
+from aiohttp import web
+from crc32c import crc32c
 from obstore.store import S3Store as ObstoreS3Store
 
 from benchmarks.support.measure import MIB
@@ -41,6 +44,45 @@ def by_pread(root: Path) -> FetchRange:
         return len(await asyncio.to_thread(pread_file, root / key, start, size_bytes))
 
     return fetch
+
+
+def by_checked_pread(root: Path) -> FetchRange:
+    """As :func:`by_pread`, and a CRC32C over all of it: whoever must not pass on damaged bytes cannot be quicker."""
+
+    def read(key: str, start: int, size_bytes: int) -> int:
+        data = pread_file(root / key, start, size_bytes)
+        crc32c(data)
+        return len(data)
+
+    async def fetch(key: str, start: int, size_bytes: int) -> int:
+        return await asyncio.to_thread(read, key, start, size_bytes)
+
+    return fetch
+
+
+@asynccontextmanager
+async def plain_http(root: Path, objects: Sequence[tuple[str, int]]) -> AsyncIterator[str]:
+    """The URL at which a plain aiohttp server streams the objects, a chunk after the other: what the hop itself costs."""
+
+    async def read(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for key, size_bytes in objects:
+            for start in range(0, size_bytes, CHUNK_BYTES):
+                count = min(CHUNK_BYTES, size_bytes - start)
+                await response.write(await asyncio.to_thread(pread_file, root / key, start, count))
+        await response.write_eof()
+        return response
+
+    application = web.Application()
+    application.router.add_get("/", read)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
 
 
 def pread_file(path: Path, start: int, size_bytes: int) -> bytes:

@@ -49,7 +49,7 @@ class S3QuickReads:
             return None
         try:
             data = await obstore.get_range_async(self._store, key, start=byte_range.start, end=byte_range.stop)
-        except (BaseError, OSError) as error:
+        except (BaseError, OSError, ValueError) as error:  # ValueError: a key that object_store has no way to write
             _log.debug("store.quick_read.failed", key=key, reason=type(error).__name__)
             return None
         self._failures = 0
