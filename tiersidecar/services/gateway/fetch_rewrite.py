@@ -151,12 +151,12 @@ class FetchRewrite:
             if one.verdict in _TRIED_AGAIN:
                 answers[key] = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
         if _is_held(fetched.partitions, judged, answers):
-            await self._hold(judged, patience, began_s)
+            await self._hold(answers, patience, began_s)
         return answers
 
-    async def _hold(self, judged: Mapping[PartitionKey, Judged], patience: Patience, began_s: float) -> None:
+    async def _hold(self, answers: Mapping[PartitionKey, FilledPartition], patience: Patience, began_s: float) -> None:
         hold_s = patience.hold
-        if any(one.verdict in _TRIED_AGAIN for one in judged.values()):
+        if any(answer.error_code != NO_ERROR for answer in answers.values()):
             # An error is no long poll: a client that would wait for minutes is not to try again so late.
             hold_s = min(hold_s, self._remote_max_wait_ms / 1000)
         left_s = _left_s(hold_s, began_s, self._clock)

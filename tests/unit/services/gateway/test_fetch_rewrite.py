@@ -288,9 +288,10 @@ async def test_a_store_that_is_away_is_an_error_that_clients_try_again_after() -
         await settle(200)
         await world.clock.advance(1)
         assert (await asking).error_code is ErrorCode.kafka_storage_error
-        asking = asyncio.create_task(row_of(world, 0, version=5))
+        asking = asyncio.create_task(row_of(world, 0, version=5, max_wait=timedelta(minutes=1)))
         await settle(200)
         await world.clock.advance(1)
+        assert asking.done(), "an error is no long poll"
         assert (await asking).error_code is ErrorCode.not_leader_or_follower
 
 
