@@ -50,8 +50,8 @@ GATEWAY_OUT_OF_RANGE = Metric(
 GATEWAY_FILLS = Metric(
     name="tiersidecar_gateway_fills_total",
     kind="counter",
-    help="Partitions of Fetch responses that were to be filled from the remote tier, by how that went: filled, empty, pending (not "
-    "read in time), no_room (in the response), shed (quota or pool), not_ready, hole (no segment has it) or failed.",
+    help="Partitions of Fetch responses that were to be filled from the remote tier, by how that went: filled, empty, pending "
+    "(not read in time), no_room (in the response), shed (quota or pool), not_ready, hole (no segment has it) or failed.",
     labels=("outcome",),
 )
 GATEWAY_FILLED_BYTES = Metric(
