@@ -4,9 +4,12 @@ then repaired (S-072, S-075, S-231, S-307, S-309, U11, U12)."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +17,10 @@ import pytest
 
 from tests.support.command_line import answer_of
 from tests.support.daemon import Daemon, daemon_settings, wait_for
+from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
-from tests.support.produce import produce_mix
+from tests.support.produce import ProducedRecord, produce_mix
+from tests.support.read_service import Shape, fetch_records, shape_of
 from tests.support.reconcile_damage import Damages, Expected, shown
 from tests.support.remote_events import fold, in_state, read_events
 from tiersidecar.app.config import load_config
@@ -47,15 +52,26 @@ COUNTS = {
     "offset_gap": 5,
     "offset_overlap": 8,
 }
-LEFT = {K.OFFSET_GAP, K.UNKNOWN_TOPIC_ID}
+LEFT = {K.UNKNOWN_TOPIC_ID}
 """What only people can decide about."""
+TRIMMED_SHARE = 0.2
+"""Of the topic: what only the store has, so that damage to it is loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filled:
+    """A bucket, and what is in it.  Below ``local_start`` the broker has nothing any more."""
+
+    daemon: Daemon
+    produced: list[ProducedRecord]
+    local_start: int
 
 
 @pytest.fixture
-def daemon(kafka: KafkaCluster, tmp_path: Path) -> Daemon:
-    """Ended, after it has copied more than a hundred segments, and left them on the broker too."""
+def filled(kafka: KafkaCluster, tmp_path: Path) -> Filled:
+    """The daemon has copied more than a hundred segments and ended; the broker still has most of them."""
     kafka.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs={"retention.ms": "-1", "retention.bytes": "-1"})
-    asyncio.run(produce_mix(kafka.client_settings, TOPIC, total_bytes=3_200_000, batch_bytes=4_096, seed=8))
+    produced = asyncio.run(produce_mix(kafka.client_settings, TOPIC, total_bytes=3_200_000, batch_bytes=4_096, seed=8))
     settings = daemon_settings(
         tmp_path,
         bootstrap_servers=kafka.bootstrap_servers,
@@ -70,7 +86,15 @@ def daemon(kafka: KafkaCluster, tmp_path: Path) -> Daemon:
         wait_for(manifests, f"{sealed} segments are remote", running, timeout_s=180)
         wait_for(lambda: len(finished(kafka)) >= sealed, "all are finished", running, timeout_s=60)
         assert running.stop() == 0
-    return running
+    local = sorted(int(path.stem) for path in kafka.brokers[0].partition_dir(TOPIC, 0).glob("*.log"))
+    local_start = local[int(len(local) * TRIMMED_SHARE)]
+    kafka.brokers[0].admin.delete_records(TOPIC, 0, local_start)
+    wait_until(lambda: first_local(kafka) >= local_start, "the broker has let go of its oldest segments", timeout_s=90)
+    return Filled(daemon=running, produced=produced, local_start=local_start)
+
+
+def first_local(kafka: KafkaCluster) -> int:
+    return min(int(path.stem) for path in kafka.brokers[0].partition_dir(TOPIC, 0).glob("*.log"))
 
 
 def finished(kafka: KafkaCluster) -> list[RemoteLogSegmentMetadata]:
@@ -86,8 +110,9 @@ def reconciled(spark: SparkSession, daemon: Daemon, report: Path) -> tuple[Summa
 
 
 def test_each_damage_is_found_once_and_repaired(
-    spark: SparkSession, kafka: KafkaCluster, daemon: Daemon, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, filled: Filled, tmp_path: Path
 ) -> None:
+    daemon = filled.daemon
     damages = Damages(
         root=daemon.store_root,
         backup=tmp_path / "backup",
@@ -98,24 +123,61 @@ def test_each_damage_is_found_once_and_repaired(
     damages.do(COUNTS)
     asyncio.run(damages.publish(kafka.client_settings, METADATA, 5))
     assert len(damages.expected) == sum(COUNTS.values()) > 200
+    lost = damages.lost_below(filled.local_start)
+    assert 5 < len(lost) < len(damages.spans) - 30, "some of each is wanted"
 
     summary, findings = reconciled(spark, daemon, tmp_path / "report")
     assert_same(shown(findings), damages.expected)
     assert summary.findings == dict(Counter(kind for kind, _ in damages.expected))
 
-    the_report_is_repaired(daemon, tmp_path / "report")
-    damages.restore()
+    the_report_is_repaired(daemon, tmp_path / "report", wanted=len(damages.spans))
+    damages.restore(K.CONTRADICTING_MANIFEST)
     for kind, key in damages.expected:
         if kind in {K.FOREIGN_OBJECT, K.UNKNOWN_TOPIC_ID} and (daemon.store_root / key).is_file():
             (daemon.store_root / key).unlink()  # an operator has looked
+    with daemon:
+        daemon.wait_until_ready()
+        what_the_broker_has_is_copied_again(daemon, tmp_path / "report", lost, recopied=len(damages.spans) - len(lost))
+        every_record_is_readable_but(sorted(lost.values()), filled)
+        assert daemon.stop() == 0
     _, left = reconciled(spark, daemon, tmp_path / "second")
-    assert {row["kind"] for row in left} <= LEFT, shown(left)
-    assert_same(shown(left), [one for one in damages.expected if one[0] in LEFT and "/" not in one[1]])
+    looked_at = [one for one in damages.expected if one[0] in LEFT and "/" not in one[1]]
+    assert_same(shown(left), [*lost, *looked_at])
 
 
-def the_report_is_repaired(daemon: Daemon, report: Path) -> None:
-    """Refused for its share of orphans; dry; then marked; then deleted."""
-    graces = ("--grace", "0s", "--copy-grace", "0s")
+def what_the_broker_has_is_copied_again(
+    daemon: Daemon, report: Path, lost: Mapping[Expected, tuple[int, int]], *, recopied: int
+) -> None:
+    """By the leader's sidecar, under new ids; and of what is lost it is said which offsets."""
+    arguments = ("--grace", "0s", "--copy-grace", "0s", "--most-orphans", "0.5", "--wait", "4m", "--apply")
+    answer = answer_of(daemon.config_path, "repair", str(report), *arguments)
+    told = json.loads((report / "recopies.json").read_text())
+    spans = sorted((one["start_offset"], one["end_offset"]) for one in told if one["outcome"] == "unrecoverable")
+    assert spans == sorted(lost.values())
+    assert answer.get("pending", 0) == 0, [one for one in told if one["outcome"] == "pending"]
+    assert all("are on none of this broker's disks" in reason for one in told for reason in one["reasons"].values())
+    assert answer["unrecoverable"] == len(lost)
+    assert len(told) == answer.get("recopied", 0) + len(lost)
+    # Some were done before: they were asked for by the run that had no sidecar to answer.
+    assert answer.get("recopied", 0) <= recopied
+
+
+def every_record_is_readable_but(lost: Sequence[tuple[int, int]], filled: Filled) -> None:
+    """Out of the store, through the read service; its end, which is not remote, from the broker."""
+    wanted = [shape_of(one) for one in filled.produced if not any(start <= one.offset <= end for start, end in lost)]
+    begin = 0
+    found: list[Shape] = []
+    for start, end in [*lost, (filled.produced[-1].offset + 1, -1)]:
+        if begin < start:
+            found += fetch_records(filled.daemon.read_url, TOPIC, 0, offset=begin, stop=start)
+        begin = end + 1
+    assert found == sorted(wanted)
+
+
+def the_report_is_repaired(daemon: Daemon, report: Path, *, wanted: int) -> None:
+    """Refused for its share of orphans; dry; then marked; then deleted.  What is to be copied again is only asked for: there is
+    no sidecar."""
+    graces = ("--grace", "0s", "--copy-grace", "0s", "--wait", "0s")
     refused = answer_of(daemon.config_path, "repair", str(report), "--apply", *graces, code=1)
     assert "orphans" in refused["refusal"]
     allowed = ("repair", str(report), *graces, "--most-orphans", "0.5")
@@ -124,7 +186,10 @@ def the_report_is_repaired(daemon: Daemon, report: Path) -> None:
     leftovers = COUNTS["orphan_object"] + COUNTS["object_after_delete"]
     ended = COUNTS["stuck_copy"] + COUNTS["dangling_delete"] + COUNTS["offset_overlap"]
     assert (dry["mark"], dry["delete_segment"], dry.get("delete_object", 0)) == (leftovers, ended, 0)
-    assert answer_of(daemon.config_path, *allowed, "--apply")["done"]
+    assert dry["recopy"] == wanted
+    asked = answer_of(daemon.config_path, *allowed, "--apply")
+    assert asked["done"]
+    assert asked["pending"] == wanted
     again = answer_of(daemon.config_path, *allowed, "--apply")
     assert (again["delete_object"], again.get("mark", 0), again.get("delete_segment", 0)) == (leftovers, 0, 0)
 

@@ -38,8 +38,12 @@ class Damages:
     now_ms: int
     expected: list[Expected] = field(default_factory=list)
     events: list[MetadataEvent] = field(default_factory=list)
+    spans: dict[Expected, tuple[int, int]] = field(default_factory=dict)
+    """Of each damage to data, by what is expected: the offsets concerned, inclusive."""
+
     _gaps: list[RemoteLogSegmentMetadata] = field(default_factory=list)
     _random: random.Random = field(init=False)
+    _taken: RemoteLogSegmentMetadata = field(init=False)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -51,19 +55,19 @@ class Damages:
     def missing_object(self) -> None:
         key = self._object(self._random.choice(list(ObjectKind)))
         (self.root / key).unlink()
-        self.expected.append((K.MISSING_OBJECT, key))
+        self._expect_of_data(K.MISSING_OBJECT, key)
 
     def size_mismatch(self) -> None:
         path = self.root / (key := self._object(self._random.choice([ObjectKind.LOG, ObjectKind.INDEXES])))
         data = path.read_bytes()
         path.write_bytes(self._random.choice([data[:-1], data + b"\0", b""]))
-        self.expected.append((K.SIZE_MISMATCH, key))
+        self._expect_of_data(K.SIZE_MISMATCH, key)
 
     def unreadable_manifest(self) -> None:
         path = self.root / (key := self._object(ObjectKind.MANIFEST))
         data = path.read_bytes()
         path.write_bytes(self._random.choice([b"", data[: len(data) // 2], b"\xff" + data, b"[]"]))
-        self.expected.append((K.UNREADABLE_MANIFEST, key))
+        self._expect_of_data(K.UNREADABLE_MANIFEST, key)
 
     def contradicting_manifest(self) -> None:
         path = self.root / (key := self._object(ObjectKind.MANIFEST))
@@ -143,6 +147,7 @@ class Damages:
         for key in planned_keys(segment).in_upload_order:
             (self.root / key).unlink()
         self.expected.append((K.OFFSET_GAP, f"{segment.start_offset}-{segment.end_offset}"))
+        self.spans[self.expected[-1]] = (segment.start_offset, segment.end_offset)
 
     def offset_overlap(self) -> None:
         original = self.segments.pop()
@@ -179,13 +184,15 @@ class Damages:
                 sent.append(await producer.send(topic, value, partition=number))
             await asyncio.gather(*sent)
 
-    def restore(self) -> None:
-        """What an operator would bring back: objects from versions of the bucket."""
-        for path in self.backup.rglob("*"):
-            if path.is_file():
-                target = self.root / path.relative_to(self.backup)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
+    def restore(self, kind: K) -> None:
+        """What an operator would bring back: objects of this kind of damage, from versions of the bucket."""
+        for found, key in self.expected:
+            if found is kind:
+                (self.root / key).write_bytes((self.backup / key).read_bytes())
+
+    def lost_below(self, offset: int) -> dict[Expected, tuple[int, int]]:
+        """Damages to data that no broker has any more, if its log begins at ``offset``."""
+        return {expected: span for expected, span in self.spans.items() if span[0] < offset}
 
     def _is_beside_a_gap(self, one: RemoteLogSegmentMetadata) -> bool:
         """Two gaps side by side would be one."""
@@ -198,10 +205,15 @@ class Damages:
 
     def _object(self, kind: ObjectKind) -> str:
         """Of a real segment that nothing else happens to."""
-        keys = planned_keys(self.segments.pop())
+        self._taken = self.segments.pop()
+        keys = planned_keys(self._taken)
         key = dict(zip(ObjectKind, keys.in_upload_order, strict=True))[kind]
         self._save(key)
         return key
+
+    def _expect_of_data(self, kind: K, key: str) -> None:
+        self.expected.append((kind, key))
+        self.spans[(kind, key)] = (self._taken.start_offset, self._taken.end_offset)
 
     def _save(self, key: str) -> None:
         target = self.backup / key

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import GroupAnswer, GroupType, OffsetAnswer, OffsetSpec, TrimAnswer
+from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
 
 STRICT_SETTINGS: Mapping[str, str | None] = {
@@ -136,6 +138,7 @@ class MemoryStateLog:
     def __init__(self) -> None:
         self.partition_states: dict[TopicIdPartition, PartitionState] = {}
         self.topics: dict[Uuid, TopicState] = {}
+        self.requests: list[RecopyRequest] = []
 
     async def catch_up(self) -> None:
         return None
@@ -160,3 +163,19 @@ class MemoryStateLog:
 
     async def forget_topic(self, topic_id: Uuid) -> None:
         self.topics.pop(topic_id, None)
+
+    def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
+        return [one for one in self.requests if one.topic_id_partition == topic_id_partition]
+
+    async def request_recopy(self, request: RecopyRequest) -> None:
+        await self.forget_recopy(request)
+        self.requests.append(request)
+
+    async def decline_recopy(self, request: RecopyRequest, broker_id: BrokerId, reason: str) -> None:
+        self.requests = [
+            replace(one, declined={**one.declined, broker_id: reason}) if one.is_same(request) else one
+            for one in self.requests
+        ]
+
+    async def forget_recopy(self, request: RecopyRequest) -> None:
+        self.requests = [one for one in self.requests if not one.is_same(request)]

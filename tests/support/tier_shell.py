@@ -25,6 +25,7 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.board import Board
@@ -38,6 +39,7 @@ from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.read_back import ReadBack
+from tiersidecar.tasks.recopy import RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
@@ -49,6 +51,12 @@ from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.unproven import Unproven
 
 BROKER = BrokerId(1)
+
+
+class MayAlwaysDelete:
+    """``tasks.retain.MayDelete`` without objections."""
+
+    reason_not_to_delete = ""
 
 
 class TierShell:
@@ -111,7 +119,9 @@ class TierShell:
             clock=self.clock,
             telemetry=self.telemetry,
         )
+        self.uploader, self.admission = self._uploader(), self._admission()
         self.copy = self._copy()
+        self.recopy = self._recopy()
         self.trim = self._trim()
 
     async def look(self) -> None:
@@ -144,8 +154,8 @@ class TierShell:
         tiered = self.board.assignment[tip]
         self.board.assignment = {**self.board.assignment, tip: replace(tiered, role=PartitionRole.FOLLOWER)}
 
-    def _copy(self) -> CopyTask:
-        uploader = SegmentUploader(
+    def _uploader(self) -> SegmentUploader:
+        return SegmentUploader(
             objects=SegmentObjects(
                 settings=self.settings,
                 store=self.store,
@@ -169,19 +179,41 @@ class TierShell:
             broker_id=BROKER,
             backoff=Backoff(initial_s=0.0, maximum_s=0.0),
         )
+
+    def _admission(self) -> CopyAdmission:
+        return CopyAdmission(
+            slots=CopySlots(10, reserved=1),
+            quota=self.quota,
+            backfill=self.backfill,
+            backfill_quota=CopyQuota(quota=RateQuota(), clock=self.clock),
+        )
+
+    def _recopy(self) -> RecopyTask:
+        return RecopyTask(
+            board=self.board,
+            metadata=self.metadata,
+            state=self.state,
+            lineages=self.lineages,
+            presence=SegmentPresence(self.store, self.settings.key_prefix),
+            uploader=self.uploader,
+            admission=self.admission,
+            remover=self.remover,
+            in_flight=self.in_flight,
+            guard=MayAlwaysDelete(),
+            failpoints=self.failpoints,
+            broker_id=BROKER,
+            observe_only=False,
+        )
+
+    def _copy(self) -> CopyTask:
         return CopyTask(
             board=self.board,
             broker=self.broker,
             metadata=self.metadata,
             state=self.state,
             lineages=self.lineages,
-            uploader=uploader,
-            admission=CopyAdmission(
-                slots=CopySlots(10, reserved=1),
-                quota=self.quota,
-                backfill=self.backfill,
-                backfill_quota=CopyQuota(quota=RateQuota(), clock=self.clock),
-            ),
+            uploader=self.uploader,
+            admission=self.admission,
             clock=self.clock,
             lag=self.lag,
             gaps=GapReport(self.telemetry),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from tiersidecar.domain.errors import MetadataNotReadyError
-from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
+from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
 
 
@@ -84,6 +85,18 @@ class UnmadeStateLog:
         return None
 
     async def forget_topic(self, topic_id: Uuid) -> None:
+        return None
+
+    def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
+        return ()
+
+    async def request_recopy(self, request: RecopyRequest) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
+
+    async def decline_recopy(self, request: RecopyRequest, broker_id: BrokerId, reason: str) -> None:
+        return None
+
+    async def forget_recopy(self, request: RecopyRequest) -> None:
         return None
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:

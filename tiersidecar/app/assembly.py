@@ -17,7 +17,7 @@ from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import Pins
-from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.index_blobs import IndexBlobReader
@@ -45,7 +45,7 @@ class Opened:
     store: Store
     key_ring: KeyRing | None
     metadata: MetadataLog
-    state: StateLog
+    state: RequestingStateLog
     blocking: Blocking
     clock: Clock
     ids: Ids

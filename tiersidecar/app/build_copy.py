@@ -5,6 +5,7 @@ from __future__ import annotations
 from tiersidecar.app.build_store import layout_settings
 from tiersidecar.app.config import Config, Mode
 from tiersidecar.app.parts import Parts
+from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import CopyAdmission
@@ -13,7 +14,9 @@ from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
+from tiersidecar.tasks.recopy import RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.retain import MayDelete
 from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_upload import SegmentUploader
@@ -29,20 +32,11 @@ def task_backoff(config: Config) -> Backoff:
     )
 
 
-def build_copy(
-    parts: Parts,
-    *,
-    gate: StoreGate,
-    in_flight: InFlight,
-    remover: SegmentRemover,
-    quota: CopyQuota,
-    lag: CopyLagReport,
-    backfill: Backfill,
-) -> CopyTask:
+def build_uploader(parts: Parts, *, gate: StoreGate, in_flight: InFlight, remover: SegmentRemover) -> SegmentUploader:
     """By plain constructor calls."""
     config = parts.config
     layout = layout_settings(config, parts.key_ring, parts.kafka_version)
-    uploader = SegmentUploader(
+    return SegmentUploader(
         objects=SegmentObjects(
             settings=layout,
             store=parts.store,
@@ -66,6 +60,47 @@ def build_copy(
         broker_id=parts.identity.broker_id,
         backoff=task_backoff(config),
     )
+
+
+def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> CopyAdmission:
+    """Likewise."""
+    return CopyAdmission(
+        slots=parts.tuning.copy_slots,
+        quota=quota,
+        backfill=backfill,
+        backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock),
+    )
+
+
+def build_recopy(
+    parts: Parts,
+    *,
+    uploader: SegmentUploader,
+    admission: CopyAdmission,
+    remover: SegmentRemover,
+    in_flight: InFlight,
+    guard: MayDelete,
+) -> RecopyTask:
+    """Likewise."""
+    return RecopyTask(
+        board=parts.board,
+        metadata=parts.metadata,
+        state=parts.state,
+        lineages=parts.lineages,
+        presence=SegmentPresence(parts.store, parts.config.store.key_prefix),
+        uploader=uploader,
+        admission=admission,
+        remover=remover,
+        in_flight=in_flight,
+        guard=guard,
+        failpoints=parts.failpoints,
+        broker_id=parts.identity.broker_id,
+        observe_only=parts.config.mode is Mode.OBSERVE,
+    )
+
+
+def build_copy(parts: Parts, *, uploader: SegmentUploader, admission: CopyAdmission, lag: CopyLagReport) -> CopyTask:
+    """Likewise."""
     return CopyTask(
         board=parts.board,
         broker=parts.broker,
@@ -73,14 +108,9 @@ def build_copy(
         state=parts.state,
         lineages=parts.lineages,
         uploader=uploader,
-        admission=CopyAdmission(
-            slots=parts.tuning.copy_slots,
-            quota=quota,
-            backfill=backfill,
-            backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock),
-        ),
+        admission=admission,
         clock=parts.clock,
         lag=lag,
         gaps=GapReport(parts.telemetry),
-        observe_only=config.mode is Mode.OBSERVE,
+        observe_only=parts.config.mode is Mode.OBSERVE,
     )

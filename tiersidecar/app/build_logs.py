@@ -20,7 +20,7 @@ from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.metadata_log import MetadataLog
-from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.telemetry import Telemetry
 
 
@@ -81,7 +81,7 @@ async def open_state_log(
     ids: Ids,
     telemetry: Telemetry,
     failpoints: Failpoints = NO_FAILPOINTS,
-) -> AsyncIterator[StateLog]:
+) -> AsyncIterator[RequestingStateLog]:
     """``state.topic.name``; made when missing, unless we only observe."""
     topic = config.state_topic_name
     if await _stays_unmade(config, broker, topic, clock):

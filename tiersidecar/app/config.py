@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from tiersidecar.app.config_broker import BrokerSection
 from tiersidecar.app.config_document import Document, KeyPath, parse_document, read_document
@@ -269,6 +269,13 @@ class Config(Section):
     shutdown_grace_ms: PositiveDurationMs = 20_000
     """Longest wait for the step in hand after SIGTERM."""
 
+    reconcile_interval_ms: PositiveDurationMs | None = None
+    """Run `tiersidecar reconcile --put-report` so long after the last run ended, at idle priority, beside the leader of the
+    metadata topic's partition 0; needs the spark extra and Java there, on every broker that may lead it. Default: never."""
+
+    reconcile_arguments: Annotated[tuple[str, ...], Field(examples=["[--deep, --deep-share, '0.01']"])] = ()
+    """Further arguments of these runs."""
+
     read: ReadSection = ReadSection()
     """The HTTP read service."""
 
@@ -280,6 +287,19 @@ class Config(Section):
 
     logging: LoggingSection = LoggingSection()
     """The log."""
+
+    _source: Path | None = PrivateAttr(None)
+
+    def read_from(self, path: Path) -> Self:
+        """Itself, with its :attr:`source` known."""
+        self._source = path
+        return self
+
+    @property
+    def source(self) -> Path:
+        """The file that it was read from, for a command to read it again."""
+        assert self._source is not None, "this configuration was not read from a file"
+        return self._source
 
     @property
     def retention_defaults(self) -> RetentionDefaults:
@@ -389,7 +409,7 @@ def _validated(document: Document, path: Path, environ: Mapping[str, str]) -> Co
         faults += validation_faults(error, document, Config)
     else:
         if not faults:
-            return config
+            return config.read_from(path.absolute())
     sentences = tuple(str(fault) for fault in sorted(dict.fromkeys(faults), key=lambda fault: (fault.line, fault.path)))
     raise ConfigError(source=str(path), faults=sentences)
 

@@ -15,7 +15,7 @@ from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import Pins
-from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageKeeper
@@ -46,7 +46,7 @@ class Parts:
     store: Store
     key_ring: KeyRing | None
     metadata: MetadataLog
-    state: StateLog
+    state: RequestingStateLog
     manifests: ManifestCache
     lineages: LineageKeeper
     policies: TopicPolicies

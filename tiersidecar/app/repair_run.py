@@ -16,8 +16,9 @@ from tiersidecar.app.build_store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.config import Config
 from tiersidecar.app.repair_marks import Mark, drop_marks, put_marks, read_marks
+from tiersidecar.app.repair_recopy import RecopyDesk, RecopyOutcome, owner_of, request_for
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.decide.reconcile_findings import Finding, FindingKind
+from tiersidecar.decide.reconcile_findings import ACTIONS, Action, Finding, FindingKind
 from tiersidecar.decide.reconcile_repair import (
     Repair,
     RepairStep,
@@ -26,16 +27,16 @@ from tiersidecar.decide.reconcile_repair import (
     decide_repair,
     is_repairable,
 )
-from tiersidecar.domain.errors import ConfigError, CorruptDataError, ObjectNotFoundError
-from tiersidecar.domain.ids import TopicIdPartition, format_uuid, parse_uuid
+from tiersidecar.domain.errors import ConfigError, ObjectNotFoundError
+from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import ObjectKind
-from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.removal import SegmentRemover
 
 _MARKS_KEPT_GRACES = 20
@@ -53,10 +54,11 @@ class PlannedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairSettings:
-    """As the operator wants it."""
+    """As the operator wants it.  ``wait_ms`` is how long at most for what the sidecars copy again."""
 
     grace_ms: int
     copy_grace_ms: int
+    wait_ms: int = 0
 
 
 def read_report(directory: Path) -> tuple[Mapping[str, Any], list[Finding]]:
@@ -99,7 +101,7 @@ class Repairer:
 
     def __init__(self, session: Session, settings: RepairSettings) -> None:
         self._session, self._settings = session, settings
-        self._key_prefix = session.config.store.key_prefix
+        self._key_prefix, self._desk = session.config.store.key_prefix, RecopyDesk(session)
 
     async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:
         """What is to be done now: every finding has been looked at again.
@@ -111,15 +113,15 @@ class Repairer:
         planned: list[PlannedStep] = []
         async with self._open_store() as store:
             marks = await read_marks(store, self._key_prefix)
-            for owner, group in groupby(sorted(findings, key=_owner), key=_owner):
+            for owner, group in groupby(sorted(findings, key=owner_of), key=owner_of):
                 segments = (await self._session.remote_segments([owner]))[owner]
-                looked = _Partition(store, segments, marks, self._key_prefix)
+                looked = _Partition(store, segments, marks, self._key_prefix, self._desk)
                 for finding in group:
                     planned.append(await self._planned(looked, finding))  # noqa: PERF401 - one at a time, on purpose
         return planned
 
-    async def apply(self, planned: Sequence[PlannedStep]) -> None:
-        """Do it.  An object is looked at once more right before it goes.
+    async def apply(self, planned: Sequence[PlannedStep]) -> list[RecopyOutcome]:
+        """Do it.  An object is looked at once more right before it goes.  Gives what became of what is to be copied again.
 
         Raises:
             TiersidecarError: the first that stands in the way; what was done stays done.
@@ -152,6 +154,11 @@ class Repairer:
                 self._key_prefix,
                 older_than_ms=now_ms - _MARKS_KEPT_GRACES * self._settings.grace_ms - 86_400_000,
             )
+        wanted = (one.finding for one in planned if one.step.repair in {Repair.RECOPY, Repair.UNRECOVERABLE})
+        asked = await self._desk.ask([request_for(finding, now_ms=now_ms) for finding in wanted])
+        outcomes = await self._desk.wait(asked, most_s=self._settings.wait_ms / 1000)
+        await self._desk.withdraw(outcomes)
+        return outcomes
 
     async def _planned(self, partition: _Partition, finding: Finding) -> PlannedStep:
         view, metadata, stored = await partition.look(finding)
@@ -190,19 +197,28 @@ class _Partition:
     """One partition as it is now."""
 
     def __init__(
-        self, store: Store, segments: Sequence[RemoteLogSegmentMetadata], marks: Mapping[str, Mark], key_prefix: str
+        self,
+        store: Store,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        marks: Mapping[str, Mark],
+        key_prefix: str,
+        desk: RecopyDesk,
     ) -> None:
-        self._store, self._marks, self._key_prefix = store, marks, key_prefix
+        self._presence, self._marks, self._desk = SegmentPresence(store, key_prefix), marks, desk
         self._segments = {format_uuid(one.remote_log_segment_id.uuid): one for one in segments}
 
     async def look(self, finding: Finding) -> tuple[RepairView, RemoteLogSegmentMetadata | None, StoredObject | None]:
         metadata = self._segments.get(finding.segment_id)
-        stored = await self._head(finding.key) if finding.key else None
-        manifest = await self._manifest(f"{finding.key.rpartition('.')[0]}.{ObjectKind.MANIFEST}") if stored else None
+        stored = await self._presence.head(finding.key) if finding.key else None
+        manifest = (
+            await self._presence.manifest(f"{finding.key.rpartition('.')[0]}.{ObjectKind.MANIFEST}") if stored else None
+        )
         start, end = finding.start_offset, finding.end_offset
         if manifest is not None and manifest.segment is not None:
             start, end = manifest.segment.start_offset, manifest.segment.end_offset
         mark = self._marks.get(finding.key)
+        concerns_data = ACTIONS[finding.kind] is Action.RECOPY
+        asked = await self._desk.standing(finding) if concerns_data else None
         is_marked = mark is not None and stored is not None and _is_unchanged(mark, stored)
         view = RepairView(
             state=None if metadata is None else metadata.state,
@@ -212,6 +228,9 @@ class _Partition:
             has_readable_manifest=manifest is not None,
             is_covered=end >= 0 and await self._is_covered(finding.segment_id, start, end),
             marked_ms=mark.marked_ms if mark is not None and is_marked else None,
+            is_whole=concerns_data and metadata is not None and await self._presence.is_whole(metadata),
+            is_asked=asked is not None,
+            why_unrecoverable="" if asked is None else await self._desk.why_unrecoverable(asked),
         )
         return view, metadata, stored
 
@@ -221,38 +240,9 @@ class _Partition:
         for other_id, other in self._segments.items():
             if other_id == segment_id or other.state is not State.COPY_SEGMENT_FINISHED:
                 continue
-            if other.start_offset <= next_offset <= other.end_offset and await self._is_whole(other):
+            if other.start_offset <= next_offset <= other.end_offset and await self._presence.is_whole(other):
                 next_offset = other.end_offset + 1
         return next_offset > end
-
-    async def _is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        keys = recorded_keys(metadata, self._key_prefix)
-        manifest = await self._manifest(keys.manifest)
-        if manifest is None:
-            return False
-        log, indexes = await self._head(keys.log), await self._head(keys.indexes)
-        return (
-            log is not None
-            and indexes is not None
-            and log.size_bytes == manifest.chunk_index.transformed_size
-            and indexes.size_bytes == manifest.indexes.size_bytes
-        )
-
-    async def _manifest(self, key: str) -> Manifest | None:
-        try:
-            return read_manifest(await self._store.fetch_object(key), where=key)
-        except (ObjectNotFoundError, CorruptDataError):
-            return None
-
-    async def _head(self, key: str) -> StoredObject | None:
-        try:
-            return await self._store.head_object(key)
-        except ObjectNotFoundError:
-            return None
-
-
-def _owner(finding: Finding) -> TopicIdPartition:
-    return TopicIdPartition(topic_id=parse_uuid(finding.topic_id), topic=finding.topic, partition=finding.partition)
 
 
 def _is_unchanged(mark: Mark, stored: StoredObject) -> bool:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from tiersidecar.app.build_copy import build_copy, task_backoff
+from tiersidecar.app.build_copy import build_admission, build_copy, build_recopy, build_uploader, task_backoff
 from tiersidecar.app.build_follow import build_disk_watch, build_follow
-from tiersidecar.app.build_retain import build_log_start_watch, build_remover, build_retain, build_topic_deletion
+from tiersidecar.app.build_reconcile import build_reconcile_schedule
+from tiersidecar.app.build_retain import (
+    DeleteGuard,
+    build_log_start_watch,
+    build_remover,
+    build_retain,
+    build_topic_deletion,
+)
 from tiersidecar.app.config import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.segment_stream import SegmentStream
@@ -63,6 +70,8 @@ async def run_tier(parts: Parts) -> None:
                 build_log_start_watch(parts).run(config.remote_log_manager_task_interval_ms / 1000),
                 name="log start watch",
             )
+            if config.reconcile_interval_ms is not None and config.mode is Mode.ENFORCE:
+                group.create_task(build_reconcile_schedule(parts).run(), name="reconcile schedule")
             await watch.run()
 
 
@@ -85,7 +94,17 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         clock=parts.clock,
         telemetry=parts.telemetry,
     )
-    copy = build_copy(parts, gate=gate, in_flight=in_flight, remover=remover, quota=quota, lag=lag, backfill=backfill)
+    uploader = build_uploader(parts, gate=gate, in_flight=in_flight, remover=remover)
+    admission = build_admission(parts, quota=quota, backfill=backfill)
+    copy = build_copy(parts, uploader=uploader, admission=admission, lag=lag)
+    recopy = build_recopy(
+        parts,
+        uploader=uploader,
+        admission=admission,
+        remover=remover,
+        in_flight=in_flight,
+        guard=DeleteGuard(config, parts.metadata),
+    )
     trim_gate = TrimGate(
         board=parts.board,
         reads=GroupReads(board=parts.board, broker=parts.broker, clock=parts.clock),
@@ -131,6 +150,8 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         copy=caught_up.before(copy.run),
         retain=caught_up.before(retain.run),
         retain_has_work=retain.has_work,
+        recopy=caught_up.before(recopy.run),
+        recopy_has_work=recopy.has_work,
         follow=follow.run,
         follow_has_work=follow.has_work,
         report=trim_gate.report,

@@ -24,6 +24,8 @@ class Repair(StrEnum):
     MARK = "mark"
     DELETE_OBJECT = "delete-object"
     DELETE_SEGMENT = "delete-segment"
+    RECOPY = "recopy"
+    UNRECOVERABLE = "unrecoverable"
     LEAVE = "leave"
 
 
@@ -58,7 +60,9 @@ class RepairView:
     ``state`` is the segment's, None where no event names it or its deletion is finished; ``since_ms`` its last event's time.
     ``object_size_bytes`` is None when the object is gone.  ``has_readable_manifest`` is of the object's own segment;
     ``is_covered`` says that other live segments of the lineage, with all their objects, hold all of its offsets.
-    ``marked_ms`` is when the object, as it is now, was marked; None: it was not.
+    ``marked_ms`` is when the object, as it is now, was marked; None: it was not.  ``is_whole`` says that the segment's manifest
+    is right and its other objects have the sizes that it says.  ``is_asked``: the sidecars were asked for another copy, and
+    ``why_unrecoverable`` what they said, if none has the data; "" while one may have.
     """
 
     state: State | None = None
@@ -68,6 +72,9 @@ class RepairView:
     has_readable_manifest: bool = False
     is_covered: bool = False
     marked_ms: int | None = None
+    is_whole: bool = False
+    is_asked: bool = False
+    why_unrecoverable: str = ""
 
 
 def refusal(facts: ReportFacts, most_orphans: float = MOST_ORPHANS) -> str:
@@ -116,21 +123,36 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
             if view.state is not State.COPY_SEGMENT_FINISHED or not view.is_covered:
                 return _leave("no other live segment with all its objects holds its offsets")
             return RepairStep(repair=Repair.DELETE_SEGMENT, reason="another live segment holds all its offsets")
+        case FindingKind.OFFSET_GAP:
+            return _leave("live segments hold its offsets by now") if view.is_covered else _of_lost_data(view)
+        case FindingKind.MISSING_OBJECT | FindingKind.SIZE_MISMATCH | FindingKind.UNREADABLE_MANIFEST if view.is_whole:
+            return _leave("its segment's objects are in order by now")
         case (
             FindingKind.MISSING_OBJECT
             | FindingKind.SIZE_MISMATCH
             | FindingKind.UNREADABLE_MANIFEST
-            | FindingKind.CONTRADICTING_MANIFEST
-            | FindingKind.OFFSET_GAP
             | FindingKind.CORRUPT_CONTENT
         ):
-            return _leave(
-                "data are concerned: restore the object from a version or a replica, docs/reconcile.md says how"
-            )
+            if view.state is not State.COPY_SEGMENT_FINISHED:
+                return _leave(f"its segment is {_name(view.state)} by now")
+            return _of_lost_data(view)
+        case FindingKind.CONTRADICTING_MANIFEST:
+            return _leave("which of the two is right is for people to say: docs/reconcile.md")
         case FindingKind.UNKNOWN_TOPIC_ID | FindingKind.FOREIGN_OBJECT | FindingKind.UNREADABLE_EVENT:
             return _leave("nothing proves that it is ours to touch")
         case _:
             assert_never(finding.kind)
+
+
+def _of_lost_data(view: RepairView) -> RepairStep:
+    if view.why_unrecoverable:
+        return RepairStep(
+            repair=Repair.UNRECOVERABLE,
+            reason=f"no replica has it, restore it from a version: {view.why_unrecoverable}",
+        )
+    if view.is_asked:
+        return _leave("its sidecars have been asked for another copy, and it is not there yet")
+    return RepairStep(repair=Repair.RECOPY, reason="what a broker's disk still has of it is copied again")
 
 
 def _of_leftover(view: RepairView, *, grace_ms: int, now_ms: int) -> RepairStep:
@@ -157,4 +179,4 @@ def _name(state: State | None) -> str:
 
 def is_repairable(kind: FindingKind) -> bool:
     """Whether repair has anything to look at."""
-    return ACTIONS[kind] in {Action.DELETE_OBJECT, Action.DELETE_SEGMENT}
+    return ACTIONS[kind] in {Action.DELETE_OBJECT, Action.DELETE_SEGMENT, Action.RECOPY}

@@ -82,6 +82,11 @@ class Board:
         tiered = self.assignment.get(partition)
         return tiered is not None and tiered.role is PartitionRole.LEADER and tiered.view.leader_epoch == leader_epoch
 
+    def holds(self, partition: TieredPartition) -> bool:
+        """Whether the partition still is what it was: in the same role and leader epoch, as far as we know."""
+        now = self.assignment.get(partition.view.topic_id_partition)
+        return now is not None and (now.role, now.view.leader_epoch) == (partition.role, partition.view.leader_epoch)
+
     def forget(self, partition: TopicIdPartition) -> None:
         """Drop the hints of a partition that is no longer ours, or that changed hands."""
         for hints in (

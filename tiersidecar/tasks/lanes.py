@@ -29,6 +29,7 @@ class Lane(StrEnum):
     COPY = "copy"
     RETAIN = "retain"
     FOLLOW = "follow"
+    RECOPY = "recopy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

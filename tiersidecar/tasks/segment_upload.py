@@ -5,6 +5,7 @@ Abandoned at any await, it leaves a COPY_SEGMENT_STARTED that the retain lane fi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -48,6 +49,10 @@ log = structlog.get_logger(__name__)
 
 class PublishedMetadata(PublishMetadata, MetadataView, Protocol):
     """What is published, and what is read back of it."""
+
+
+_Check = Callable[[RemoteLogSegmentMetadata, LocalSegment, Lineage], None]
+"""Raises where the copy is not wanted any more, once it is known to all that it was begun."""
 
 
 class SegmentUploader:
@@ -97,18 +102,29 @@ class SegmentUploader:
             CustomMetadataTooLargeError: its objects were deleted again.
             StoreError, SourceStalledError, PublishTimeoutError: a later attempt may succeed.
         """
+        return await self._gated(partition, segment, lineage, self._check_still_wanted)
+
+    async def upload_again(
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
+    ) -> RemoteLogSegmentMetadata:
+        """As :meth:`upload`, of offsets that are remote already, and also by a follower: what there is of them is damaged."""
+        return await self._gated(partition, segment, lineage, lambda started, segment, lineage: None)
+
+    async def _gated(
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, check_still_wanted: _Check
+    ) -> RemoteLogSegmentMetadata:
         topic = partition.view.topic_id_partition.topic
         self._telemetry.count(COPY_REQUESTS, topic=topic)
         await self._gate.wait_open()
         try:
             async with self._gate.watching():
-                return await self._upload(partition, segment, lineage)
+                return await self._upload(partition, segment, lineage, check_still_wanted)
         except Exception:
             self._telemetry.count(COPY_ERRORS, topic=topic)
             raise
 
     async def _upload(
-        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, check_still_wanted: _Check
     ) -> RemoteLogSegmentMetadata:
         tip = partition.view.topic_id_partition
         began_s = self._clock.monotonic_s()
@@ -120,7 +136,7 @@ class SegmentUploader:
             with self._in_flight.copying(started.remote_log_segment_id):
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
-                self._check_still_wanted(started, segment, lineage)
+                check_still_wanted(started, segment, lineage)
                 custom_metadata = await self._put(started, segment, file, checked, lineage)
                 if await file.fingerprint() != before:
                     raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
@@ -173,7 +189,7 @@ class SegmentUploader:
     ) -> None:
         """A file that kept its size may have been cut off from the log all the same: look at hands and epochs again."""
         tip = partition.view.topic_id_partition
-        if not self._board.leads(tip, partition.view.leader_epoch):
+        if not self._board.holds(partition):
             raise SegmentChangedError(path=segment.log_path, reason="the partition changed hands")
         self._board.local = await self._log_dirs.scan()
         if self._board.local_partition(tip) is None:
@@ -220,7 +236,7 @@ class SegmentUploader:
                 return await self._metadata_log.publish(update)
             except RetriableError as error:
                 tip = partition.view.topic_id_partition
-                if not self._board.leads(tip, partition.view.leader_epoch):
+                if not self._board.holds(partition):
                     raise
                 failures += 1
                 delay_s = self._backoff.delay_s(failures, self._ids.random())

@@ -28,8 +28,8 @@ LaneWork = Callable[[TieredPartition], Awaitable[None]]
 
 
 class Watch:
-    """One per process.  ``copy`` and ``retain`` are what two lanes of a led partition do, ``follow`` the third, which followed
-    ones have as well; ``report`` is called at each look."""
+    """One per process.  ``copy`` and ``retain`` are what two lanes of a led partition do, ``follow`` and ``recopy`` the others,
+    which followed ones have as well; ``report`` is called at each look."""
 
     def __init__(
         self,
@@ -45,6 +45,8 @@ class Watch:
         copy: LaneWork,
         retain: LaneWork,
         retain_has_work: Callable[[TieredPartition], bool],
+        recopy: LaneWork,
+        recopy_has_work: Callable[[TieredPartition], bool],
         follow: LaneWork,
         follow_has_work: Callable[[TieredPartition], bool],
         report: Callable[[], None],
@@ -54,6 +56,7 @@ class Watch:
         self._board, self._roster, self._checks, self._metadata = board, roster, checks, metadata
         self._in_flight, self._lag, self._backfill, self._lanes = in_flight, lag, backfill, lanes
         self._copy, self._retain, self._retain_has_work = copy, retain, retain_has_work
+        self._recopy, self._recopy_has_work = recopy, recopy_has_work
         self._follow, self._follow_has_work = follow, follow_has_work
         self._report, self._interval_s, self._telemetry = report, interval_s, telemetry
 
@@ -109,7 +112,11 @@ class Watch:
             tip = partition.view.topic_id_partition
             if self._follow_has_work(partition):
                 self._start(partition, Lane.FOLLOW, self._follow)
-            if partition.role is not PartitionRole.LEADER or not self._metadata.is_ready(tip):
+            if not self._metadata.is_ready(tip):
+                continue
+            if self._recopy_has_work(partition):
+                self._start(partition, Lane.RECOPY, self._recopy)
+            if partition.role is not PartitionRole.LEADER:
                 continue
             if self._copy_has_work(tip):
                 self._start(partition, Lane.COPY, self._copy)

@@ -12,6 +12,7 @@ import pytest
 from tests.support.local_batches import local_batches
 from tests.support.manual_clock import ManualClock
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
+from tests.support.scripted import MemoryStateLog
 from tests.unit.app.config_files import LEAST, load
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.app.commands.session import Session
@@ -22,7 +23,6 @@ from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import planned_keys
-from tiersidecar.ports.state_log import StateLog
 
 K = FindingKind
 GRACE_MS = 60_000
@@ -101,8 +101,8 @@ def world(tmp_path: Path) -> World:
     (root := tmp_path / "store").mkdir()
     session = Session(
         config=load(tmp_path, LEAST.replace("/srv/tier", str(root))),
-        broker=cast("KafkaBroker", None),  # nothing is asked of either
-        state=cast("StateLog", None),
+        broker=cast("KafkaBroker", None),  # nothing is asked of it
+        state=MemoryStateLog(),
         metadata=builder.run.metadata,
         clock=clock,
     )

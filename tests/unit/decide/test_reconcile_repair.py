@@ -14,6 +14,7 @@ NOW_MS, GRACE_MS, COPY_GRACE_MS = 1_000_000, 100_000, 300_000
 K = FindingKind
 THERE = RepairView(object_size_bytes=5, modified_ms=0)
 MARKED = replace(THERE, marked_ms=NOW_MS - GRACE_MS)
+LIVE = RepairView(state=State.COPY_SEGMENT_FINISHED)
 READABLE = replace(MARKED, has_readable_manifest=True)
 FACTS = ReportFacts(
     schema_version=REPORT_SCHEMA_VERSION,
@@ -96,6 +97,34 @@ FACTS = ReportFacts(
             RepairView(state=State.COPY_SEGMENT_FINISHED),
             Repair.LEAVE,
             id="a needless copy, if the other one were whole",
+        ),
+        pytest.param(K.MISSING_OBJECT, LIVE, Repair.RECOPY, id="an object that is missing"),
+        pytest.param(K.SIZE_MISMATCH, LIVE, Repair.RECOPY, id="an object of another size"),
+        pytest.param(K.UNREADABLE_MANIFEST, LIVE, Repair.RECOPY, id="a manifest that cannot be read"),
+        pytest.param(K.MISSING_OBJECT, replace(LIVE, is_whole=True), Repair.LEAVE, id="an object that is back"),
+        pytest.param(
+            K.CORRUPT_CONTENT,
+            replace(LIVE, is_whole=True),
+            Repair.RECOPY,
+            id="content that is damaged, in objects that look right",
+        ),
+        pytest.param(
+            K.MISSING_OBJECT,
+            RepairView(state=State.DELETE_SEGMENT_STARTED),
+            Repair.LEAVE,
+            id="an object missing of a segment that is being deleted by now",
+        ),
+        pytest.param(K.MISSING_OBJECT, replace(LIVE, is_asked=True), Repair.LEAVE, id="a copy that is on its way"),
+        pytest.param(
+            K.MISSING_OBJECT,
+            replace(LIVE, is_asked=True, why_unrecoverable="broker 1: it is on none of its disks"),
+            Repair.UNRECOVERABLE,
+            id="what no broker has",
+        ),
+        pytest.param(K.OFFSET_GAP, RepairView(), Repair.RECOPY, id="offsets that are in no segment"),
+        pytest.param(K.OFFSET_GAP, RepairView(is_covered=True), Repair.LEAVE, id="a gap that is filled by now"),
+        pytest.param(
+            K.CONTRADICTING_MANIFEST, LIVE, Repair.LEAVE, id="a manifest that says otherwise: which one is right?"
         ),
     ],
 )  # fmt: skip

@@ -16,8 +16,10 @@ from tiersidecar.adapters.state_topic.codec import (
     topic_key,
     write_state,
 )
+from tiersidecar.adapters.state_topic.recopy_codec import read_recopy, read_recopy_key
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
 
 _log = structlog.get_logger(__name__)
@@ -30,6 +32,7 @@ class StateFold:
     def __init__(self) -> None:
         self._partitions: dict[bytes, PartitionState] = {}
         self._topics: dict[Uuid, TopicState] = {}
+        self._recopies: dict[bytes, RecopyRequest] = {}
         self._documents: dict[bytes, dict[str, Any]] = {}
         self.lowered: set[bytes] = set()
 
@@ -55,11 +58,14 @@ class StateFold:
             merged = self._partitions.get(key, PartitionState()).merged_with(written)
             self._partitions[key] = merged
             (self.lowered.discard if merged == written else self.lowered.add)(key)
+        elif (named := read_recopy_key(key)) is not None:
+            self._recopies[key] = read_recopy(named, document, where=where)
         self._documents[key] = document
 
     def _remove(self, key: bytes) -> None:
         self._documents.pop(key, None)
         self._partitions.pop(key, None)
+        self._recopies.pop(key, None)
         self.lowered.discard(key)
         topic_id = read_topic_key(key)
         if topic_id is not None:
@@ -81,6 +87,17 @@ class StateFold:
                 topic = str(self._documents[key].get("topic", ""))
                 found.append(TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1]))
         return tuple(found)
+
+    def recopies(self, owner: TopicIdPartition) -> list[RecopyRequest]:
+        """Requests of the partition, ascending by offset."""
+        if not self._recopies:
+            return []
+        ours = (one for one in self._recopies.values() if one.topic_id_partition == owner)
+        return sorted(ours, key=lambda one: (one.start_offset, one.end_offset))
+
+    def recopy(self, key: bytes) -> RecopyRequest | None:
+        """The request of this key."""
+        return self._recopies.get(key)
 
     def is_known(self, key: bytes) -> bool:
         """Whether the key has a value that a tombstone would remove."""

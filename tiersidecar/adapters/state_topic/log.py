@@ -9,6 +9,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -19,6 +20,7 @@ from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends, running
 from tiersidecar.adapters.state_topic.codec import partition_key, topic_key
 from tiersidecar.adapters.state_topic.fold import StateFold
+from tiersidecar.adapters.state_topic.recopy_codec import recopy_key, write_recopy
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
@@ -26,12 +28,13 @@ from tiersidecar.domain.errors import (
     MetadataNotReadyError,
     PublishTimeoutError,
 )
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
+from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import Telemetry
 
@@ -250,6 +253,10 @@ class TopicBasedStateLog:
             raise MetadataNotReadyError(subject=self._settings.topic) from error
         self._require_ready()
 
+    def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
+        self._require_ready()
+        return self._fold.recopies(topic_id_partition)
+
     # -- publishing
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
@@ -278,12 +285,36 @@ class TopicBasedStateLog:
                 await self._write(key, value, subject=f"topic {state.topic} ({format_uuid(topic_id)})")
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
-        """As the port says; raises as :meth:`publish_partition_state`."""
+        """As the port says; raises as :meth:`publish_partition_state`.  What was asked for of it goes as well."""
+        for request in self.recopies(topic_id_partition):
+            await self.forget_recopy(request)
         await self._forget(partition_key(topic_id_partition), subject=str(topic_id_partition))
 
     async def forget_topic(self, topic_id: Uuid) -> None:
         """As the port says; raises as :meth:`publish_partition_state`."""
         await self._forget(topic_key(topic_id), subject=f"topic {format_uuid(topic_id)}")
+
+    async def request_recopy(self, request: RecopyRequest) -> None:
+        """See :class:`~tiersidecar.ports.recopy.RecopyRequests`; raises as :meth:`publish_partition_state`."""
+        key = recopy_key(request)
+        async with self._writing[key]:
+            self._require_ready()
+            if self._fold.recopy(key) != request:
+                await self._write(key, write_recopy(request), subject=key.decode())
+
+    async def decline_recopy(self, request: RecopyRequest, broker_id: BrokerId, reason: str) -> None:
+        """Likewise."""
+        key = recopy_key(request)
+        async with self._writing[key]:
+            self._require_ready()
+            now = self._fold.recopy(key)
+            if now is not None and now.declined.get(broker_id) != reason:
+                declined = replace(now, declined={**now.declined, broker_id: reason})
+                await self._write(key, write_recopy(declined), subject=key.decode())
+
+    async def forget_recopy(self, request: RecopyRequest) -> None:
+        """Likewise."""
+        await self._forget(recopy_key(request), subject=recopy_key(request).decode())
 
     async def _forget(self, key: bytes, *, subject: str) -> None:
         async with self._writing[key]:

@@ -31,14 +31,15 @@ DONE, FAILED, WRONG_USAGE = 0, 1, 2
 class Intent:
     """``facts`` are what is there, ``steps`` what will be done, in order; ``refusal`` why it is not done at all.
 
-    No steps and no refusal: it is so already.  ``apply`` does the steps, and may be called again after a failure.
+    No steps and no refusal: it is so already.  ``apply`` does the steps and gives what came of them; it may be called
+    again after a failure.
     """
 
     facts: Mapping[str, Any]
     steps: tuple[str, ...] = ()
     refusal: str = ""
     notes: tuple[str, ...] = ()
-    apply: Callable[[], Awaitable[None]] | None = None
+    apply: Callable[[], Awaitable[Mapping[str, Any] | None]] | None = None
 
 
 Look = Callable[["Session"], Awaitable[Intent]]
@@ -82,16 +83,18 @@ async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadat
         if not manner.as_json:
             _show(intent, manner.console)
         done = False
+        outcome: Mapping[str, Any] = {}
         if intent.steps and not intent.refusal and not manner.dry_run and await _is_confirmed(config, manner):
             if not manner.yes:
                 intent = await _looked_at_again(session, look, intent, manner.console)
             if not intent.refusal:
                 assert intent.apply is not None  # steps come with their doing
-                await intent.apply()
+                outcome = await intent.apply() or {}
                 done = True
         if manner.as_json:
-            typer.echo(json.dumps(_document(intent, done=done), indent=2, ensure_ascii=False))
+            typer.echo(json.dumps({**_document(intent, done=done), **outcome}, indent=2, ensure_ascii=False))
         elif done:
+            _show_facts(outcome, manner.console)
             manner.console.print("[green]done[/green]")
     if intent.refusal:
         return FAILED
@@ -120,8 +123,7 @@ async def _is_confirmed(config: Config, manner: Manner) -> bool:
 
 
 def _show(intent: Intent, console: Console) -> None:
-    for name, value in intent.facts.items():
-        console.print(f"{escape(name.replace('_', ' '))}: {escape(str(value))}", soft_wrap=True)
+    _show_facts(intent.facts, console)
     for note in intent.notes:
         console.print(f"[yellow]note:[/yellow] {escape(note)}", soft_wrap=True)
     if intent.refusal:
@@ -131,6 +133,11 @@ def _show(intent: Intent, console: Console) -> None:
         console.print(f"{number}. {escape(step)}", soft_wrap=True)
     if not intent.steps:
         console.print("nothing to do", soft_wrap=True)
+
+
+def _show_facts(facts: Mapping[str, Any], console: Console) -> None:
+    for name, value in facts.items():
+        console.print(f"{escape(name.replace('_', ' '))}: {escape(str(value))}", soft_wrap=True)
 
 
 def _document(intent: Intent, *, done: bool) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +16,10 @@ from tiersidecar.decide.reconcile_repair import MOST_ORPHANS, Repair, refusal
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
-    from tiersidecar.app.repair_run import RepairSettings
+    from tiersidecar.app.repair_run import PlannedStep, Repairer, RepairSettings
+
+OUTCOMES_FILE = "recopies.json"
+"""In the report's directory: what became of each request for another copy."""
 
 _TIME = quantity("ms", at_least=0)
 _SHOWN_STEPS = 50
@@ -32,6 +37,9 @@ CopyGrace = Annotated[
 MostOrphans = Annotated[
     float, typer.Option(metavar="SHARE", min=0, max=1, help="Refuse a report with a larger share of orphans.")
 ]
+Wait = Annotated[
+    int, typer.Option(metavar="TIME", parser=_TIME, help="How long to wait at most for what sidecars copy again.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -42,17 +50,19 @@ def repair(
     grace: Grace = "1d",  # type: ignore[assignment]  # typer parses defaults too
     copy_grace: CopyGrace = "3h",  # type: ignore[assignment]
     most_orphans: MostOrphans = MOST_ORPHANS,
+    wait: Wait = "10m",  # type: ignore[assignment]
     as_json: AsJson = False,
 ) -> None:
     """Repair what a reconcile report found, as far as it can be proved to be right.
 
     Each finding is looked at again. Leftover objects are marked, and a later run deletes them once the grace is over; stuck
-    copies and dangling deletions are ended. Nothing is changed without --apply.
+    copies and dangling deletions are ended; what is missing or damaged is copied again by a sidecar whose broker still has
+    it, or said to be unrecoverable. Nothing is changed without --apply.
     """
     from tiersidecar.app.repair_run import RepairSettings
 
     manner = Manner(config_file=config_file, yes=apply, dry_run=not apply, as_json=as_json)
-    settings = RepairSettings(grace_ms=grace, copy_grace_ms=copy_grace)
+    settings = RepairSettings(grace_ms=grace, copy_grace_ms=copy_grace, wait_ms=wait)
     carry_out(lambda session: look_at_report(session, report, settings, most_orphans), manner)
 
 
@@ -80,5 +90,16 @@ async def look_at_report(session: Session, report: Path, settings: RepairSetting
         | {kind.value.replace("-", "_"): n for kind, n in Counter(one.step.repair for one in planned).items()},
         steps=tuple(steps),
         notes=tuple(f"left alone, {count}: {reason}" for reason, count in sorted(left.items())),
-        apply=lambda: repairer.apply(doing),
+        apply=lambda: _do(repairer, doing, report),
     )
+
+
+async def _do(repairer: Repairer, doing: Sequence[PlannedStep], report: Path) -> dict[str, object]:
+    """What was copied again, what is lost, and what is still to come; of each request the whole story is in the report."""
+    from tiersidecar.app.repair_recopy import counts
+
+    outcomes = await repairer.apply(doing)
+    if outcomes:
+        documents = [one.document() for one in outcomes]
+        (report / OUTCOMES_FILE).write_text(json.dumps(documents, indent=2) + "\n", encoding="utf-8")
+    return dict(counts(outcomes))

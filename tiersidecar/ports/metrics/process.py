@@ -47,6 +47,12 @@ RECONCILE_AGE = Metric(
     kind="gauge",
     help="Time since the last reconcile run ended that put its report into the store; none where there was no such run.",
 )
+RECONCILE_RUNS = Metric(
+    name="tiersidecar_reconcile_runs_total",
+    kind="counter",
+    help="Runs of reconcile that this daemon started (reconcile.interval.ms), by how they ended: clean, findings, failed.",
+    labels=("outcome",),
+)
 RECONCILE_FINDINGS = Metric(
     name="tiersidecar_reconcile_findings",
     kind="gauge",

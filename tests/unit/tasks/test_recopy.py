@@ -1,0 +1,207 @@
+"""Copying again what the store has lost, over real segments: at whatever point the process ends, nothing more is lost, and the
+next round ends it (U12; rule 1)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.tier_shell import BROKER, TierShell
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.decide.cleanup import decide_cleanup
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.tasks.segment_objects import LayoutSettings
+
+NAME = "plain-0"
+OTHER = BrokerId(2)
+
+
+class KilledHere(BaseException):
+    """The process ends."""
+
+
+class Damaged:
+    """A partition whose segments are all remote, one of which has lost an object, with the request to copy it again."""
+
+    def __init__(self, shell: TierShell) -> None:
+        self.shell, self.tip = shell, shell.tip(NAME)
+        self.presence = SegmentPresence(shell.store, "")
+
+    async def copy_all_and_lose(self, kind: str) -> None:
+        await self.shell.copy.run(self.partition)
+        self.victim = self.finished()[1]
+        await self.shell.store.delete_objects([getattr(recorded_keys(self.victim), kind)])
+        self.shell.failpoints.passed.clear()
+        await self.shell.state.request_recopy(self.request)
+
+    @property
+    def partition(self) -> TieredPartition:
+        return self.shell.tiered(self.tip)
+
+    @property
+    def request(self) -> RecopyRequest:
+        return RecopyRequest(
+            topic_id_partition=self.tip,
+            start_offset=self.victim.start_offset,
+            end_offset=self.victim.end_offset,
+            segment_uuid=self.victim.remote_log_segment_id.uuid,
+            requested_ms=0,
+        )
+
+    def finished(self) -> list[RemoteLogSegmentMetadata]:
+        listed = self.shell.metadata.list_remote_log_segments(self.tip)
+        return [one for one in listed if one.state is State.COPY_SEGMENT_FINISHED]
+
+    async def serve(self) -> None:
+        await self.shell.look()
+        if self.shell.recopy.has_work(self.partition):
+            await self.shell.recopy.run(self.partition)
+
+    async def has_lost_nothing_else(self) -> bool:
+        """The damaged one stands as it was, or whole ones hold all of its offsets."""
+        whole = [one for one in self.finished() if await self.presence.is_whole(one)]
+        offsets = {offset for one in whole for offset in range(one.start_offset, one.end_offset + 1)}
+        stands = self.victim.remote_log_segment_id in {one.remote_log_segment_id for one in self.finished()}
+        return stands or set(range(self.victim.start_offset, self.victim.end_offset + 1)) <= offsets
+
+    async def is_mended(self) -> bool:
+        ids = {one.remote_log_segment_id for one in self.finished()}
+        keys = {stored.key async for stored in self.shell.store.list_objects()}
+        return (
+            self.victim.remote_log_segment_id not in ids
+            and not keys & set(recorded_keys(self.victim).in_upload_order)
+            and all([await self.presence.is_whole(one) for one in self.finished()])
+            and await self.has_lost_nothing_else()
+            and not self.shell.state.recopies(self.tip)
+        )
+
+
+@pytest.fixture
+async def damaged(tmp_path: Path) -> AsyncIterator[Damaged]:
+    async with ThreadBlocking(max_threads=4) as blocking:
+        shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0))
+        await shell.look()
+        shell.board.pins.unread = frozenset()
+        yield Damaged(shell)
+
+
+@pytest.mark.parametrize("kind", ["log", "indexes", "manifest"])
+async def test_a_lost_object_is_made_good_under_a_new_segment_id(damaged: Damaged, kind: str) -> None:
+    await damaged.copy_all_and_lose(kind)
+    await damaged.serve()
+    assert await damaged.is_mended()
+
+
+PLACES = (
+    "copy.checked",
+    "copy.started.published",
+    "copy.log.stored",
+    "copy.indexes.stored",
+    "copy.manifest.stored",
+    "copy.proven",
+    "copy.finish.begun",
+    "copy.finished.published",
+    "recopy.copied",
+    "delete.begun",
+    "delete.started.published",
+    "delete.objects.deleted",
+    "delete.finished.published",
+    "recopy.retired",
+)
+
+
+async def test_these_are_all_the_places(damaged: Damaged) -> None:
+    await damaged.copy_all_and_lose("log")
+    await damaged.serve()
+    assert set(PLACES) <= set(damaged.shell.failpoints.passed)
+    assert {name for name in damaged.shell.failpoints.passed if "half" not in name} == set(PLACES)
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_process_that_ends_anywhere_loses_nothing_and_the_next_one_ends_it(
+    damaged: Damaged, place: str
+) -> None:
+    await damaged.copy_all_and_lose("log")
+
+    async def die() -> None:
+        raise KilledHere
+
+    damaged.shell.failpoints.actions[place] = die
+    with pytest.raises(KilledHere):
+        await damaged.serve()
+    assert await damaged.has_lost_nothing_else()
+    damaged.shell.failpoints.actions.clear()
+    await damaged.serve()
+    assert await damaged.has_lost_nothing_else()
+    await ended_by_the_retain_lane(damaged)
+    assert await damaged.is_mended()
+
+
+async def ended_by_the_retain_lane(damaged: Damaged) -> None:
+    """What expiry does with leftovers of a process that is no more."""
+    listed = list(damaged.shell.metadata.list_remote_log_segments(damaged.tip))
+    for removal in decide_cleanup(listed, BROKER, frozenset(), damaged.shell.clock.now_ms(), 0):
+        await damaged.shell.remover.remove(removal)
+
+
+async def test_what_is_on_no_disk_is_declined_with_its_offsets(damaged: Damaged) -> None:
+    await damaged.copy_all_and_lose("log")
+    for path in (damaged.shell.log_dir / NAME).glob(f"{damaged.victim.start_offset:020d}.*"):
+        path.unlink()
+    first = min((damaged.shell.log_dir / NAME).glob("*.log"))
+    if int(first.stem) < damaged.victim.start_offset:
+        first.unlink()
+    await damaged.serve()
+    (request,) = damaged.shell.state.recopies(damaged.tip)
+    assert f"offsets {damaged.victim.start_offset} to {damaged.victim.end_offset}" in request.declined[BROKER]
+    assert damaged.victim in damaged.finished(), "what is left of it stays"
+    assert not damaged.shell.recopy.has_work(damaged.partition), "it is not looked at again"
+
+
+async def test_a_copy_that_is_damaged_here_too_is_declined_and_the_remote_one_stays(damaged: Damaged) -> None:
+    await damaged.copy_all_and_lose("indexes")
+    path = damaged.shell.log_dir / NAME / f"{damaged.victim.start_offset:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    await damaged.serve()
+    (request,) = damaged.shell.state.recopies(damaged.tip)
+    assert "damaged too" in request.declined[BROKER]
+    assert damaged.victim in damaged.finished()
+
+
+async def test_a_follower_waits_until_the_leader_has_declined(damaged: Damaged) -> None:
+    await damaged.copy_all_and_lose("log")
+    await damaged.shell.look()
+    led = damaged.partition
+    followed = replace(led, role=PartitionRole.FOLLOWER, view=replace(led.view, leader_id=OTHER))
+    damaged.shell.board.assignment = {**damaged.shell.board.assignment, damaged.tip: followed}
+    assert not damaged.shell.recopy.has_work(followed)
+    await damaged.shell.state.decline_recopy(damaged.request, OTHER, "it is on none of its disks")
+    assert damaged.shell.recopy.has_work(followed)
+    await damaged.shell.recopy.run(followed)
+    assert await damaged.is_mended()
+
+
+async def test_a_partition_that_changes_hands_meanwhile_finishes_nothing(damaged: Damaged) -> None:
+    await damaged.copy_all_and_lose("log")
+    before = {one.remote_log_segment_id for one in damaged.finished()}
+    await damaged.shell.look()
+
+    async def depose() -> None:
+        damaged.shell.depose(damaged.tip)
+
+    damaged.shell.failpoints.actions["copy.manifest.stored"] = depose
+    with pytest.raises(Exception, match="changed hands"):
+        await damaged.shell.recopy.run(damaged.partition)
+    assert {one.remote_log_segment_id for one in damaged.finished()} == before

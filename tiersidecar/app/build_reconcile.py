@@ -1,0 +1,29 @@
+"""Reconcile, as the role ``tier`` starts it."""
+
+from __future__ import annotations
+
+import sys
+
+from tiersidecar.adapters.programs import IdlePrograms
+from tiersidecar.app.parts import Parts
+from tiersidecar.tasks.reconcile_schedule import ReconcileSchedule
+
+
+def build_reconcile_schedule(parts: Parts) -> ReconcileSchedule:
+    """By plain constructor calls; the configuration has an interval."""
+    config = parts.config
+    assert config.reconcile_interval_ms is not None, "no interval, no schedule"
+    report = f"{config.state_dir}/reconcile"
+    given = ["--config", str(config.source), "--put-report", "--report", report, *config.reconcile_arguments]
+    return ReconcileSchedule(
+        broker=parts.broker,
+        store=parts.store,
+        key_prefix=config.store.key_prefix,
+        programs=IdlePrograms(),
+        command=[sys.executable, "-m", "tiersidecar", "reconcile", *given],
+        metadata_topic=config.remote_log_metadata_topic_name,
+        broker_id=parts.identity.broker_id,
+        interval_s=config.reconcile_interval_ms / 1000,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )

@@ -1,0 +1,102 @@
+"""Starts ``tiersidecar reconcile`` when the last run is older than the interval, on one sidecar of the cluster.
+
+That one is beside the leader of the metadata topic's partition 0: no setting of its own, and it moves when that broker dies.
+When a run ended stands in the store, so whoever comes next knows it.  Two who both believe it is theirs run twice, which harms
+nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import structlog
+
+from tiersidecar.domain.errors import ObjectNotFoundError, RetriableError
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.own_objects import LATEST_REPORT
+from tiersidecar.ports.broker import DescribePartitions
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metrics.process import RECONCILE_RUNS
+from tiersidecar.ports.programs import ProgramEnd, RunProgram
+from tiersidecar.ports.store import FetchRange
+from tiersidecar.ports.telemetry import Telemetry
+
+log = structlog.get_logger(__name__)
+
+LOOK_INTERVAL_S = 60.0
+FAILED_PAUSE_S = 3600.0
+"""After a run that failed, unless the interval is shorter."""
+_OUTCOMES = {0: "clean", 3: "findings"}
+FAILED = "failed"
+
+
+class ReconcileSchedule:
+    """``command`` is the program with its arguments; ``interval_s`` is between the end of one run and the start of the next."""
+
+    def __init__(
+        self,
+        *,
+        broker: DescribePartitions,
+        store: FetchRange,
+        key_prefix: str,
+        programs: RunProgram,
+        command: Sequence[str],
+        metadata_topic: str,
+        broker_id: BrokerId,
+        interval_s: float,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._broker, self._store, self._key = broker, store, f"{key_prefix}{LATEST_REPORT}"
+        self._programs, self._command = programs, command
+        self._metadata_topic, self._broker_id, self._interval_s = metadata_topic, broker_id, interval_s
+        self._clock, self._telemetry = clock, telemetry
+        self._not_before_s = 0.0
+        for outcome in (*_OUTCOMES.values(), FAILED):  # a series that begins with its first event shows no increase
+            telemetry.count(RECONCILE_RUNS, 0, outcome=outcome)
+
+    async def run(self) -> None:
+        """Look every minute, until cancelled; a run in progress ends with us."""
+        while True:
+            await self.look()
+            await self._clock.sleep(min(LOOK_INTERVAL_S, self._interval_s))
+
+    async def look(self) -> None:
+        """One look, and one run if it is time."""
+        try:
+            if self._clock.monotonic_s() < self._not_before_s or not await self._is_ours() or not await self._is_due():
+                return
+        except RetriableError as error:
+            log.info("reconcile.schedule.unsure", reason=str(error))
+            return
+        outcome = await self._run()
+        self._telemetry.count(RECONCILE_RUNS, outcome=outcome)
+        pause_s = min(FAILED_PAUSE_S, self._interval_s) if outcome == FAILED else self._interval_s
+        self._not_before_s = self._clock.monotonic_s() + pause_s
+
+    async def _is_ours(self) -> bool:
+        views = await self._broker.describe_partitions([self._metadata_topic])
+        return any(view.topic_id_partition.partition == 0 and view.leader_id == self._broker_id for view in views)
+
+    async def _is_due(self) -> bool:
+        try:
+            finished_ms = int(json.loads(await self._store.fetch_object(self._key))["finished_ms"])
+        except (ObjectNotFoundError, KeyError, TypeError, ValueError):
+            return True  # never, or by a version that says it otherwise
+        return self._clock.now_ms() - finished_ms >= self._interval_s * 1000
+
+    async def _run(self) -> str:
+        log.info("reconcile.run.started")
+        began_s = self._clock.monotonic_s()
+        try:
+            end = await self._programs.run_idle(self._command)
+        except OSError as error:
+            end = ProgramEnd(code=-1, said=str(error))
+        outcome = _OUTCOMES.get(end.code, FAILED)
+        elapsed_ms = int((self._clock.monotonic_s() - began_s) * 1000)
+        if outcome == FAILED:
+            log.error("reconcile.run.failed", exit_code=end.code, said=end.said, elapsed_ms=elapsed_ms)
+        else:
+            log.info("reconcile.run.finished", outcome=outcome, elapsed_ms=elapsed_ms)
+        return outcome

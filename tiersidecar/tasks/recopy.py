@@ -1,0 +1,200 @@
+"""The recopy lane: what the store has lost, and this broker's disk still has, is copied again on request (U12).
+
+New segments first, each finished, durable and read back; then, when they hold every offset, the damaged one goes the way of
+every deletion.  A process that ends anywhere leaves a request that the next one takes up where this one stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.recopy import RecopyAction, RecopyStep, RecopyView, decide_recopy
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    IllegalTransitionError,
+    MetadataNotReadyError,
+    UnknownSegmentError,
+)
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, format_uuid
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.recopy import RecopyRequest, RequestingStateLog
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.copy import copied_offset_of
+from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.retain import MayDelete
+
+log = structlog.get_logger(__name__)
+
+
+class UploadAgain(Protocol):
+    async def upload_again(
+        self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
+    ) -> RemoteLogSegmentMetadata:
+        """Copy one segment though its offsets are remote; finished, durable and read back when this returns."""
+
+
+class RecopyTask:
+    """Serves the requests of one partition at a time; a leader all that it has not declined, a follower those that the leader
+    has."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        metadata: MetadataView,
+        state: RequestingStateLog,
+        lineages: LineageSource,
+        presence: SegmentPresence,
+        uploader: UploadAgain,
+        admission: CopyAdmission,
+        remover: SegmentRemover,
+        in_flight: InFlight,
+        guard: MayDelete,
+        failpoints: Failpoints,
+        broker_id: BrokerId,
+        observe_only: bool,
+    ) -> None:
+        self._board, self._metadata, self._state, self._lineages = board, metadata, state, lineages
+        self._presence, self._uploader, self._admission = presence, uploader, admission
+        self._remover, self._in_flight, self._guard = remover, in_flight, guard
+        self._failpoints, self._broker_id, self._observe_only = failpoints, broker_id, observe_only
+
+    def has_work(self, partition: TieredPartition) -> bool:
+        """Whether there is a request for us: cheap, and asked at every look."""
+        tip = partition.view.topic_id_partition
+        local = self._board.local_partition(tip)
+        if (
+            local is None
+            or self._observe_only
+            or self._guard.reason_not_to_delete
+            or tip.topic in self._board.refused_topics
+        ):
+            return False
+        try:
+            requests = self._state.recopies(tip)
+        except MetadataNotReadyError:
+            return False
+        return self._board.pins.are_known(local.log_dir) and any(self._is_ours(partition, one) for one in requests)
+
+    async def run(self, partition: TieredPartition) -> None:
+        """Serve what there is; what must wait is looked at again by a later round."""
+        for request in self._state.recopies(partition.view.topic_id_partition):
+            if self._is_ours(partition, request):
+                await self._serve(partition, request)
+
+    def _is_ours(self, partition: TieredPartition, request: RecopyRequest) -> bool:
+        if self._broker_id in request.declined:
+            return False
+        return partition.role is PartitionRole.LEADER or partition.view.leader_id in request.declined
+
+    async def _serve(self, partition: TieredPartition, request: RecopyRequest) -> None:
+        tip = partition.view.topic_id_partition
+        while self._board.holds(partition):
+            lineage = await self._lineages.lineage(tip)
+            step = decide_recopy(await self._view(tip, request, lineage))
+            match step.action:
+                case RecopyAction.COPY:
+                    if not await self._copy(partition, request, step, lineage):
+                        return
+                    continue
+                case RecopyAction.RETIRE:
+                    await self._retire(request, step)
+                    await self._state.forget_recopy(request)
+                case RecopyAction.FORGET:
+                    await self._state.forget_recopy(request)
+                case RecopyAction.DECLINE:
+                    await self._state.decline_recopy(request, self._broker_id, step.reason)
+                case RecopyAction.WAIT:
+                    pass
+            self._tell(request, step)
+            return
+
+    async def _view(self, tip: TopicIdPartition, request: RecopyRequest, lineage: Lineage) -> RecopyView:
+        state, local = self._state.partition_state(tip), self._board.local_partition(tip)
+        named = _named(request)
+        return RecopyView(
+            start_offset=request.start_offset,
+            end_offset=request.end_offset,
+            names_segment=named is not None,
+            segment=None if named is None else self._metadata.segment(named),
+            lineage=lineage,
+            whole=await self._whole(tip, request, lineage),
+            local=() if local is None else local.segments,
+            copied_offset=copied_offset_of(self._metadata, tip, lineage),
+            remote_log_start_offset=lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch),
+        )
+
+    async def _whole(
+        self, tip: TopicIdPartition, request: RecopyRequest, lineage: Lineage
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Segments that hold some of the offsets; none that is itself to be given up."""
+        doubted = {_named(one) for one in (*self._state.recopies(tip), request)}
+        return [
+            one
+            for one in self._metadata.list_remote_log_segments(tip)
+            if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and one.remote_log_segment_id not in doubted
+            and one.start_offset <= request.end_offset
+            and one.end_offset >= request.start_offset
+            and one.is_within(lineage)
+            and await self._presence.is_whole(one)
+        ]
+
+    async def _copy(
+        self, partition: TieredPartition, request: RecopyRequest, step: RecopyStep, lineage: Lineage
+    ) -> bool:
+        tip, local = partition.view.topic_id_partition, step.local
+        assert local is not None, "a step that copies says what"
+        try:
+            async with self._admission.admitted(tip, local.size_bytes):
+                await self._uploader.upload_again(partition, local, lineage)
+        except CorruptDataError as error:
+            reason = f"this broker's copy is damaged too: {error}"
+            await self._state.decline_recopy(request, self._broker_id, reason)
+            self._tell(request, RecopyStep(action=RecopyAction.DECLINE, reason=reason))
+            return False
+        await self._failpoints.reach("recopy.copied")
+        return True
+
+    async def _retire(self, request: RecopyRequest, step: RecopyStep) -> None:
+        named = _named(request)
+        metadata = None if named is None else self._metadata.segment(named)
+        if named is None or metadata is None:
+            return
+        try:
+            with self._in_flight.holding(named):
+                await self._remover.remove(Removal(metadata=metadata, reason=f"it was damaged, and {step.reason}"))
+        except (IllegalTransitionError, UnknownSegmentError):
+            return  # another sidecar was faster
+        await self._failpoints.reach("recopy.retired")
+
+    def _tell(self, request: RecopyRequest, step: RecopyStep) -> None:
+        owner = request.topic_id_partition
+        say = log.error if step.action is RecopyAction.DECLINE else log.info
+        say(
+            f"recopy.{step.action}",
+            topic=owner.topic,
+            partition=owner.partition,
+            start_offset=request.start_offset,
+            end_offset=request.end_offset,
+            segment_id=None if request.segment_uuid is None else format_uuid(request.segment_uuid),
+            reason=step.reason,
+        )
+
+
+def _named(request: RecopyRequest) -> RemoteLogSegmentId | None:
+    if request.segment_uuid is None:
+        return None
+    return RemoteLogSegmentId(topic_id_partition=request.topic_id_partition, uuid=request.segment_uuid)
