@@ -71,7 +71,8 @@ def test_the_annotated_configuration_is_the_default_one(tmp_path: Path) -> None:
         broker=BrokerSection(bootstrap_servers="127.0.0.1:9092"),
         store=FilesystemStore(type="filesystem", root="/srv/tier"),
     )
-    assert load_config(ROOT / "config" / "tiersidecar.yaml", {}) == least
+    annotated = ROOT / "config" / "tiersidecar.yaml"
+    assert load_config(annotated, {}) == least.read_from(annotated)
 
 
 def commented_keys() -> list[str]:
