@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import structlog
+
 from tiersidecar.domain.epochs import EpochEntry, Lineage
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -20,6 +22,8 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
 from tiersidecar.reading.single_flight import SingleFlight
+
+log = structlog.get_logger(__name__)
 
 
 class LiveLog(Protocol):
@@ -193,14 +197,32 @@ def _entries_fit(entries: Sequence[EpochEntry], live: Lineage) -> bool:
 
 
 async def _remote_lineage(finished: Sequence[RemoteLogSegmentMetadata], live: Lineage, epochs: ReadEpochs) -> Lineage:
+    unreadable: CorruptDataError | ObjectNotFoundError | None = None
     for segment in newest_first(finished):
         # A segment's own epochs are in its metadata (all but the start of the first): most that do not fit need no blob.
         if live and not _entries_fit(segment.segment_leader_epochs[1:], live):
             continue
-        blob = Lineage.of(await epochs.read_leader_epochs(segment))
-        if agrees(blob, live):
+        try:
+            blob = Lineage.of(await epochs.read_leader_epochs(segment))
+        except (CorruptDataError, ObjectNotFoundError) as error:
+            unreadable = unreadable or error
+            log.warning("lineage.blob.unreadable", segment_id=str(segment.remote_log_segment_id), error=str(error))
+            continue
+        # An older blob than the one that cannot be read must meet the live file: between the two no epoch is missing then.
+        if agrees(blob, live) and (unreadable is None or _meets(blob, live)):
             return blob
+    if unreadable is not None and not _has_all_of(live, finished):
+        raise unreadable
     return Lineage()
+
+
+def _meets(blob: Lineage, live: Lineage) -> bool:
+    return bool(live) and any(entry.epoch == live.entries[0].epoch for entry in blob.entries)
+
+
+def _has_all_of(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> bool:
+    """Whether the live file begins no later than what is remote: then no blob knows more of it."""
+    return bool(live) and live.entries[0].start_offset <= min(one.start_offset for one in finished)
 
 
 def _around(remote: Lineage, pinned: Lineage) -> Lineage:

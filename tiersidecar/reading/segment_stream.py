@@ -11,6 +11,7 @@ from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import Buffer, FetchRange, HeadObject
 from tiersidecar.reading.chunk_manager import StoreChunkManager
+from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 
 
@@ -29,9 +30,11 @@ class SegmentStream:
             store=store, blocking=blocking, key_prefix=key_prefix, key_ring=key_ring, max_bytes=0
         )
         self._chunks = StoreChunkManager(store=store, blocking=blocking)
+        self._blobs = IndexBlobReader(store=store, blocking=blocking, manifests=self._manifests)
 
     async def stream_log(self, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[Buffer]:
-        """The original .log from its first byte to its last.
+        """The original .log from its first byte to its last, once its companions that nothing else could replace were read:
+        the leader epochs, which decide what is history, and the producers' state.
 
         Raises:
             StoreError: an object is missing or could not be read.
@@ -39,6 +42,8 @@ class SegmentStream:
         """
         segment = await self._manifests.open(metadata)
         await self._check_indexes(segment)
+        await self._blobs.read_leader_epochs(metadata)
+        await self._blobs.read_producer_snapshot(metadata)
         for index in range(segment.chunk_index.chunk_count):
             yield await self._chunks.get_chunk(segment, index)
 

@@ -14,6 +14,8 @@ from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, StoredObject
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.network import FaultRates, Network, at_once
 
+_OF_SEGMENTS = (".log", ".indexes", ".rsm-manifest")
+
 
 class BucketRules(Protocol):
     """Who is told what becomes of objects, before it does."""
@@ -27,16 +29,20 @@ class BucketRules(Protocol):
 
 class Bucket:
     """The store itself: one for all sidecars.  ``late_keys`` were written when their writer had given up, or a second time:
-    nobody can be blamed for such an object.  ``away`` is an outage."""
+    nobody can be blamed for such an object.  ``spoiled`` were acknowledged, and are not there, or not as they were written.
+    ``away`` is an outage."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.late_keys: set[str] = set()
+        self.spoiled: set[str] = set()
         self.away = False
         self.rules: BucketRules | None = None
 
     def has(self, key: str) -> bool:
-        """Whether the object is there."""
+        """Whether the object is there, or was said to be."""
+        if key in self.spoiled:
+            return True
         try:
             at_once(self.store.head_object(key))
         except ObjectNotFoundError:
@@ -76,11 +82,30 @@ class NetworkStore:
         sent = BytesBody(bytes(data))
         return await self._network.ask(
             f"put {_kind(key)}",
-            lambda: at_once(self._there("put", key).put_object(key, sent, if_absent=if_absent)),
+            lambda: self._put(key, sent, if_absent=if_absent),
             lambda reason: StoreError(verb="put", key=key, reason=reason),
             self.rates,
             late=lambda: self._bucket.late_keys.add(key),
         )
+
+    def _put(self, key: str, sent: BytesBody, *, if_absent: bool) -> StoredObject:
+        """As it should be; sometimes nothing of it stays, or a bit of it is another one, and the answer is the same."""
+        stored = at_once(self._there("put", key).put_object(key, sent, if_absent=if_absent))
+        self._bucket.spoiled.discard(key)
+        if not key.endswith(_OF_SEGMENTS) or not self._chances.strikes(f"lie about {_kind(key)}", self.rates.lie):
+            return stored
+        self._bucket.spoiled.add(key)
+        data = bytearray(at_once(self._bucket.store.fetch_object(key)))
+        at_once(self._bucket.store.delete_objects([key]))
+        # Offset and time indexes nobody reads back: who reads by them finds out, and makes them anew from the batches.
+        if data and not key.endswith(".indexes") and self._chances.draw("lie keeps something") < 0.5:
+            data[int(self._chances.between("lie at", 0, len(data)))] ^= 1
+            at_once(self._bucket.store.put_object(key, BytesBody(bytes(data))))
+        return stored
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        at_once(self._there("delete", *keys).delete_objects(keys))
+        self._bucket.spoiled.difference_update(keys)
 
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         data = await self._fetch(key, byte_range)
@@ -100,7 +125,7 @@ class NetworkStore:
     async def delete_objects(self, keys: Sequence[str]) -> None:
         await self._network.ask(
             "delete",
-            lambda: at_once(self._there("delete", *keys).delete_objects(keys)),
+            lambda: self._delete(keys),
             lambda reason: StoreError(verb="delete", key=", ".join(keys), reason=reason),
             self.rates,
         )

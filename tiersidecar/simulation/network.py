@@ -26,6 +26,7 @@ class FaultRates:
     slow: float = 0.0
     twice: float = 0.0
     bad_read: float = 0.0
+    lie: float = 0.0
 
 
 NO_FAULTS = FaultRates()

@@ -36,11 +36,21 @@ async def judge(world: World) -> None:
         if not partition.unclean_elections:
             _check_acknowledged(world, partition)
         _check_copied(world, partition)
+        if _is_spoiled(world, partition):
+            continue  # what is left of it locally the rules have looked after, trim by trim
         try:
             await _read_all(world, partition)
         except TiersidecarError as error:
             world.complain(f"{partition.tip} cannot be read: {type(error).__name__}: {error}")
     _check_store(world)
+
+
+def _is_spoiled(world: World, partition: SimulatedPartition) -> bool:
+    """Whether the store lied about a segment that is still there: until it is mended, nobody can read it remotely."""
+    return any(
+        fate.metadata.topic_id_partition == partition.tip and fate.is_finished and world.rules.is_spoiled(fate)
+        for fate in world.rules.segments.values()
+    )
 
 
 def _check_acknowledged(world: World, partition: SimulatedPartition) -> None:

@@ -40,10 +40,16 @@ class SegmentFate:
 
 
 class Rules:
-    """``complain`` takes each breach as a sentence; ``exists`` says whether an object is in the bucket."""
+    """``complain`` takes each breach as a sentence; ``exists`` says whether an object is in the bucket, ``is_spoiled`` whether
+    the store lied about it."""
 
-    def __init__(self, complain: Callable[[str], None], exists: Callable[[str], bool]) -> None:
-        self._complain, self._exists = complain, exists
+    def __init__(
+        self,
+        complain: Callable[[str], None],
+        exists: Callable[[str], bool],
+        is_spoiled: Callable[[str], bool] = lambda key: False,
+    ) -> None:
+        self._complain, self._exists, self._is_spoiled = complain, exists, is_spoiled
         self.segments: dict[RemoteLogSegmentId, SegmentFate] = {}
         self._by_key: dict[str, SegmentFate] = {}
 
@@ -86,6 +92,10 @@ class Rules:
         if left:
             self._complain(f"{_name(fate.metadata)} is deleted, but not its objects {left}")
 
+    def is_spoiled(self, fate: SegmentFate) -> bool:
+        """Whether the store does not have one of its objects as it was written."""
+        return any(map(self._is_spoiled, fate.keys))
+
     # -- the bucket
 
     def put(self, key: str) -> None:
@@ -121,6 +131,11 @@ class Rules:
             holders = [one for one in held if one.metadata.start_offset <= next_needed <= one.metadata.end_offset]
             if not holders:
                 self._complain(f"{partition.tip} is trimmed to {offset}, but {next_needed} is not remote")
+                return
+            if all(self.is_spoiled(one) for one in holders):
+                self._complain(
+                    f"{partition.tip} is trimmed to {offset}, but of {next_needed} the store kept something else"
+                )
                 return
             if not any(one.read_back for one in holders):
                 self._complain(f"{partition.tip} is trimmed to {offset}, but {next_needed} was not read back")

@@ -13,6 +13,10 @@ _RACE_ABSENCE_S = 5.0
 """In race mode the broker deletes what a sidecar that is away for longer than the retention has not linked: so it never is."""
 
 
+LIES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.03)
+"""Shares of writes that a store acknowledges, and does not keep as they were."""
+
+
 class Kind(StrEnum):
     """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything."""
 
@@ -104,6 +108,8 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         brokers=3,
         partitions=int(chances.between("partitions", 1, 3)),
         mode="race" if is_race else "strict",
+        # In race mode the broker deletes without asking anybody: what the store lied about is lost.
+        store_rates=replace(base.store_rates, lie=0.0) if is_race else base.store_rates,
         duration_s=chances.between("cluster duration", 90, 200),
         produce_every_s=chances.choose("produce every", (0.7, 1.0, 1.5)),
         local_retention_bytes=-2 if is_race else base.local_retention_bytes,
@@ -146,4 +152,5 @@ def _rates(chances: Chances, what: str, badness: float, *, bad_read: float = 0.0
         slow=rate("slow"),
         twice=rate("twice"),
         bad_read=bad_read if chances.draw(f"{what} bad read") < 0.5 else 0.0,
+        lie=chances.choose(f"{what} lie", LIES) if what == "store" else 0.0,
     )

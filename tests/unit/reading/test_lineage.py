@@ -14,7 +14,7 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.metadata_events import FINISHED, ORDERS, added, updated
 from tests.support.remote_runs import load_run, open_run
 from tiersidecar.domain.epochs import EpochEntry, Lineage
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -51,9 +51,12 @@ class Blobs:
     def __init__(self) -> None:
         self.blobs: dict[object, tuple[EpochEntry, ...]] = {}
         self.reads: list[int] = []
+        self.broken: dict[int, StoreError | CorruptDataError] = {}
 
     async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
         self.reads.append(metadata.start_offset)
+        if metadata.start_offset in self.broken:
+            raise self.broken[metadata.start_offset]
         return self.blobs[metadata.remote_log_segment_id]
 
 
@@ -144,6 +147,52 @@ async def test_lineages(live: Epochs, segments: list[tuple[int, int, Epochs]], e
     for number, (start, end, blob) in enumerate(segments):
         await setting.segment(number, start, end, blob)
     assert await setting.lineage() == expected
+
+
+CORRUPT = CorruptDataError(where="blob", position=0, reason="garbage")
+GONE = ObjectNotFoundError(verb="fetch", key="blob", reason="no such object")
+OLDER, NEWER = (0, 99, {0: 0, 2: 35, 4: 70}), (100, 119, {0: 0, 2: 35, 4: 70, 6: 105})
+
+
+@pytest.mark.parametrize("error", [CORRUPT, GONE])
+@pytest.mark.parametrize(
+    ("live", "expected"),
+    [
+        pytest.param({4: 99, 6: 105}, {0: 0, 2: 35, 4: 70, 6: 105}, id="the blob before it meets the live file"),
+        pytest.param({6: 130}, None, id="between the blob before it and the live file epochs may be missing"),
+        pytest.param({}, None, id="there is no live file to say what came after the blob before it"),
+    ],
+)
+async def test_a_blob_that_cannot_be_read_is_done_without_only_where_nothing_can_be_missing(
+    live: Epochs, expected: Epochs | None, error: StoreError | CorruptDataError
+) -> None:
+    """Else one spoiled object would stop the copying of its partition for good (simulation, faults seed 253)."""
+    setting = Setting(live)
+    await setting.segment(0, *OLDER)
+    await setting.segment(1, *NEWER)
+    setting.blobs.broken[100] = error
+    if expected is not None:
+        assert await setting.lineage() == expected
+        return
+    with pytest.raises(type(error)):
+        await setting.lineage()
+
+
+async def test_where_the_live_file_has_all_that_is_remote_no_blob_need_be_read() -> None:
+    setting = Setting({0: 0, 2: 35, 4: 70, 6: 105})
+    await setting.segment(0, *OLDER)
+    await setting.segment(1, *NEWER)
+    setting.blobs.broken = {0: CORRUPT, 100: CORRUPT}
+    assert await setting.lineage() == {0: 0, 2: 35, 4: 70, 6: 105}
+
+
+async def test_a_store_that_is_away_is_no_blob_that_cannot_be_read() -> None:
+    setting = Setting({4: 99, 6: 105})
+    await setting.segment(0, *OLDER)
+    await setting.segment(1, *NEWER)
+    setting.blobs.broken[100] = StoreError(verb="fetch", key="blob", reason="503")
+    with pytest.raises(StoreError, match="503"):
+        await setting.lineage()
 
 
 async def test_a_live_file_that_is_trimmed_later_costs_no_second_blob() -> None:

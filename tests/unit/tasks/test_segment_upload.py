@@ -196,6 +196,7 @@ async def test_trim_goes_no_further_than_what_was_read_back(shell: TierShell) ->
         pytest.param("another epoch", "corrupt", id="batches of another epoch: outside the batch's CRC"),
         pytest.param("a byte", "corrupt", id="one wrong byte"),
         pytest.param("gone", "missing", id="an object of a finished segment is gone"),
+        pytest.param("zeros", "corrupt", id="its leader epochs are zeros, as many as there were bytes"),
     ],
 )
 async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_proven(
@@ -216,10 +217,13 @@ async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_prove
     tip = shell.tip("plain-0")
     tiered = shell.tiered(tip)
     await shell.copy.run(tiered)
-    (key, *_) = [key for key in await keys_of(shell) if key.endswith(".log") and "00000000000000000035-" in key]
+    kind = ".indexes" if damage == "zeros" else ".log"
+    (key,) = [key for key in await keys_of(shell) if key.endswith(kind) and "00000000000000000035-" in key]
     whole = await shell.store.fetch_object(key)
     if damage == "gone":
         await shell.store.delete_objects([key])
+    elif damage == "zeros":
+        await shell.store.put_object(key, BytesBody(bytes(len(whole))))
     else:
         log = bytearray(whole)
         log[12 + 3 if damage == "another epoch" else 700] ^= 1
