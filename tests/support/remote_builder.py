@@ -20,7 +20,7 @@ from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
 from tiersidecar.formats.aiven.layout import new_segment_encryption, plan_objects
 from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, rebuild_indexes, write_transaction_index
-from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState, write_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.ports.store import BytesBody
 
@@ -36,6 +36,7 @@ class SegmentSource:
     end_offset: int
     epochs: Mapping[int, int] = field(default_factory=lambda: {0: 0})
     aborted_transactions: Sequence[AbortedTransaction] = ()
+    producers: Sequence[ProducerState] = ()
     state: RemoteLogSegmentState = FINISHED
 
 
@@ -111,7 +112,7 @@ class RemoteBuilder:
         return IndexArtefacts(
             offset_index=offsets.write(),
             time_index=times.write(),
-            producer_snapshot=write_producer_snapshot(),
+            producer_snapshot=write_producer_snapshot(source.producers),
             leader_epochs=write_leader_epochs(_entries(source.epochs)),
             transaction_index=write_transaction_index(source.aborted_transactions) or None,
         )

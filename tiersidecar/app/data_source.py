@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from tiersidecar.app.data_source_config import ConfigSource, config_source, takes_option
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.spark.datasource.columns import row_ddl
 from tiersidecar.spark.datasource.filters import PushedBounds, bounds_of
 from tiersidecar.spark.datasource.options import KNOWN, SOURCE, ReadOptions, read_options
 from tiersidecar.spark.datasource.plan import Share
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMAT = "tiersidecar"
 
@@ -34,6 +36,8 @@ class TiersidecarDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
+        from tiersidecar.spark.datasource.columns import row_ddl
+
         return row_ddl(include_headers=self._options.include_headers)
 
     def reader(self, schema: StructType) -> TiersidecarReader:

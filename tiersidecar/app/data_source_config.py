@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from tiersidecar.app.config import Config, Mode, load_config, parse_config
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.spark.datasource.options import SOURCE
+
+if TYPE_CHECKING:  # loaded where it is needed: Spark starts a Python process for each step
+    from tiersidecar.app.config import Config
 
 CONFIG_OPTION = "config"
 _SECTIONS = ("broker.", "store.")
@@ -79,6 +78,8 @@ def _document(given: Mapping[str, str]) -> str:
         else:
             section, _, key = name.partition(".")
             document.setdefault(section, {})[key] = _value(name, value)
+    from ruamel.yaml import YAML
+
     text = io.StringIO()
     YAML(typ="safe", pure=True).dump(document, text)
     return text.getvalue()
@@ -86,6 +87,9 @@ def _document(given: Mapping[str, str]) -> str:
 
 def _value(name: str, text: str) -> object:
     """As the file would have it: numbers, truths, lists and maps too."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
     try:
         return YAML(typ="safe", pure=True).load(text)
     except YAMLError:
@@ -94,6 +98,8 @@ def _value(name: str, text: str) -> object:
 
 @cache
 def _load(source: ConfigSource) -> Config:
+    from tiersidecar.app.config import Mode, load_config, parse_config
+
     if source.path is None:
         config = parse_config(source.text, Path(SOURCE), os.environ)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.errors import BrokerRefusedError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
@@ -61,8 +61,16 @@ class BothTiers:
             wanted = await wanted_range(one, self._options, bounds, find)
             if wanted.start < min(wanted.end, border):
                 remote[one] = OffsetRange(start=wanted.start, end=min(wanted.end, border))
-            if max(wanted.start, border) < wanted.end:
-                local[one] = OffsetRange(start=max(wanted.start, border), end=wanted.end)
+            begin = max(wanted.start, border)
+            if begin < min(wanted.end, earliest[one]):
+                # A hole: the broker has trimmed what was never remote.
+                if self._options.fail_on_data_loss:
+                    raise OffsetOutOfRangeError(
+                        subject=f"{one} (a hole between the tiers)", offset=begin, start=earliest[one], stop=latest[one]
+                    )
+                begin = earliest[one]
+            if begin < wanted.end:
+                local[one] = OffsetRange(start=begin, end=wanted.end)
         return Parted(remote=remote, local=local)
 
     async def _local_offsets(

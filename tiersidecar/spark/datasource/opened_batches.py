@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
+
+import numpy as np
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.formats.kafka.compression import DecompressionError, decompress
-from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, Compression, RecordBatchHeader
+from tiersidecar.formats.kafka.record_batches import Compression
 from tiersidecar.formats.kafka.records import MAX_OPENED_BYTES
-from tiersidecar.spark.datasource.record_fields import Region
+from tiersidecar.spark.datasource.batch_columns import COMPRESSION_MASK, BatchColumns
 
 OPENED_TOGETHER_BYTES = 4 * 1024 * 1024
 """About so many bytes of records make one Arrow batch."""
 
+_Part = bytes | bytearray | memoryview
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedBatches:
-    """Batches of format 2 in ``data``: of each its header and where its records lie.  ``position`` is the first one's in
-    ``where``."""
+    """Batches whose records lie opened in ``data``.  ``position`` is about where the first one is in ``where``."""
 
     where: str
     position: int
     data: bytes | memoryview
-    headers: Sequence[RecordBatchHeader]
-    regions: Sequence[Region]
+    batches: BatchColumns
 
 
 class BatchCollector:
@@ -39,58 +40,77 @@ class BatchCollector:
         self._clear()
 
     def _clear(self) -> None:
-        self._headers: list[RecordBatchHeader] = []
-        self._parts: list[bytes | bytearray | memoryview] = []
-        self._begins: list[int] = []
+        self._added: list[BatchColumns] = []
+        self._parts: list[_Part] = []
         self._buffer: memoryview | None = None
         self._position = 0
         self._size_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._headers)
+        return bool(self._added)
 
     @property
     def is_full(self) -> bool:
         return self._size_bytes >= OPENED_TOGETHER_BYTES
 
-    def add(self, buffer: memoryview, begin: int, header: RecordBatchHeader, position: int) -> None:
-        """The batch at ``begin`` of ``buffer``, its checksum compared already; ``position`` is for errors.
+    def add(self, buffer: memoryview, batches: BatchColumns, position: int) -> int:
+        """As many of ``batches``, one at least, whose records lie in ``buffer``, as it takes to be full: how many those were.
+
+        Their checksums have been compared already; ``position`` is for errors.
 
         Raises:
-            CorruptDataError: it does not open.
+            CorruptDataError: one does not open.
         """
-        if not self._headers:
-            self._position, self._buffer = position, buffer
-        if header.compression is not Compression.NONE or buffer is not self._buffer:
-            self._buffer = None
-        begin += BATCH_HEADER_SIZE
-        records = buffer[begin : begin + header.size_bytes - BATCH_HEADER_SIZE]
-        part = self._opened(records, header, position)
-        self._headers.append(header)
-        self._begins.append(begin)
-        self._parts.append(part)
-        self._size_bytes += len(part)
+        codecs = batches.attributes & COMPRESSION_MASK
+        if not self._added and not codecs.any():
+            # All of it, without touching it.
+            self._added, self._buffer, self._position = [batches], buffer, position
+            self._size_bytes = int((batches.stops - batches.starts).sum())
+            return len(batches)
+        self._copy_shared()
+        count = 0
+        bounds = zip(batches.starts.tolist(), batches.stops.tolist(), codecs.tolist(), strict=True)
+        for start, stop, codec in bounds:
+            part = self._opened(buffer[start:stop], codec, position)
+            self._parts.append(part)
+            self._size_bytes += len(part)
+            count += 1
+            if self.is_full:
+                break
+        if not self._added:
+            self._position = position
+        self._added.append(batches.those(slice(count)))
+        return count
 
     def take(self) -> OpenedBatches:
         """What was added since the last time: at least one batch."""
         if self._buffer is not None:
-            data: bytes | memoryview = self._buffer
-            begins: Iterable[int] = self._begins
+            (batches,), data = self._added, self._buffer
+            taken = OpenedBatches(where=self._where, position=self._position, data=data, batches=batches)
         else:
-            data = b"".join(self._parts)
-            begins = accumulate((len(part) for part in self._parts[:-1]), initial=0)
-        regions = [
-            Region(begin, begin + len(part), header.record_count)
-            for begin, part, header in zip(begins, self._parts, self._headers, strict=True)
-        ]
-        taken = OpenedBatches(
-            where=self._where, position=self._position, data=data, headers=self._headers, regions=regions
-        )
+            edges = np.fromiter(accumulate(map(len, self._parts), initial=0), np.int64, len(self._parts) + 1)
+            batches = replace(_joined(self._added), starts=edges[:-1], stops=edges[1:])
+            data_joined = b"".join(self._parts)
+            taken = OpenedBatches(where=self._where, position=self._position, data=data_joined, batches=batches)
         self._clear()
         return taken
 
-    def _opened(self, records: memoryview, header: RecordBatchHeader, position: int) -> bytes | bytearray | memoryview:
+    def _copy_shared(self) -> None:
+        """What was kept as it is becomes parts: more comes from elsewhere."""
+        if self._buffer is not None:
+            (batches,) = self._added
+            bounds = zip(batches.starts.tolist(), batches.stops.tolist(), strict=True)
+            self._parts = [self._buffer[start:stop] for start, stop in bounds]
+            self._buffer = None
+
+    def _opened(self, records: memoryview, codec: int, position: int) -> _Part:
         try:
-            return decompress(records, header.compression, max_bytes=MAX_OPENED_BYTES)
-        except DecompressionError as error:
+            return decompress(records, Compression(codec), max_bytes=MAX_OPENED_BYTES)
+        except (DecompressionError, ValueError) as error:
             raise CorruptDataError(where=self._where, position=position, reason=str(error)) from error
+
+
+def _joined(added: list[BatchColumns]) -> BatchColumns:
+    if len(added) == 1:
+        return added[0]
+    return BatchColumns(*(np.concatenate([getattr(one, name) for one in added]) for name in BatchColumns.__slots__))

@@ -6,7 +6,7 @@ which every second element is a field, and gathers those.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, TimestampType
 from tiersidecar.formats.kafka.records import Record, read_records
+from tiersidecar.spark.datasource.batch_columns import LOG_APPEND_TIME_FLAG, BatchColumns, Chosen
 from tiersidecar.spark.datasource.columns import (
     CREATE_TIME,
     HEADER,
@@ -56,8 +57,9 @@ def rows_of(opened: OpenedBatches, shape: RowShape, start_offset: int, stop_offs
     Raises:
         CorruptDataError: records that are none.
     """
+    batches = opened.batches
     try:
-        fields = find_fields(opened.data, opened.regions)
+        fields = find_fields(opened.data, batches.starts, batches.stops, batches.record_count)
         return _rows(opened, fields, shape, start_offset, stop_offset)
     except (MalformedRecordsError, pa.ArrowInvalid) as error:
         raise CorruptDataError(where=opened.where, position=opened.position, reason=str(error)) from error
@@ -96,37 +98,30 @@ def _legacy_type(header: RecordBatchHeader, record: Record) -> int:
 def _rows(
     opened: OpenedBatches, fields: RecordFields, shape: RowShape, start_offset: int, stop_offset: int
 ) -> pa.RecordBatch:
-    headers = opened.headers
-    counts = np.array([region.record_count for region in opened.regions], np.int64)
-    offsets = np.repeat(np.array([one.base_offset for one in headers], np.int64), counts) + fields.offset_delta
+    batches, counts = opened.batches, opened.batches.record_count
+    offsets = np.repeat(batches.base_offset, counts) + fields.offset_delta
+    by_log = (batches.attributes & LOG_APPEND_TIME_FLAG) != 0
     size = len(offsets)
     arrays = [
         *_binaries(opened.data, (fields.key_start, fields.key_size), (fields.value_start, fields.value_size)),
         pa.repeat(pa.scalar(shape.topic, pa.string()), size),
         pa.repeat(pa.scalar(shape.partition, pa.int32()), size),
         pa.array(offsets),
-        _timestamps(headers, counts, fields.timestamp_delta),
-        pa.array(np.repeat(np.array([_type_of(one) for one in headers], np.int32), counts)),
+        _timestamps(batches, by_log, fields.timestamp_delta),
+        pa.array(np.repeat(np.where(by_log, LOG_APPEND_TIME, CREATE_TIME).astype(np.int32), counts)),
     ]
     if shape.include_headers:
         arrays.append(_headers(opened.data, fields))
     rows = pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
     # Offsets rise; only the first and the last batch of a read reach over its bounds.
     begin, end = np.searchsorted(offsets, [start_offset, stop_offset])
-    return rows if (begin, end) == (0, size) else rows.slice(begin, end - begin)
+    return rows if (begin, end) == (0, size) else rows.slice(begin, max(end - begin, 0))
 
 
-def _type_of(header: RecordBatchHeader) -> int:
-    return LOG_APPEND_TIME if header.timestamp_type is TimestampType.LOG_APPEND_TIME else CREATE_TIME
-
-
-def _timestamps(headers: Sequence[RecordBatchHeader], counts: Column, deltas: Column) -> pa.Array:
-    by_log = np.array([one.timestamp_type is TimestampType.LOG_APPEND_TIME for one in headers])
-    bases = np.array(
-        [one.max_timestamp if appended else one.base_timestamp for one, appended in zip(headers, by_log, strict=True)],
-        np.int64,
-    )
-    milliseconds = np.repeat(bases, counts) + np.where(np.repeat(by_log, counts), 0, deltas)
+def _timestamps(batches: BatchColumns, by_log: Chosen, deltas: Column) -> pa.Array:
+    counts = batches.record_count
+    bases = np.repeat(np.where(by_log, batches.max_timestamp, batches.base_timestamp), counts)
+    milliseconds = np.where(np.repeat(by_log, counts), bases, bases + deltas) if by_log.any() else bases + deltas
     # Spark counts in microseconds: what is later than it can tell becomes its latest.
     milliseconds = np.clip(milliseconds, -_LATEST_MS, _LATEST_MS)
     return pa.array(milliseconds * _MICROSECONDS_PER_MS).cast(pa.timestamp("us", tz="UTC"))

@@ -6,9 +6,7 @@ read for all records at once (the layout is in :mod:`tiersidecar.formats.kafka.r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +20,6 @@ _LANES_TOGETHER = 48
 
 class MalformedRecordsError(ValueError):
     """The bytes are no records of format 2."""
-
-
-class Region(NamedTuple):
-    """The records of one batch in a buffer: bytes ``start`` up to ``stop`` (exclusive), so many records."""
-
-    start: int
-    stop: int
-    record_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +50,14 @@ class HeaderFields:
     value_size: Column
 
 
-def find_fields(data: bytes | memoryview, regions: Sequence[Region]) -> RecordFields:
-    """The fields of all records of ``regions``, which do not overlap and ascend.
+def find_fields(data: bytes | memoryview, begins: Column, ends: Column, counts: Column) -> RecordFields:
+    """The fields of all records of some batches: of each, its records lie from ``begins`` up to ``ends`` (exclusive), so many.
 
     Raises:
         MalformedRecordsError: lengths or sizes do not fit.
     """
     buffer = np.frombuffer(data, np.uint8)
-    starts, stops = _record_bounds(data, buffer, regions)
+    starts, stops = _record_bounds(data, buffer, begins, ends, counts)
     timestamp_delta, at = _varints(buffer, starts + 1)
     offset_delta, at = _varints(buffer, at)
     key_size, key_start = _varints(buffer, at)
@@ -112,22 +102,12 @@ def find_headers(data: bytes | memoryview, records: RecordFields) -> HeaderField
 
 
 def _record_bounds(
-    data: bytes | memoryview, buffer: NDArray[np.uint8], regions: Sequence[Region]
+    data: bytes | memoryview, buffer: NDArray[np.uint8], begins: Column, ends: Column, counts: Column
 ) -> tuple[Column, Column]:
     """Where each record begins, behind its length, and where it ends."""
-    table = np.array(regions, np.int64).reshape(-1, 3)
-    counts = table[:, 2]
-    if (counts < 0).any() or (counts > table[:, 1] - table[:, 0]).any():
+    if (counts < 0).any() or (counts > ends - begins).any():
         raise MalformedRecordsError("more records than bytes")
     starts, stops = np.empty((2, int(counts.sum())), np.int64)
-    _walk(data, buffer, table, starts, stops)
-    return starts, stops
-
-
-def _walk(
-    data: bytes | memoryview, buffer: NDArray[np.uint8], table: NDArray[np.int64], starts: Column, stops: Column
-) -> None:
-    begins, ends, counts = table.T
     firsts = np.cumsum(counts) - counts
     lanes, nth = np.flatnonzero(counts), 0
     at = begins[lanes]
@@ -148,6 +128,7 @@ def _walk(
         begin = int(firsts[lane]) + nth
         starts[begin : begin + len(bodies)] = bodies
         stops[begin : begin + len(bodies)] = following
+    return starts, stops
 
 
 def _walk_one(data: bytes | memoryview, position: int, end: int, count: int) -> tuple[list[int], list[int]]:

@@ -9,6 +9,13 @@ import pyarrow as pa
 
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import AbortedRanges
+from tiersidecar.spark.datasource.batch_columns import (
+    BatchColumns,
+    Chosen,
+    hidden_by,
+    is_format_2,
+    read_batch_columns,
+)
 from tiersidecar.spark.datasource.opened_batches import BatchCollector
 from tiersidecar.spark.datasource.record_columns import RowShape, legacy_rows, rows_of
 
@@ -40,18 +47,16 @@ class RowMaker:
         Raises:
             CorruptDataError: records that are none, or do not open.
         """
-        for begin, header in iter_batch_headers(buffer, where=self._where):
-            if header.is_control or self._wanted.aborted.hides(header) or self._is_too_early(header.max_timestamp):
-                continue
-            if header.magic < 2:
+        if not is_format_2(buffer):
+            yield from self._legacy(buffer)
+            return
+        batches = read_batch_columns(buffer, where=self._where)
+        batches = batches.those(self._is_wanted(batches))
+        while len(batches):
+            taken = self._collector.add(buffer, batches, position)
+            batches = batches.those(slice(taken, None))
+            if self._collector.is_full:
                 yield from self.finish()
-                batch = buffer[begin : begin + header.size_bytes]
-                start, stop = self._wanted.start_offset, self._wanted.stop_offset
-                yield legacy_rows(batch, header, self._shape, start, stop, where=self._where)
-            elif header.last_offset >= self._wanted.start_offset and header.base_offset < self._wanted.stop_offset:
-                self._collector.add(buffer, begin, header, position + begin)
-                if self._collector.is_full:
-                    yield from self.finish()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Rows of what has been fed and not been given."""
@@ -60,5 +65,20 @@ class RowMaker:
             if rows.num_rows:
                 yield rows
 
-    def _is_too_early(self, max_timestamp_ms: int) -> bool:
-        return self._wanted.min_timestamp_ms is not None and max_timestamp_ms < self._wanted.min_timestamp_ms
+    def _is_wanted(self, batches: BatchColumns) -> Chosen:
+        wanted = self._wanted
+        chosen: Chosen = (batches.last_offset >= wanted.start_offset) & (batches.base_offset < wanted.stop_offset)
+        if wanted.min_timestamp_ms is not None:
+            chosen &= batches.max_timestamp >= wanted.min_timestamp_ms
+        chosen &= ~batches.is_control & ~hidden_by(wanted.aborted, batches) & (batches.record_count != 0)
+        return chosen
+
+    def _legacy(self, buffer: memoryview) -> Iterator[pa.RecordBatch]:
+        yield from self.finish()
+        wanted = self._wanted
+        for begin, header in iter_batch_headers(buffer, where=self._where):
+            message = buffer[begin : begin + header.size_bytes]
+            is_late = wanted.min_timestamp_ms is None or header.max_timestamp >= wanted.min_timestamp_ms
+            rows = legacy_rows(message, header, self._shape, wanted.start_offset, wanted.stop_offset, where=self._where)
+            if is_late and rows.num_rows:
+                yield rows

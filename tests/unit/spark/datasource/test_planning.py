@@ -18,6 +18,7 @@ from tests.support.remote_rows import RowReads, SilentBroker, opened_rows
 from tiersidecar.domain.errors import ConfigError, OffsetOutOfRangeError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.spark.datasource import plan
 from tiersidecar.spark.datasource.filters import PushedBounds
@@ -183,23 +184,19 @@ def test_a_moved_remote_log_start_is_where_reads_begin() -> None:
 def test_what_is_read_committed_reaches_over_the_border_with_what_the_broker_tells() -> None:
     """S-156: the marker of a transaction may be local still."""
     builder = RemoteBuilder()
-    transactional = 0x10
-    open_batch = batch_bytes(0, record_bytes(0, b"a", b""), attributes=transactional, producer_id=9)
+    opening = batch_bytes(0, record_bytes(0, b"a", b""), attributes=0x10, producer_id=9)
     other = batch_bytes(1, record_bytes(0, b"b", b""))
-    batches = [LocalBatch(read_batch_header(data), data) for data in (open_batch, other)]
-    asyncio.run(builder.add(SegmentSource(batches=batches, start_offset=0, end_offset=1)))
+    source = SegmentSource(
+        batches=[LocalBatch(read_batch_header(data), data) for data in (opening, other)],
+        start_offset=0,
+        end_offset=1,
+        producers=[ProducerState(producer_id=9, current_transaction_first_offset=0)],
+    )
+    asyncio.run(builder.add(source))
+    run, committed = builder.run, {"isolation.level": "read_committed"}
     aborted = AbortedTransaction(9, Offset(0), Offset(3), Offset(4))
-    committed = {"isolation.level": "read_committed"}
-    run = builder.run
-    with opened_rows(run) as reads:
-        monkey = reads.reads.reader
-
-        async def undecided(partition: object) -> Offset:
-            return Offset(0)
-
-        monkey.last_stable_offset = undecided  # type: ignore[method-assign, assignment]
-        assert reads.rows(run.partitions, committed) == []
-        with opened_rows(run, border=SilentBroker({run.partitions[0]: (aborted,)})) as told:
-            told.reads.reader.last_stable_offset = undecided  # type: ignore[method-assign, assignment]
-            assert [row["key"] for row in told.rows(run.partitions, committed)] == [b"b"]
-        assert [row["key"] for row in reads.rows(run.partitions)] == [b"a", b"b"]
+    for told, keys in ((None, []), ((), [b"a", b"b"]), ((aborted,), [b"b"])):
+        border = SilentBroker({} if told is None else {run.partitions[0]: told})
+        with opened_rows(run, border=border) as reads:
+            assert [row["key"] for row in reads.rows(run.partitions, committed)] == keys
+            assert [row["key"] for row in reads.rows(run.partitions)] == [b"a", b"b"]

@@ -18,6 +18,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import AbortedRanges, read_records
 from tiersidecar.spark.datasource import opened_batches, record_fields
+from tiersidecar.spark.datasource.batch_columns import hidden_by, read_batch_columns
 from tiersidecar.spark.datasource.record_columns import RowShape
 from tiersidecar.spark.datasource.remote_rows import RowMaker, WantedRows
 
@@ -210,3 +211,28 @@ def test_a_timestamp_later_than_spark_can_tell_is_the_latest_that_it_can() -> No
     maker = RowMaker(shape, WantedRows(start_offset=0, stop_offset=1), where="a log")
     (batch,) = [*maker.feed(memoryview(log)), *maker.finish()]
     assert batch.column("timestamp").cast("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000]
+
+
+spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda two: (min(two), max(two))), max_size=4)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=12),
+    st.dictionaries(st.integers(0, 2), spans.filter(bool).map(tuple)),
+)
+def test_hidden_batches_are_those_that_the_filter_of_single_headers_hides(
+    batches: list[tuple[int, bool]], ranges: dict[int, tuple[tuple[int, int], ...]]
+) -> None:
+    log = b"".join(
+        batch_bytes(3 * number, _payload(), count=3, attributes=0x10 if is_transactional else 0, producer_id=producer)
+        for number, (producer, is_transactional) in enumerate(batches)
+    )
+    aborted = AbortedRanges(ranges)
+    expected = [aborted.hides(header) for _, header in iter_batch_headers(log)]
+    assert hidden_by(aborted, read_batch_columns(memoryview(log), where="a log")).tolist() == expected
+
+
+def test_a_slice_that_ends_within_a_batch_is_an_error() -> None:
+    with pytest.raises(CorruptDataError, match="does not end with a batch"):
+        rows_of([batch_bytes(0, _payload(), count=3)[:-1]])
