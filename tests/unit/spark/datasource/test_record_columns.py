@@ -148,6 +148,13 @@ def test_records_that_are_none_are_an_error(payload: bytes, lanes: int, monkeypa
         rows_of([batch])
 
 
+def test_a_value_so_large_that_its_end_wraps_around_is_an_error() -> None:
+    huge = b"\0\0\4\1" + varint(2**63 - 1) + b"\0"
+    payload = zstandard.compress(_payload(2) + varint(len(huge)) + huge)
+    with pytest.raises(CorruptDataError, match="a value does not fit"):
+        rows_of([batch_bytes(0, payload, count=3, attributes=4)], include_headers=False)
+
+
 def test_header_keys_that_are_no_utf8_are_mended_as_kafkas_consumer_does() -> None:
     record = record_bytes(0, None, None, headers=[(b"a\xff", b""), (b"b", None)])
     (row,) = rows_of([batch_bytes(0, record)])
