@@ -39,6 +39,8 @@ class Tiered:
     """
 
     config: Path
+    keys: Mapping[str, str]
+    """What the file says of broker, store and topics, as options."""
     before: Mapping[str, Rows]
     ends: Mapping[int, int]
     times: Mapping[str, str]
@@ -93,6 +95,15 @@ def tiered(
         assert daemon.stop() == 0
     return Tiered(
         config=daemon.config_path,
+        keys={
+            "kafka.bootstrap.servers": kafka.bootstrap_servers,
+            "remote.log.metadata.topic.name": METADATA,
+            "remote.log.metadata.topic.num.partitions": "5",
+            "state.topic.name": "__state_source",
+            "store.type": "filesystem",
+            "store.root": str(daemon.store_root),
+            "store.encryption.key.pairs": json.dumps({"k1": rsa_key_files}),
+        },
         before=before,
         ends=dict(enumerate(active)),
         times=times,
@@ -177,6 +188,24 @@ def test_with_the_local_tail_every_record_is_there_once(spark: SparkSession, tie
     frame = read_topic(spark, config=str(tiered.config), **options)
     assert tiered.expected("read_committed") != tiered.before["read_committed"], "nothing is only local"
     assert rows_of(frame) == tiered.before["read_committed"]
+
+
+def test_the_configuration_may_be_options_and_filters_need_not_be_pushed_down(
+    spark: SparkSession, tiered: Tiered
+) -> None:
+    """Where Spark pushes no filters down, its default, it refuses readers that would take them."""
+    spark.dataSource.register(TiersidecarDataSource)
+    pushdown = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(pushdown)
+    spark.conf.set(pushdown, "false")
+    try:
+        options = {**tiered.keys, "subscribe": TOPIC, "startingOffsets": "earliest"}
+        rows = spark.read.format("tiersidecar").options(**options).load().where("offset < 20").select("partition")
+        assert sorted(row.partition for row in rows.collect()) == [
+            row[3] for row in tiered.expected("read_uncommitted") if row[4] < 20
+        ]
+    finally:
+        spark.conf.set(pushdown, before or "false")
 
 
 def test_bad_options_and_offsets_that_are_gone_are_named(spark: SparkSession, tiered: Tiered) -> None:
