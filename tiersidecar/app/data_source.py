@@ -89,7 +89,7 @@ class _OptionalPushdown:
     """Takes filters where Spark pushes them down, and is taken for the base class's method where it does not: there Spark
     would refuse the whole read for a method that it does not call (DATA_SOURCE_PUSHDOWN_DISABLED)."""
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: TiersidecarReader) -> None:
         self._reader = reader
