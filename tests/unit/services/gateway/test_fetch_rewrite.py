@@ -30,6 +30,7 @@ from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, read_fetch_request
+from tiersidecar.formats.wire.fetch_responses import write_session_error
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANGE
 from tiersidecar.services.gateway.exchange import ConnectionState
@@ -354,6 +355,21 @@ async def test_a_session_that_grows_past_the_limit_is_given_up_here_and_begun_an
         pieces = await fetched(world, {}, session=(9, 2), session_id=9)
         assert pieces is not None
         assert b"".join(pieces)[4:6] == ErrorCode.fetch_session_id_not_found.value.to_bytes(2, "big")
+
+
+async def test_a_session_that_the_broker_has_evicted_is_the_client_s_to_begin_anew() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=9)
+        exchange = world.exchange(1, NEWEST, fetch_request(NEWEST, {}, session=(9, 1)))
+        refusal = write_session_error(NEWEST, 0, ErrorCode.fetch_session_id_not_found.value)
+        pieces = await world.fetch.rewrite(exchange, memoryview(refusal))
+        assert pieces is None or b"".join(pieces) == refusal
+        assert not world.connection.fetch_sessions
+        again = await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=10)
+        assert again is not None
+        row = read_rows(NEWEST, again)[key_of(NEWEST, partition)]
+        assert row.records == batches_between("plain-0", 100, END)
 
 
 @pytest.mark.parametrize("version", [7, NEWEST])
