@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, PartitionKey, write_single_fetch
-from tiersidecar.formats.wire.fetch_responses import NO_ERROR, read_fetch_response
+from tiersidecar.formats.wire.fetch_responses import NO_ERROR, OFFSET_OUT_OF_RANGE, read_fetch_response
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.services.gateway.exchange import Exchange
 
@@ -19,9 +19,14 @@ class Undecided:
     """A transaction is still open at the border, or the broker could not tell: there is nothing to return yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class NotLocal:
+    """The broker does not have the border: the local log begins further on, and there is a hole."""
+
+
 async def aborted_beyond(
     exchange: Exchange, partition: PartitionKey, end_offset: int
-) -> tuple[AbortedTransaction, ...] | Undecided:
+) -> tuple[AbortedTransaction, ...] | Undecided | NotLocal:
     """The aborted transactions that reach over ``end_offset``, the end (exclusive) of the remote tier.
 
     One Fetch of the batch there tells them all: the broker lists each aborted transaction that reaches into what it returns,
@@ -35,6 +40,8 @@ async def aborted_beyond(
         (row,) = read_fetch_response(answer, exchange.api_version).partitions
     except (TimeoutError, MalformedMessageError, ValueError):
         return Undecided()
+    if row.error_code == OFFSET_OUT_OF_RANGE:
+        return NotLocal()
     if row.error_code != NO_ERROR or row.last_stable_offset <= end_offset:
         return Undecided()
     stable = Offset(row.last_stable_offset)

@@ -23,7 +23,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLED_BYTES, GATEWAY_FILLS
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
-from tiersidecar.services.gateway.border_transactions import Undecided, aborted_beyond
+from tiersidecar.services.gateway.border_transactions import NotLocal, Undecided, aborted_beyond
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.out_of_range import Judged
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
@@ -128,6 +128,11 @@ class FetchFill:
             beyond = await aborted_beyond(wanted.exchange, key, judged.bounds.end)
             if isinstance(beyond, Undecided):
                 return _NOTHING
+            if isinstance(beyond, NotLocal):
+                bounds = judged.bounds
+                raise OffsetOutOfRangeError(
+                    subject=str(judged.partition), offset=bounds.end, start=bounds.start, stop=bounds.end
+                )
             want = FillWant(
                 partition=want.partition,
                 offset=offset,
@@ -155,7 +160,7 @@ class FetchFill:
                 self._count("shed")
                 return self._filled(wanted, key, _NOTHING)
             case OffsetOutOfRangeError() if error.start <= wanted.asked[key].fetch_offset < error.stop:
-                # Within the remote tier, and no segment has it.
+                # Within the remote tier, and no segment has it; or a transaction reaches over a hole behind it.
                 self._count("hole")
                 self._note(partition, error)
                 return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)

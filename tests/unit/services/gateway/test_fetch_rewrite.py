@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from structlog.testing import capture_logs
 
 from tests.support.faulty_store import FaultyStore
 from tests.support.gateway_world import (
@@ -444,3 +445,19 @@ async def test_an_open_transaction_at_the_border_is_waited_for() -> None:
         await world.clock.advance(1)
         row = await asking
         assert (row.error_code, row.records, row.aborted_transactions) == (ErrorCode.none, b"", ())
+
+
+async def test_a_transaction_that_reaches_over_a_hole_is_no_silent_end() -> None:
+    """What became of it stands where neither tier has the log: the client is told to try again, and it is named."""
+    whole = await load_run("plain")
+    partition = whole.partition("transactions-0")
+    run = await only_until(whole, partition, 86)
+    async with open_world(run, partition, local=(100, 294)) as world:
+        stable = await world.path.reader.last_stable_offset(partition)
+        with capture_logs() as logs:
+            asking = asyncio.create_task(row_of(world, stable, isolation_level=1))
+            await world.clock.advance(1)
+            row = await asking
+        assert (row.error_code, row.records) == (ErrorCode.not_leader_or_follower, b"")
+        assert world.telemetry.value(GATEWAY_FILLS, outcome="hole") == 1
+        assert [one["reason"] for one in logs] == [f"offset 86 of {partition} is outside [0, 86)"]
