@@ -27,7 +27,7 @@ from statistics import median  # noqa: E402
 
 from benchmarks.support.crowded_gateway import crowd  # noqa: E402
 from benchmarks.support.perf_clients import RECORD_BYTES, PerfClients  # noqa: E402
-from benchmarks.support.report import Goal, Report  # noqa: E402
+from benchmarks.support.report import Goal, Report, spread  # noqa: E402
 from benchmarks.support.round_trips import RoundTrips  # noqa: E402
 from tests.support.daemon import Daemon, daemon_settings  # noqa: E402
 from tests.support.gateway import GatewayDaemon  # noqa: E402
@@ -170,10 +170,6 @@ def copying_daemon(scratch: Path, cluster: KafkaCluster, clients: PerfClients, r
 def ratio(of: Way, to: Way, what: str) -> list[float]:
     """Round by round."""
     return [one / other for one, other in zip(of.mib_per_s[what], to.mib_per_s[what], strict=True)]
-
-
-def spread(values: Sequence[float], form: str) -> str:
-    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def tell(ways: Mapping[str, Way], report: Report) -> None:

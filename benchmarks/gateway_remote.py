@@ -1,8 +1,8 @@
 """Reading what is remote through the gateway, against reading the same from the broker's own disk.
 
-``benchmarks/gateway_remote.py [--quick]``: a table, then the goal; exit code 1 if it is missed.  Kafka's own perf consumer
-reads one partition directly while all of it is local, then the same records through a gateway process of its own once
-they are in the store (a directory) and gone from the broker, all but the active segment.
+``benchmarks/gateway_remote.py [--quick]``: a table, then the goal; exit code 1 if it is missed.  Two topics have the same
+records: one is local, the other is in the store (a directory) and gone from the broker, all but its active segment.  A Java
+consumer, warm, reads the first from the broker and the second through a gateway process of its own, by turns, window by window.
 """
 
 from __future__ import annotations
@@ -14,76 +14,81 @@ import sys
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  pathlib is not there yet
 
 import argparse  # noqa: E402
+import contextlib  # noqa: E402
 import shutil  # noqa: E402
 import tempfile  # noqa: E402
 from pathlib import Path  # noqa: E402
 from statistics import median  # noqa: E402
 
-from benchmarks.support.report import Goal, Report  # noqa: E402
+from benchmarks.support.perf_clients import RECORD_BYTES, PerfClients  # noqa: E402
+from benchmarks.support.report import Goal, Report, spread  # noqa: E402
 from tests.support.daemon import Daemon, daemon_settings, wait_for  # noqa: E402
 from tests.support.kafka_cluster import KafkaCluster  # noqa: E402
 from tests.support.loopback_ports import free_port  # noqa: E402
 
-TOPIC = "tiered"
-RECORD_BYTES = 1024
+LOCAL, TIERED = "local", "tiered"
+DIRECT, GATEWAY = "direct", "gateway"
 SEGMENT_BYTES = 16 * 1024 * 1024
 
 
-def produce(cluster: KafkaCluster, records: int) -> None:
-    cluster.run_tool(
-        "org.apache.kafka.tools.ProducerPerformance",
-        *("--topic", TOPIC, "--num-records", str(records), "--record-size", str(RECORD_BYTES), "--throughput", "-1"),
-        *("--producer-props", f"bootstrap.servers={cluster.bootstrap_servers}", "acks=all", "batch.size=65536"),
-        timeout_s=300,
-    )
-
-
-def consume_mb_per_s(cluster: KafkaCluster, servers: str, group: str, records: int) -> float:
-    """MiB/s of fetching, without the joining of the group."""
-    told = cluster.run_tool(
-        "org.apache.kafka.tools.ConsumerPerformance",
-        *("--bootstrap-server", servers, "--topic", TOPIC, "--group", group),
-        *("--num-records", str(records), "--timeout", "60000"),
-        timeout_s=300,
-    ).stdout
-    return float(told.splitlines()[-1].split(", ")[8])
-
-
 def measure(cluster: KafkaCluster, scratch: Path, records: int, rounds: int, report: Report) -> None:
-    configs = {"retention.ms": "-1", "retention.bytes": "-1"}
-    cluster.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs=configs)
-    produce(cluster, records)
-    local = [consume_mb_per_s(cluster, cluster.bootstrap_servers, f"local-{n}", records) for n in range(rounds)]
-    port = free_port()
+    servers = f"127.0.0.1:{free_port()}"
     settings = daemon_settings(
         scratch / "sidecar",
         bootstrap_servers=cluster.bootstrap_servers,
         log_dirs=list(cluster[1].log_dirs),
-        topics=[{"name": TOPIC, "local.retention.bytes": 1}],
-        gateway={"listeners": [{"listen": f"127.0.0.1:{port}"}]},
+        topics=[{"name": TIERED, "local.retention.bytes": 1}],
+        gateway={"listeners": [{"listen": servers}]},
     )
     beside = {**settings, "status": {"listen": f"127.0.0.1:{free_port()}"}}
-    with Daemon(scratch / "sidecar", settings, roles="tier") as tier:
+    with contextlib.ExitStack() as stack:
+        clients = stack.enter_context(PerfClients({DIRECT: cluster.bootstrap_servers, GATEWAY: servers}))
+        for topic in (LOCAL, TIERED):
+            configs = {"retention.ms": "-1", "retention.bytes": "-1"}
+            cluster.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=configs)
+            clients.produce(DIRECT, topic, records)
+        tier = stack.enter_context(Daemon(scratch / "sidecar", settings, roles="tier"))
         tier.wait_until_ready()
-        active = max(int(log.stem) for log in cluster[1].partition_dir(TOPIC, 0).glob("*.log"))
-        wait_for(lambda: cluster.admin.earliest_offset(TOPIC, 0) == active, "trimmed", tier, timeout_s=300)
-        with Daemon(scratch / "gateway", beside, roles="gateway") as gateway:
-            gateway.wait_until_ready()
-            servers = f"127.0.0.1:{port}"
-            remote = [consume_mb_per_s(cluster, servers, f"remote-{n}", records) for n in range(rounds)]
-            filled = gateway.metric("tiersidecar_gateway_filled_bytes_total")
-    assert filled >= rounds * active * RECORD_BYTES, "what was read was remote"
-    report.line(f"local, direct            {median(local):8.0f} MiB/s")
-    report.line(f"remote, by the gateway   {median(remote):8.0f} MiB/s")
-    report.goals.append(Goal(name="remote_of_local_direct", figure=median(remote) / median(local), least=0.9))
+        active = max(int(log.stem) for log in cluster[1].partition_dir(TIERED, 0).glob("*.log"))
+        wait_for(lambda: cluster.admin.earliest_offset(TIERED, 0) == active, "trimmed", tier, timeout_s=300)
+        gateway = stack.enter_context(Daemon(scratch / "gateway", beside, roles="gateway"))
+        gateway.wait_until_ready()
+        took = windows(clients, records, rounds)
+        filled = gateway.metric("tiersidecar_gateway_filled_bytes_total")
+    assert filled >= (rounds + 1) * active * RECORD_BYTES, "what was read was remote"
+    tell(took, report)
+
+
+def windows(clients: PerfClients, records: int, rounds: int) -> dict[tuple[str, str], list[float]]:
+    """MiB/s by way and topic, in each round; the first round of all only warms up."""
+    took: dict[tuple[str, str], list[float]] = {(DIRECT, LOCAL): [], (GATEWAY, LOCAL): [], (GATEWAY, TIERED): []}
+    for number in range(rounds + 1):
+        turn = number % len(took)
+        rows = list(took)
+        for way, topic in (*rows[turn:], *rows[:turn]):
+            mib_per_s = clients.consume(way, topic, records)
+            if number:
+                took[way, topic].append(mib_per_s)
+    return took
+
+
+def tell(took: dict[tuple[str, str], list[float]], report: Report) -> None:
+    for (way, topic), values in took.items():
+        report.line(f"{topic + ', ' + way:20}{spread(values, '.0f')} MiB/s")
+    of_direct = [one / other for one, other in zip(took[GATEWAY, TIERED], took[DIRECT, LOCAL], strict=True)]
+    report.line(f"round by round, remote of local {spread(of_direct, '.2f')}")
+    report.goals.append(Goal(name="remote_of_local_direct", figure=median(of_direct), least=0.9))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Remote data through the gateway against local data directly.")
-    parser.add_argument("--quick", action="store_true", help="less data, one round")
-    records, rounds = (100_000, 1) if parser.parse_args().quick else (500_000, 3)
+    parser.add_argument("--quick", action="store_true", help="less data, fewer rounds")
+    records, rounds = (100_000, 6) if parser.parse_args().quick else (500_000, 9)
     report = Report()
-    report.line(f"{records} records of {RECORD_BYTES} B, segments of 16 MiB, {os.cpu_count()} CPUs for all")
+    report.line(
+        f"{rounds} windows of {records} records of {RECORD_BYTES} B each, one partition, segments of 16 MiB,"
+        f" {os.cpu_count()} CPUs for all; medians (least to most)"
+    )
     scratch = Path(tempfile.mkdtemp(prefix="tiersidecar-gateway-remote-"))
     try:
         with KafkaCluster(scratch / "kafka") as cluster:

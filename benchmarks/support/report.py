@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from statistics import median
 
 from benchmarks.support.measure import Cost
 
@@ -26,6 +28,11 @@ class Goal:
     def __str__(self) -> str:
         goal = f">={self.least:g}" if self.least is not None else f"<={self.most:g}"
         return f"{self.name}={self.figure:.3g} goal={goal} {'ok' if self.is_met else 'short'}"
+
+
+def spread(values: Sequence[float], form: str) -> str:
+    """The median, and between which they all lie; each as ``form`` says, ``.2f`` for instance."""
+    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 @dataclass(slots=True)

@@ -63,6 +63,12 @@ class ByteLru(Generic[K, V]):
         self._max_bytes = max_bytes
         return self._shrink()
 
+    def oldest(self) -> tuple[K, V] | None:
+        """The least recently used one; None when nothing is kept."""
+        for key, (value, _) in self._entries.items():
+            return key, value
+        return None
+
     def keys(self) -> list[K]:
         """Keys from the least to the most recently used."""
         return list(self._entries)

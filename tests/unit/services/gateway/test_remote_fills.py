@@ -1,0 +1,66 @@
+"""Fills that are read before they are asked for (U3)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from tests.support.gateway_world import World, open_world
+from tests.support.local_batches import batches_between
+from tests.support.manual_clock import settle
+from tests.support.remote_runs import load_run
+from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
+
+START, END, FILL_BYTES = 200, 245, 3000
+
+
+@asynccontextmanager
+async def fills_of(ready_bytes: int = 2**20) -> AsyncIterator[tuple[World, RemoteFills, FillWant]]:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(START, END + 1)) as world:
+        fills = RemoteFills(reader=world.path.reader, clock=world.clock, ready_bytes=ready_bytes)
+        want = FillWant(partition=world.partition, offset=0, max_bytes=FILL_BYTES, read_committed=False)
+        try:
+            yield world, fills, want
+        finally:
+            await fills.aclose()
+
+
+async def test_a_reader_that_goes_on_finds_the_next_fills_read() -> None:
+    async with fills_of() as (_, fills, want):
+        first = await fills.read(want)
+        await settle(300)
+        assert not len(fills._ready), "most readers end with their first"
+        found = [first]
+        while found[-1].next_offset < START:
+            found.append(await fills.read(replace(want, offset=found[-1].next_offset)))
+            await settle(300)
+            if len(found) == 2:
+                assert len(fills._ready) == 4
+        records = b"".join(bytes(part.buffer) for one in found for part in one.slices)
+        assert records == batches_between("plain-0", 0, found[-1].next_offset - 1)
+
+
+async def test_readers_share_the_room_and_each_has_its_next_fill() -> None:
+    async with fills_of(ready_bytes=2 * FILL_BYTES) as (_, fills, want):
+        first = await fills.read(want)
+        await fills.read(replace(want, offset=first.next_offset))
+        await settle(300)
+        assert len(fills._ready) == 1
+
+
+async def test_what_nobody_came_for_is_forgotten() -> None:
+    async with fills_of() as (world, fills, want):
+        first = await fills.read(want)
+        await fills.read(replace(want, offset=first.next_offset))
+        await settle(300)
+        left = fills._ready.size_bytes
+        assert left
+        await world.clock.advance(3)
+        other = replace(want, max_bytes=FILL_BYTES + 1)
+        first = await fills.read(other)
+        await fills.read(replace(other, offset=first.next_offset))
+        await settle(300)
+        kept = fills._ready.keys()
+        assert all(key.max_bytes == other.max_bytes for key in kept)
