@@ -71,6 +71,11 @@ class RoundTrips:
     def fetch_ms(self, percentile: int) -> float:
         return _percentile(self._fetch_s, percentile) * 1000
 
+    def p99_ms_of_blocks(self, what: str, block: int) -> list[float]:
+        """Of ``block`` round trips each, in the order in which they were made: "produce" or "fetch"."""
+        times = self._produce_s if what == "produce" else self._fetch_s
+        return [_percentile(times[at : at + block], 99) * 1000 for at in range(0, len(times) - block + 1, block)]
+
     def _end_offset(self) -> int:
         return self._admin.latest_offset(self._topic, 0)
 
