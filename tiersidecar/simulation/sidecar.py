@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import AsyncExitStack
+from functools import cache
 from typing import TYPE_CHECKING
+
+from Crypto.PublicKey import RSA
 
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
@@ -20,6 +24,7 @@ from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.tier_role import run_tier
 from tiersidecar.app.tuning import initial_tuning
 from tiersidecar.domain.ids import BrokerId
+from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import NoTelemetry
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
 
 METADATA_PARTITIONS = 2
 _ROLES = frozenset({Role.TIER})
+_KEY_ID, _KEY_BITS, _UNREAD = "simulated", 1344, "/unread: the key ring is made in memory"
 
 
 def config_of(world: World, broker: int) -> Config:
@@ -61,6 +67,9 @@ def config_of(world: World, broker: int) -> Config:
                 "request.timeout": 15_000,
                 "upload.stall.timeout": 20_000,
                 "compression.enabled": scenario.seed % 3 == 0,
+                "encryption.enabled": scenario.seed % 10 == 9,
+                "encryption.key.pair.id": _KEY_ID,
+                "encryption.key.pairs": {_KEY_ID: {"public.key.file": _UNREAD, "private.key.file": _UNREAD}},
             },
             "topics": [rule],
             "deletes.max.share.per.round": 1.0,
@@ -190,7 +199,7 @@ async def open_parts(
             pins=PinsOnDisk(config.log_dirs, world.disks[broker], blocking=blocking, failpoints=NO_FAILPOINTS),
             broker=port,
             store=store,
-            key_ring=None,
+            key_ring=_key_ring(),
             metadata=metadata,
             state=state,
             blocking=blocking,
@@ -200,6 +209,13 @@ async def open_parts(
             telemetry=telemetry,
         ),
     )
+
+
+@cache
+def _key_ring() -> KeyRing:
+    """One for all runs: the same in each process, for a seed replays exactly."""
+    key = RSA.generate(_KEY_BITS, randfunc=random.Random("the simulation's key").randbytes)
+    return KeyRing(active_key_id=_KEY_ID, keys={_KEY_ID: RsaKeyPair(public=key.public_key(), private=key)})
 
 
 async def until_ready(state: StateLog) -> None:
