@@ -247,7 +247,7 @@ async def test_fills_count_in_the_response_memory_and_no_room_is_an_empty_answer
 
 
 async def test_local_data_are_not_held_back_by_a_used_up_quota() -> None:
-    """S-166."""
+    """S-139, S-166."""
     run, partition = await plain()
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), quota=Shedding()) as world:
         answered = {OTHER: {"records": b"local"}, partition: out_of_range()}
@@ -257,7 +257,7 @@ async def test_local_data_are_not_held_back_by_a_used_up_quota() -> None:
 
 
 async def test_a_slow_store_gives_an_empty_answer_in_time_and_the_data_the_next_time() -> None:
-    """U2: the read outlives the request, and is not done again."""
+    """U2, T-55: the expiry is counted, the broker's own numbers stand, and the read outlives the request, to be done once."""
     run, partition = await plain()
     store = FaultyStore(run.store)
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), store=store) as world:
@@ -267,7 +267,8 @@ async def test_a_slow_store_gives_an_empty_answer_in_time_and_the_data_the_next_
         assert not asking.done()
         await world.clock.advance(0.02)
         row = await asking
-        assert (row.error_code, row.records) == (ErrorCode.none, b"")
+        assert (row.error_code, row.records, row.high_watermark) == (ErrorCode.none, b"", HIGH_WATERMARK)
+        assert world.telemetry.value(GATEWAY_FILLS, outcome="pending") == 1
         store.gate.set()
         await settle(200)
         seen = list(store.fetched)
