@@ -13,8 +13,8 @@ from tiersidecar.formats.kafka.record_batches import Compression
 from tiersidecar.formats.kafka.records import MAX_OPENED_BYTES
 from tiersidecar.spark.datasource.batch_columns import COMPRESSION_MASK, BatchColumns
 
-OPENED_TOGETHER_BYTES = 4 * 1024 * 1024
-"""About so many bytes of records make one Arrow batch."""
+OPENED_TOGETHER_BYTES = 16 * 1024 * 1024
+"""About so many bytes of records are decoded together: the more batches, the less each step over all of them costs."""
 
 _Part = bytes | bytearray | memoryview
 

@@ -19,6 +19,9 @@ from tiersidecar.spark.datasource.batch_columns import (
 from tiersidecar.spark.datasource.opened_batches import BatchCollector
 from tiersidecar.spark.datasource.record_columns import RowShape, legacy_rows, rows_of
 
+MOST_ROWS = 65_536
+"""Of one Arrow batch: Spark holds it whole, outside its heap."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRows:
@@ -62,8 +65,8 @@ class RowMaker:
         """Rows of what has been fed and not been given."""
         if self._collector:
             rows = rows_of(self._collector.take(), self._shape, self._wanted.start_offset, self._wanted.stop_offset)
-            if rows.num_rows:
-                yield rows
+            for begin in range(0, rows.num_rows, MOST_ROWS):
+                yield rows.slice(begin, MOST_ROWS)
 
     def _is_wanted(self, batches: BatchColumns) -> Chosen:
         wanted = self._wanted

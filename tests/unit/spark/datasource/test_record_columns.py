@@ -98,7 +98,7 @@ def expected_of(log: bytes) -> list[Row]:
 
 
 @settings(max_examples=60)
-@given(log=logs(), lanes=st.sampled_from([1, 2, 48]), together=st.sampled_from([1, 200, 4_000_000]))
+@given(log=logs(), lanes=st.sampled_from([1, 2, 96]), together=st.sampled_from([1, 200, 4_000_000]))
 def test_rows_are_those_of_the_record_decoder(log: bytes, lanes: int, together: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_fields, "_LANES_TOGETHER", lanes)
@@ -139,7 +139,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("lanes", [1, 48])
+@pytest.mark.parametrize("lanes", [1, 96])
 @pytest.mark.parametrize("payload", MALFORMED.values(), ids=MALFORMED.keys())
 def test_records_that_are_none_are_an_error(payload: bytes, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_fields, "_LANES_TOGETHER", lanes)
