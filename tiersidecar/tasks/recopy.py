@@ -74,19 +74,16 @@ class RecopyTask:
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether there is a request for us: cheap, and asked at every look."""
         tip = partition.view.topic_id_partition
-        local = self._board.local_partition(tip)
-        if (
-            local is None
-            or self._observe_only
-            or self._guard.reason_not_to_delete
-            or tip.topic in self._board.refused_topics
-        ):
-            return False
         try:
             requests = self._state.recopies(tip)
         except MetadataNotReadyError:
             return False
-        return self._board.pins.are_known(local.log_dir) and any(self._is_ours(partition, one) for one in requests)
+        if not any(self._is_ours(partition, one) for one in requests):
+            return False
+        if self._observe_only or self._guard.reason_not_to_delete or tip.topic in self._board.refused_topics:
+            return False
+        local = self._board.local_partition(tip)
+        return local is not None and self._board.pins.are_known(local.log_dir)
 
     async def run(self, partition: TieredPartition) -> None:
         """Serve what there is; what must wait is looked at again by a later round."""
@@ -101,13 +98,18 @@ class RecopyTask:
 
     async def _serve(self, partition: TieredPartition, request: RecopyRequest) -> None:
         tip = partition.view.topic_id_partition
+        copied: list[LocalSegment | None] = []
         while self._board.holds(partition):
             lineage = await self._lineages.lineage(tip)
             step = decide_recopy(await self._view(tip, request, lineage))
+            if step.local in copied:
+                # Never again and again: a store that takes objects and has not got them is no case for more copies.
+                step = RecopyStep(action=RecopyAction.DECLINE, reason="the store has not got the copy just made of it")
             match step.action:
                 case RecopyAction.COPY:
                     if not await self._copy(partition, request, step, lineage):
                         return
+                    copied.append(step.local)
                     continue
                 case RecopyAction.RETIRE:
                     await self._retire(request, step)

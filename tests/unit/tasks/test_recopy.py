@@ -193,6 +193,29 @@ async def test_a_follower_waits_until_the_leader_has_declined(damaged: Damaged) 
     assert await damaged.is_mended()
 
 
+async def test_a_store_that_takes_copies_and_loses_them_is_not_filled_with_more(damaged: Damaged) -> None:
+    await damaged.copy_all_and_lose("log")
+    copies = 0
+
+    async def lose_it() -> None:
+        nonlocal copies
+        copies += 1
+        known = {key for one in damaged.finished() for key in recorded_keys(one).in_upload_order}
+        keys = [stored.key async for stored in damaged.shell.store.list_objects()]
+        newest = max(
+            damaged.finished(), key=lambda one: (one.start_offset == damaged.victim.start_offset, one != damaged.victim)
+        )
+        assert set(keys) <= known
+        await damaged.shell.store.delete_objects([recorded_keys(newest).manifest])
+
+    damaged.shell.failpoints.actions["recopy.copied"] = lose_it
+    await damaged.serve()
+    assert copies == 1
+    (request,) = damaged.shell.state.recopies(damaged.tip)
+    assert "has not got the copy" in request.declined[BROKER]
+    assert damaged.victim in damaged.finished()
+
+
 async def test_a_partition_that_changes_hands_meanwhile_finishes_nothing(damaged: Damaged) -> None:
     await damaged.copy_all_and_lose("log")
     before = {one.remote_log_segment_id for one in damaged.finished()}
