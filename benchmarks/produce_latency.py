@@ -1,9 +1,9 @@
 """What a sidecar costs the broker's clients: produce latency with it copying under quota, stopped, killed, and without any.
 
-``benchmarks/produce_latency.py [--quick]``: a table, then the goal; exit code 1 if it is missed.  One real broker and one real
-sidecar share this machine with the producer.  One run on one broker is cut into short windows that take turns, so that what
-else the machine does meets all modes; each window gives its own p99, each mode the median of these.  Latency counts from
-when a record was due: one that waits for its turn waits, too.
+``benchmarks/produce_latency.py [--quick] [--nice N]``: a table and the goal; exit code 1 if missed.  One real broker and
+one real sidecar, as nice as its systemd unit makes it, share this machine with the producer.  One run on one broker is cut into
+short windows that take turns, so that what else the machine does meets all modes; each window gives its own p99, each mode the
+median of these.  Latency counts from when a record was due: one that waits for its turn waits, too.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ SEGMENT_BYTES = MIB
 VALUE = os.urandom(2048) + bytes(2048)
 QUOTA_BYTES_PER_S = 4 * MIB
 FILL_BYTES = 8 * MIB
+UNIT_NICE = 5
+"""As ``deploy/systemd/tiersidecar.service`` has it."""
 LEAD_IN_S = 0.3
 """After each change, and not counted: waking up is not copying."""
 START_UP_S = 4.0
@@ -88,11 +90,11 @@ class Window:
 class Bench:
     """The broker, its sidecar, and per mode what the windows gave."""
 
-    def __init__(self, cluster: KafkaCluster, scratch: Path, scale: Scale, report: Report) -> None:
+    def __init__(self, cluster: KafkaCluster, scratch: Path, scale: Scale, nice: int, report: Report) -> None:
         self._cluster, self._scale, self._report = cluster, scale, report
         self._windows: dict[Mode, list[Window]] = {mode: [] for mode in Mode}
         self._daemon = _sidecar(cluster, scratch)
-        self._copied = 0.0
+        self._copied, self._nice = 0.0, nice
 
     async def run(self) -> None:
         async with AIOKafkaProducer(**self._cluster.client_settings, linger_ms=0, acks="all") as producer:
@@ -119,6 +121,7 @@ class Bench:
                 self._daemon.send_signal(signal.SIGCONT)
             case _, Mode.COPYING:
                 self._daemon.start()
+                os.setpriority(os.PRIO_PROCESS, self._daemon.pid, self._nice)
                 await asyncio.to_thread(wait_for, lambda: self._copied_bytes() > 0, "the sidecar copies", self._daemon)
 
     async def _window(self, producer: AIOKafkaProducer, mode: Mode) -> Window:
@@ -200,14 +203,18 @@ def _percentile(values: Sequence[float], share: float) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
-    scale = QUICK if parser.parse_args().quick else FULL
+    parser.add_argument(
+        "--nice", type=int, default=UNIT_NICE, help="of the sidecar; 0 gives it as much of the CPU as the broker"
+    )
+    asked = parser.parse_args()
+    scale = QUICK if asked.quick else FULL
     report = Report()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiersidecar-produce-latency-")))
         cluster = stack.enter_context(KafkaCluster(scratch / "kafka"))
         configs = {"retention.ms": "-1", "retention.bytes": "-1"}
         cluster.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs=configs)
-        asyncio.run(Bench(cluster, scratch, scale, report).run())
+        asyncio.run(Bench(cluster, scratch, scale, asked.nice, report).run())
     return report.end()
 
 

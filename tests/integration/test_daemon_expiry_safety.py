@@ -95,8 +95,6 @@ def test_a_retention_that_suddenly_reads_0(kafka: KafkaCluster, tmp_path: Path) 
             wait_until_stopped(daemon, topic, "retention.ms reads 0")
             restart(daemon, **{"retention.ms": -1, "retention.bytes": 0, "local.retention.bytes": 0})
             wait_until_stopped(daemon, topic, "retention.bytes reads 0")
-            restart(daemon, **{"retention.bytes": -1, "local.retention.bytes": 1})
-            wait_until_it_goes_on(daemon, topic)
             assert_reads_from(daemon, topic, produced, 0, local_start)
 
 
