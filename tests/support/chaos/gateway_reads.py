@@ -28,7 +28,7 @@ async def _read(
     bootstrap_servers: str, partition: TopicPartition, offset: int, stop: int, isolation: str
 ) -> list[Shape]:
     found: list[Shape] = []
-    async with AIOKafkaConsumer(
+    consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap_servers,
         group_id=None,
         enable_auto_commit=False,
@@ -36,7 +36,9 @@ async def _read(
         isolation_level=isolation,
         metadata_max_age_ms=1_000,
         request_timeout_ms=10_000,
-    ) as consumer:
+    )
+    try:
+        await consumer.start()
         consumer.assign([partition])
         consumer.seek(partition, offset)
         while await consumer.position(partition) < stop:
@@ -46,4 +48,6 @@ async def _read(
                     for record in records
                     if record.offset < stop
                 ]
+    finally:
+        await consumer.stop()  # also of one that could not start
     return found
