@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
+from typing import cast
 
 import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
+from kio.schema.fetch.v12.response import FetchResponse
 from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from tests.support.gateway_cells import run_cell, twins_of
 from tests.support.gateway_clients import CLIENTS
@@ -15,7 +22,7 @@ from tests.support.kafka_admin import KafkaAdmin, PlainCredentials
 from tests.support.kafka_placement import place
 from tests.support.leader_changes import LeaderChanges
 from tests.support.reading import Reading
-from tests.support.tiered_world import MOVING, ORDERS, TieredWorld, open_tiered_world
+from tests.support.tiered_world import MOVING, ORDERS, USERS, TieredWorld, open_tiered_world
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -80,6 +87,45 @@ def test_a_consumer_of_a_follower_reads_remote_data_there(standing: TieredWorld,
     assert after[3] - before[3] >= len(hops) // 2, f"filled in by each gateway: {before} before, {after} after"
 
 
+@pytest.mark.parametrize("through", [False, True], ids=["direct", "through"])
+def test_leader_epochs_are_the_broker_s_to_judge(standing: TieredWorld, through: bool) -> None:
+    """KIP-320: a fetch in another epoch than the leader's is refused before anything is filled in, in the broker's words."""
+    row = next(one for one in standing.kafka.admin.describe_topic(ORDERS.topic).partitions if one.partition_index == 0)
+    port = standing.ports["CLIENT"][1] if through else standing.kafka[1].ports["CLIENT"]
+    alice = PlainCredentials(username="alice", password=USERS["alice"])
+    found = dict[int, ErrorCode]()
+    with KafkaAdmin(port=port, credentials=alice).connected() as connection:
+        for epoch in (row.leader_epoch - 1, row.leader_epoch + 1, row.leader_epoch):
+            answer = cast(FetchResponse, connection.call(_fetch_of_the_first(epoch)))
+            found[epoch - row.leader_epoch] = answer.responses[0].partitions[0].error_code
+    served = ErrorCode.none if through else ErrorCode.offset_out_of_range
+    assert found == {-1: ErrorCode.fenced_leader_epoch, 1: ErrorCode.unknown_leader_epoch, 0: served}
+
+
+def _fetch_of_the_first(leader_epoch: int) -> FetchRequest:
+    asked = FetchPartition(
+        partition=i32(0),
+        current_leader_epoch=i32(leader_epoch),
+        fetch_offset=i64(0),
+        last_fetched_epoch=i32(-1),
+        log_start_offset=i64(-1),
+        partition_max_bytes=i32(10_000),
+    )
+    return FetchRequest(
+        cluster_id=None,
+        replica_id=BrokerId(-1),
+        max_wait=i32Timedelta.parse(timedelta(seconds=10)),
+        min_bytes=i32(1),
+        max_bytes=i32(10_000),
+        isolation_level=i8(0),
+        session_id=i32(0),
+        session_epoch=i32(-1),
+        topics=(FetchTopic(topic=TopicName(ORDERS.topic), partitions=(asked,)),),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+
+
 def test_a_broker_that_dies_ends_its_clients_connections_and_no_others(standing: TieredWorld) -> None:
     """A reader of what it has led goes on at the next leader, as without gateways."""
     reading = Reading(topic=ORDERS.topic, ends={0: standing.ends[0]})
@@ -88,7 +134,7 @@ def test_a_broker_that_dies_ends_its_clients_connections_and_no_others(standing:
         connections = {
             node: stack.enter_context(
                 KafkaAdmin(
-                    port=port, credentials=PlainCredentials(username="alice", password="alice-secret")
+                    port=port, credentials=PlainCredentials(username="alice", password=USERS["alice"])
                 ).connected()
             )
             for node, port in standing.ports["CLIENT"].items()

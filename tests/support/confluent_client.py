@@ -56,7 +56,8 @@ def _begin(consumer: Any, reading: Reading) -> None:
         known = {"latest": confluent_kafka.OFFSET_END, "earliest": confluent_kafka.OFFSET_BEGINNING}[reading.reset]
         consumer.assign(
             [
-                confluent_kafka.TopicPartition(reading.topic, number, starts.get(number, known))
+                confluent_kafka.TopicPartition(topic, number, starts.get(number, known))
+                for topic in reading.topics
                 for number in reading.ends
             ]
         )
@@ -89,6 +90,8 @@ def _to_ends(consumer: Any, reading: Reading) -> list[Seen]:
     seen, progress, positions = list[Seen](), Progress(reading.ends), dict[int, int]()
     while progress.goes_on(positions):
         for message in consumer.consume(500, timeout=0.2):
+            if message.topic() != reading.topic:
+                continue
             if _is_end(message):
                 positions[message.partition()] = message.offset()
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import kafka
@@ -32,7 +32,7 @@ async def _aiokafka(access: Access, reading: Reading) -> list[Seen]:
         partitions = [TopicPartition(reading.topic, number) for number in reading.ends]
         deadline = Deadline()
         if reading.membership == "assigned":
-            consumer.assign(partitions)
+            consumer.assign([TopicPartition(topic, number) for topic in reading.topics for number in reading.ends])
         else:
             consumer.subscribe([reading.topic])
             while reading.start in ("timestamp", "hops") and not consumer.assignment():
@@ -45,10 +45,9 @@ async def _aiokafka(access: Access, reading: Reading) -> list[Seen]:
         if not reading.is_by_count:
             progress, positions = Progress(reading.ends), dict[int, int]()
             while progress.goes_on(positions):
-                seen += [
-                    _of_python(one) for batch in (await consumer.getmany(timeout_ms=200)).values() for one in batch
-                ]
-                positions = {one.partition: await consumer.position(one) for one in consumer.assignment()}
+                seen += _shown(await consumer.getmany(timeout_ms=200), reading)
+                placed = [one for one in consumer.assignment() if one.topic == reading.topic]
+                positions = {one.partition: await consumer.position(one) for one in placed}
             return in_order(seen, reading)
         for hop in reading.hops or (None,):
             if hop is not None:
@@ -79,7 +78,7 @@ def _kafka_python(consumer: Any, reading: Reading) -> list[Seen]:
     partitions = [kafka.TopicPartition(reading.topic, number) for number in reading.ends]
     deadline = Deadline()
     if reading.membership == "assigned":
-        consumer.assign(partitions)
+        consumer.assign([kafka.TopicPartition(topic, number) for topic in reading.topics for number in reading.ends])
     else:
         # Else a member that is quicker in its group than with its metadata assigns nothing, and stays with that.
         consumer.partitions_for_topic(reading.topic)
@@ -94,8 +93,9 @@ def _kafka_python(consumer: Any, reading: Reading) -> list[Seen]:
     if not reading.is_by_count:
         progress, positions = Progress(reading.ends), dict[int, int]()
         while progress.goes_on(positions):
-            seen += [_of_python(one) for batch in consumer.poll(timeout_ms=200).values() for one in batch]
-            positions = {one.partition: consumer.position(one) or 0 for one in consumer.assignment()}
+            seen += _shown(consumer.poll(timeout_ms=200), reading)
+            placed = [one for one in consumer.assignment() if one.topic == reading.topic]
+            positions = {one.partition: consumer.position(one) or 0 for one in placed}
         return seen
     for hop in reading.hops or (None,):
         if hop is not None:
@@ -103,9 +103,13 @@ def _kafka_python(consumer: Any, reading: Reading) -> list[Seen]:
         found = list[Seen]()
         while len(found) < reading.count:
             deadline.check("a hop", hop, len(found))
-            found += [_of_python(one) for batch in consumer.poll(timeout_ms=200).values() for one in batch]
+            found += _shown(consumer.poll(timeout_ms=200), reading)
         seen += found[: reading.count]
     return seen
+
+
+def _shown(batches: Mapping[Any, Sequence[Any]], reading: Reading) -> list[Seen]:
+    return [_of_python(one) for batch in batches.values() for one in batch if one.topic == reading.topic]
 
 
 def _of_python(one: Any) -> Seen:

@@ -34,12 +34,14 @@ class JavaClients:
         return in_order(self._console(access, reading, count, place), reading)
 
     def performance(self, access: Access, reading: Reading) -> list[Seen]:
-        """The number of records and their megabytes, which is all it tells."""
+        """The number of records and their megabytes, which is all it tells; of both topics where there are two."""
         printed = self._tools.run(
             "org.apache.kafka.tools.ConsumerPerformance",
             *("--bootstrap-server", access.servers, "--command-config", self.config(access, reading)),
-            *("--topic", reading.topic, "--group", reading.group, "--fetch-size", str(reading.max_partition_bytes)),
-            *("--num-records", str(reading.visible_from(reading.committed)), "--timeout", _IDLE_MS),
+            *(("--include", "|".join(reading.topics)) if reading.beside else ("--topic", reading.topic)),
+            *("--group", reading.group),
+            *("--fetch-size", str(reading.max_partition_bytes), "--timeout", _IDLE_MS),
+            *("--num-records", str(len(reading.topics) * reading.visible_from(reading.committed))),
             *("--hide-header",),
         ).out
         figures = printed.splitlines()[-1].split(", ")

@@ -76,11 +76,13 @@ class Reading:
     records from each of those offsets of partition 0, one after another by one consumer.
 
     ``since_ms`` belongs to the start "timestamp", ``committed`` is what the group has committed for the start of that name.
-    ``visible`` are the offsets of records that the isolation level lets through, for clients that stop by number.
+    ``beside`` is a topic of as many partitions that is read along, and not shown.  ``visible`` are the offsets of records that
+    the isolation level lets through, for clients that stop by number.
     """
 
     topic: str
     ends: Mapping[int, int]
+    beside: str = ""
     start: Start = "earliest"
     membership: Membership = "assigned"
     group: str = ""
@@ -99,6 +101,10 @@ class Reading:
     def is_by_count(self) -> bool:
         """Whether it ends by the number of records, not at the partitions' ends."""
         return self.start in ("latest", "hops")
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (self.topic, self.beside) if self.beside else (self.topic,)
 
     @property
     def reset(self) -> str:

@@ -30,6 +30,7 @@ type access struct {
 // log's end on, or Count records from each offset of Hops.
 type reading struct {
 	Topic             string          `json:"topic"`
+	Beside            string          `json:"beside"`
 	Ends              map[int32]int64 `json:"ends"`
 	Start             string          `json:"start"`
 	Membership        string          `json:"membership"`
@@ -150,7 +151,11 @@ func placeOf(r reading) []kgo.Opt {
 		if r.Start == "hops" {
 			partitions[0] = kgo.NewOffset().At(r.Hops[0])
 		}
-		return []kgo.Opt{kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.Topic: partitions})}
+		assigned := map[string]map[int32]kgo.Offset{r.Topic: partitions}
+		if r.Beside != "" {
+			assigned[r.Beside] = partitions
+		}
+		return []kgo.Opt{kgo.ConsumePartitions(assigned)}
 	}
 	member := []kgo.Opt{
 		kgo.ConsumerGroup(r.Group),
@@ -189,6 +194,9 @@ func (r *reader) readToEnds(ctx context.Context) error {
 			return fmt.Errorf("%w; positions %v of ends %v", err, positions, r.wanted.Ends)
 		}
 		for _, one := range records {
+			if one.Topic != r.wanted.Topic {
+				continue
+			}
 			positions[one.Partition] = one.Offset + 1
 			if err := r.print(one); err != nil {
 				return err
