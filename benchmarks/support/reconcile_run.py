@@ -15,7 +15,8 @@ from benchmarks.support.reconcile_load import METADATA_PARTITIONS, WHEN_MS, Load
 from tests.support.kafka_cluster import KafkaCluster
 from tiersidecar.adapters.kafka.security import SecuritySettings
 from tiersidecar.decide.reconcile_findings import Graces
-from tiersidecar.spark.inventory import InventoryFormat, read_inventory
+from tiersidecar.spark.inventory import read_inventory
+from tiersidecar.spark.inventory_format import InventoryFormat
 from tiersidecar.spark.kafka_options import kafka_options
 from tiersidecar.spark.metadata_topic import MetadataTopic
 from tiersidecar.spark.reconcile_job import KnownTopic, ReconcileInputs, Reconciler, ReconcileSettings

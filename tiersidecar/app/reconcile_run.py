@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,14 @@ from tiersidecar.app.config import Config
 from tiersidecar.app.executor_store import ExecutorKeyRing, ExecutorStore
 from tiersidecar.app.reconcile_facts import ClusterFacts, read_cluster_facts, read_metadata_end
 from tiersidecar.decide.reconcile_findings import Graces
+from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.own_objects import LATEST_REPORT, REPORTS
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.spark.deep_check import DeepCheck
-from tiersidecar.spark.inventory import InventoryFormat, read_inventory
+from tiersidecar.spark.inventory import manifest_at, read_inventory
+from tiersidecar.spark.inventory_format import InventoryFormat
 from tiersidecar.spark.kafka_options import kafka_options
 from tiersidecar.spark.metadata_topic import Cut, MetadataTopic
 from tiersidecar.spark.reconcile_job import Reconciled, ReconcileInputs, Reconciler, ReconcileSettings
@@ -61,6 +63,7 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
         topic=config.remote_log_metadata_topic_name,
         options=kafka_options(bootstrap_servers(config.broker), broker_security(config.broker)),
     )
+    options = with_manifest(spark, options)
     cuts = _Cuts(spark, config, topic, facts)
     settings = ReconcileSettings(
         key_prefix=config.store.key_prefix,
@@ -87,6 +90,26 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
         say("putting the report into the store")
         asyncio.run(_put_report(config, summary, options.report))
     return summary
+
+
+def with_manifest(spark: SparkSession, options: RunOptions) -> RunOptions:
+    """With what the inventory's manifest says, where one is named; what the operator said besides counts more.
+
+    Raises:
+        ConfigError: the manifest is of no use, or nothing says when the inventory was begun.
+    """
+    found = manifest_at(spark, list(options.inventory))
+    if found is not None:
+        options = replace(
+            options,
+            inventory=found.paths,
+            inventory_format=found.form,
+            inventory_columns=options.inventory_columns or found.csv_columns,
+            inventory_time_ms=found.begun_ms if options.inventory_time_ms is None else options.inventory_time_ms,
+        )
+    if options.inventory and options.inventory_time_ms is None:
+        raise ConfigError(source="--inventory", faults=("needs --inventory-time: only a manifest.json says it itself",))
+    return options
 
 
 class _Cuts:

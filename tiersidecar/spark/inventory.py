@@ -7,23 +7,16 @@ before the listing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from tiersidecar.domain.errors import ConfigError
+from tiersidecar.spark.inventory_format import InventoryFormat
+from tiersidecar.spark.inventory_manifest import MANIFEST_NAME, InventoryManifest, read_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-
-class InventoryFormat(StrEnum):
-    """Of the files."""
-
-    CSV = "csv"
-    ORC = "orc"
-    PARQUET = "parquet"
 
 
 _CSV_COLUMNS = ("bucket", "key", "size", "last_modified_date")
@@ -38,7 +31,8 @@ def read_inventory(spark: SparkSession, paths: list[str], form: InventoryFormat,
     """Columns of :data:`~tiersidecar.spark.columns.OBJECTS`.
 
     CSV files have no header; ``csv_columns`` are their columns in order, comma separated, as the inventory's manifest.json says
-    them (``fileSchema``); by default Bucket, Key, Size, LastModifiedDate.  Their keys are URL-encoded.
+    them (``fileSchema``); by default Bucket, Key, Size, LastModifiedDate.  Their keys are URL-encoded.  Of a bucket with
+    versions only the newest ones count, and no delete markers.
 
     Raises:
         ConfigError: there is no column for the key, the size or the time.
@@ -54,11 +48,36 @@ def read_inventory(spark: SparkSession, paths: list[str], form: InventoryFormat,
     modified = columns["modified_ms"]
     if "modified_ms" not in found:
         modified = F.unix_millis(F.to_timestamp(modified))
-    return rows.select(
+    return _newest(rows, found).select(
         key.alias("key"),
         columns["size_bytes"].cast("bigint").alias("size_bytes"),
         modified.cast("bigint").alias("modified_ms"),
     )
+
+
+def manifest_at(spark: SparkSession, paths: list[str]) -> InventoryManifest | None:
+    """The manifest, if it is the one path that is given.
+
+    Raises:
+        ConfigError: it cannot be read, or says nothing of use.
+    """
+    if len(paths) != 1 or not paths[0].endswith(MANIFEST_NAME):
+        return None
+
+    def fetch_text(path: str) -> str:
+        row = spark.read.text(path, wholetext=True).first()
+        return "" if row is None else str(row[0])
+
+    return read_manifest(paths[0], fetch_text)
+
+
+def _newest(rows: DataFrame, found: Mapping[str, str]) -> DataFrame:
+    for names, wanted in ((("is_latest", "islatest"), True), (("is_delete_marker", "isdeletemarker"), False)):
+        for name in names:
+            if name in found:
+                said = F.col(f"`{found[name]}`").cast("boolean")
+                rows = rows.where(F.coalesce(said, F.lit(wanted)) == wanted)
+    return rows
 
 
 def _column(found: Mapping[str, str], ours: str, theirs: tuple[str, ...], paths: list[str]) -> Column:

@@ -50,12 +50,16 @@ def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, s
         SparkUnavailableError: pyspark, Java or the Kafka connector is missing.
     """
     try:
-        from pyspark import SparkConf
+        from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkUnavailableError(reason=str(error), remedy="pip install 'tiersidecar[spark]'") from error
     _require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if is_submitted:
+        # Else SparkConf would not see what spark-submit was told, and our own master would win over its --master.
+        SparkContext._ensure_initialized()  # noqa: SLF001 - there is no public way
     conf = SparkConf()
     for key, value in (settings or {}).items():
         conf.set(key, value)
@@ -63,9 +67,16 @@ def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, s
     local = str(conf.get("spark.master")).startswith("local")
     for key, value in (_SETTINGS | (_LOCAL_SETTINGS if local else {})).items():
         conf.setIfMissing(key, value)
-    if not conf.contains("spark.jars") and not conf.contains("spark.jars.packages"):
-        conf.set("spark.jars", ",".join(str(jar) for jar in connector_jars()))
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+    brings_jars = conf.contains("spark.jars") or conf.contains("spark.jars.packages")
+    jars = () if brings_jars else connector_jars()
+    if jars and not is_submitted:
+        conf.set("spark.jars", ",".join(str(jar) for jar in jars))
+    session = SparkSession.builder.config(conf=conf).getOrCreate()
+    if is_submitted:
+        # The JVM has been started already, so that only this still reaches its class loader, and the executors'.
+        for jar in jars:
+            session.sql(f"ADD JAR '{jar}'")
+    return session
 
 
 def _require_java() -> None:

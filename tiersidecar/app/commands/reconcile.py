@@ -44,13 +44,14 @@ CopyGrace = Annotated[
     int, typer.Option(metavar="TIME", parser=_TIME, help="The same, for a copy that has not finished.")
 ]
 Inventory = Annotated[
-    list[str] | None, typer.Option(metavar="PATH", help="Read this inventory instead of listing the store; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="PATH", help="Read this inventory instead of listing the store: files, or a manifest.json."),
 ]
 InventoryForm = Annotated[str, typer.Option("--inventory-format", metavar="FORMAT", help="csv, orc or parquet.")]
 InventoryColumns = Annotated[str, typer.Option(metavar="NAMES", help="A CSV inventory's columns, by its fileSchema.")]
 InventoryTime = Annotated[
     datetime | None,
-    typer.Option(help="When the inventory was begun (UTC): later events do not bind it. Required with one."),
+    typer.Option(help="When the inventory was begun (UTC): later events do not bind it. A manifest says it itself."),
 ]
 Manifests = Annotated[bool, typer.Option(help="Read every live manifest: one request per segment.")]
 Deep = Annotated[bool, typer.Option("--deep", help="Read segments whole: chunks, batch checksums, offsets, indexes.")]
@@ -85,14 +86,14 @@ def reconcile(
     Changes nothing. The report says what is missing, superfluous, stuck or contradicting, and what to do about each;
     `tiersidecar repair` does part of it. Exit codes: 0 clean, 3 findings, 1 failed, 2 wrong usage.
     """
-    if inventory and inventory_time is None:
+    if inventory and inventory_time is None and not inventory[0].endswith("manifest.json"):
         raise typer.BadParameter("an inventory needs --inventory-time", param_hint="--inventory")
     if inventory_format not in {"csv", "orc", "parquet"}:
         raise typer.BadParameter(f"{inventory_format!r} is none of csv, orc, parquet", param_hint="--inventory-format")
     console = Console(stderr=True, highlight=False)
     try:
         from tiersidecar.app.reconcile_run import RunOptions
-        from tiersidecar.spark.inventory import InventoryFormat
+        from tiersidecar.spark.inventory_format import InventoryFormat
 
         config = load_config(config_file, os.environ)
         configure_logging(config.logging.model_copy(update={"level": "error"}))

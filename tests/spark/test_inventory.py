@@ -1,0 +1,186 @@
+"""Inventories in all three forms, laid out as S3 lays them out: files of their own formats, and a manifest.json (S-307)."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet as pq
+import pytest
+from ruamel.yaml import YAML
+
+from tests.support.daemon import daemon_settings
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.spark_submit import submit
+from tiersidecar.decide.reconcile_findings import FindingKind
+from tiersidecar.domain.errors import ConfigError
+from tiersidecar.spark.inventory import manifest_at, read_inventory
+from tiersidecar.spark.inventory_format import InventoryFormat
+from tiersidecar.spark.report import read_findings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+METADATA = "__rlm_recon-submit"
+BEGUN_MS = 1_767_225_600_000
+SCHEMA = {
+    "csv": "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate",
+    "orc": "struct<bucket:string,key:string,version_id:string,is_latest:boolean,is_delete_marker:boolean,size:bigint,"
+    "last_modified_date:timestamp>",
+    "parquet": "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); }",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of an object; a delete marker has no size."""
+
+    key: str
+    size: int | None
+    modified_ms: int
+    is_latest: bool = True
+    is_delete_marker: bool = False
+
+    @property
+    def modified(self) -> datetime:
+        return datetime.fromtimestamp(self.modified_ms / 1000, UTC)
+
+
+VERSIONS = [
+    Version(key="o-AAAAAAAAAAAAAAAAAAAAAA/0/00000000000000000007-AAAAAAAAAAAAAAAAAAAAAQ.log", size=5, modified_ms=BEGUN_MS),
+    Version(key='a "quoted", odd+name %41/ä b.log', size=0, modified_ms=BEGUN_MS - 1000),
+    Version(key="overwritten", size=7, modified_ms=BEGUN_MS - 2000),
+    Version(key="overwritten", size=6, modified_ms=BEGUN_MS - 3000, is_latest=False),
+    Version(key="deleted", size=None, modified_ms=BEGUN_MS - 4000, is_delete_marker=True),
+    Version(key="deleted", size=9, modified_ms=BEGUN_MS - 5000, is_latest=False),
+]  # fmt: skip
+THERE = {(one.key, one.size, one.modified_ms) for one in VERSIONS if one.is_latest and not one.is_delete_marker}
+
+
+def write_csv(path: Path, versions: list[Version]) -> None:
+    """As S3 does: gzip, no header, everything in quotes, keys URL-encoded with ``+`` for a space."""
+    with gzip.open(path, "wt", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        for one in versions:
+            flags = [str(one.is_latest).lower(), str(one.is_delete_marker).lower()]
+            modified = one.modified.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+            key = quote(one.key, safe="/*-_.").replace("%20", "+")
+            writer.writerow(["bucket", key, "v", *flags, "" if one.size is None else one.size, modified])
+
+
+def table_of(versions: list[Version]) -> pa.Table:
+    names = ("bucket", "key", "version_id", "is_latest", "is_delete_marker", "size", "last_modified_date")
+    rows = [("bucket", v.key, "v", v.is_latest, v.is_delete_marker, v.size, v.modified) for v in versions]
+    types = (pa.string(), pa.string(), pa.string(), pa.bool_(), pa.bool_(), pa.int64(), pa.timestamp("ms", tz="UTC"))
+    columns = [pa.array(column, type=kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    return pa.table(columns, names=names)
+
+
+def write_orc(path: Path, versions: list[Version]) -> None:
+    pyarrow.orc.write_table(table_of(versions), path, compression="zlib")
+
+
+def write_parquet(path: Path, versions: list[Version]) -> None:
+    pq.write_table(table_of(versions), path)
+
+
+FORMS: list[tuple[str, str, Callable[[Path, list[Version]], None]]] = [
+    ("csv", "csv.gz", write_csv),
+    ("orc", "orc", write_orc),
+    ("parquet", "parquet", write_parquet),
+]
+
+
+def laid_out(bucket: Path, form: str, suffix: str, write: Callable[[Path, list[Version]], None]) -> Path:
+    """Two files below ``data``, and the manifest in a directory that is named for its time."""
+    home = bucket / "inventories" / "source" / "daily"
+    (home / "data").mkdir(parents=True)
+    (home / "2026-01-01T00-00Z").mkdir()
+    names = [f"{number}.{suffix}" for number in range(2)]
+    for name, versions in zip(names, (VERSIONS[:2], VERSIONS[2:]), strict=True):
+        write(home / "data" / name, versions)
+    manifest = {
+        "sourceBucket": "source",
+        "destinationBucket": "arn:aws:s3:::destination",
+        "version": "2016-11-30",
+        "creationTimestamp": str(BEGUN_MS),
+        "fileFormat": {"csv": "CSV", "orc": "ORC", "parquet": "Parquet"}[form],
+        "fileSchema": SCHEMA[form],
+        "files": [{"key": f"inventories/source/daily/data/{name}", "size": 1, "MD5checksum": "x"} for name in names],
+    }
+    path = home / "2026-01-01T00-00Z" / "manifest.json"
+    path.write_text(json.dumps(manifest))
+    return path
+
+
+@pytest.mark.parametrize(("form", "suffix", "write"), FORMS, ids=[form for form, _, _ in FORMS])
+def test_the_newest_versions_are_read_by_the_manifest(
+    spark: SparkSession, tmp_path: Path, form: str, suffix: str, write: Callable[[Path, list[Version]], None]
+) -> None:
+    manifest = manifest_at(spark, [str(laid_out(tmp_path, form, suffix, write))])
+    assert manifest is not None
+    assert (manifest.form, manifest.begun_ms) == (InventoryFormat(form), BEGUN_MS)
+    objects = read_inventory(spark, list(manifest.paths), manifest.form, manifest.csv_columns)
+    assert {(row.key, row.size_bytes, row.modified_ms) for row in objects.collect()} == THERE
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param("nonsense", "is no manifest", id="no JSON"),
+        pytest.param("{}", "is no manifest", id="no field"),
+        pytest.param(
+            '{"fileFormat":"ORC","files":[],"creationTimestamp":"1"}', "names no files", id="an inventory without files"
+        ),
+        pytest.param(
+            '{"fileFormat":"ORC","files":[{"key":"a/b.orc"}],"creationTimestamp":"1"}',
+            "a/b.orc is not there",
+            id="no file",
+        ),
+    ],
+)
+def test_a_manifest_that_is_of_no_use_says_why(spark: SparkSession, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        manifest_at(spark, [str(tmp_path / "manifest.json")])
+
+
+@pytest.mark.broker
+def test_spark_submit_runs_the_job_by_an_inventory(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """RC: as a program of its own, with our command line; events come through the connector that our own script brings."""
+    kafka.create_topic(METADATA, partitions=5)
+    settings = daemon_settings(
+        tmp_path,
+        bootstrap_servers=kafka.bootstrap_servers,
+        log_dirs=[tmp_path / "logs"],
+        topics=[],
+        **{"remote.log.metadata.topic.name": METADATA, "state.topic.name": "__state_recon-submit"},
+    )
+    with (tmp_path / "tiersidecar.yaml").open("w") as file:
+        YAML().dump(settings, file)
+    manifest, report = laid_out(tmp_path / "bucket", *FORMS[0]), tmp_path / "report"
+    done = submit(
+        "local[2]",
+        *("reconcile", "--config", str(tmp_path / "tiersidecar.yaml"), "--report", str(report)),
+        *("--inventory", str(manifest), "--conf", "spark.app.name=of the command line"),
+    )
+    assert done.returncode == 3, f"exit code {done.returncode}\n{done.stderr[-4000:]}"
+    foreign, unknown = FindingKind.FOREIGN_OBJECT.value, FindingKind.UNKNOWN_TOPIC_ID.value
+    expected = {(unknown if key.endswith("Q.log") else foreign, key) for key, _, _ in THERE}
+    assert {(row["kind"], row["key"]) for row in read_findings(report)} == expected
+    assert json.loads((report / "report.json").read_text())["object_count"] == len(THERE)
+
+
+def test_files_that_are_named_themselves_have_no_manifest(spark: SparkSession) -> None:
+    assert manifest_at(spark, ["/inventory/data"]) is None
