@@ -70,7 +70,7 @@ QUICK = Scale(
         Load(topic="small-lz4", record_bytes=100, records=1_600_000, compression="lz4"),
         Load(topic="large-plain", record_bytes=1_000, records=200_000, compression="none"),
     ),
-    rounds=3,
+    rounds=2,
 )
 
 

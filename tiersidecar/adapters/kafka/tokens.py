@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from ssl import create_default_context
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from tiersidecar.adapters.kafka.security import ClientCredentials, GivenToken, OauthTokenSource, TokenFile
 from tiersidecar.domain.errors import BrokerUnreachableError
+
+if TYPE_CHECKING:  # loaded where a token is asked for: each process of a Spark job would pay for it
+    import aiohttp
 
 _MAX_TOKEN_BYTES = 64 * 1024
 _TIMEOUT_S = 10.0
@@ -86,6 +87,8 @@ class EndpointTokens:
             return self._token
 
     async def _fetch(self) -> tuple[str, float]:
+        import aiohttp
+
         address = _without_secrets(self._source.token_endpoint_url)
         try:
             status, body = await self._post()
@@ -99,6 +102,8 @@ class EndpointTokens:
         return _checked(answer.get("access_token"), address), _lifetime_s(answer)
 
     async def _post(self) -> tuple[int, bytes]:
+        import aiohttp
+
         source = self._source
         form = {"grant_type": "client_credentials"} | ({"scope": source.scope} if source.scope else {})
         tls = await asyncio.to_thread(create_default_context, cafile=source.ca_file)
@@ -119,6 +124,8 @@ def _basic(source: ClientCredentials) -> str:
 
 
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
+    import aiohttp
+
     body = bytearray()
     async for piece in response.content.iter_any():
         body += piece
