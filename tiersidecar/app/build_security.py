@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
@@ -21,7 +22,9 @@ from tiersidecar.app.config_broker import BrokerSection
 from tiersidecar.app.config_services import ReadSection
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.broker import Credentials
-from tiersidecar.services.reader.presented import KnownCaller, KnownCallers
+
+if TYPE_CHECKING:
+    from tiersidecar.services.reader.presented import KnownCallers
 
 
 def bootstrap_servers(section: BrokerSection) -> str:
@@ -64,6 +67,9 @@ def caller_listener(config: Config) -> CallerListener:
 
 def known_callers(read: ReadSection) -> KnownCallers:
     """Whom ``read.callers`` gives a user of the broker's."""
+    # Here, because it loads an HTTP server, and a Spark job that only wants to reach the broker has none.
+    from tiersidecar.services.reader.presented import KnownCaller, KnownCallers
+
     return KnownCallers(
         KnownCaller(
             token=_revealed(one.bearer_token),
