@@ -41,15 +41,18 @@ class SegmentFate:
 
 class Rules:
     """``complain`` takes each breach as a sentence; ``exists`` says whether an object is in the bucket, ``is_spoiled`` whether
-    the store lied about it."""
+    the store lied about it, ``is_late`` whether the network put it there when its writer had given up, or a second time: such
+    a one may come after its deletion, and is an orphan for reconcile."""
 
     def __init__(
         self,
         complain: Callable[[str], None],
         exists: Callable[[str], bool],
         is_spoiled: Callable[[str], bool] = lambda key: False,
+        is_late: Callable[[str], bool] = lambda key: False,
     ) -> None:
-        self._complain, self._exists, self._is_spoiled = complain, exists, is_spoiled
+        self._complain, self._exists = complain, exists
+        self._is_spoiled, self._is_late = is_spoiled, is_late
         self.segments: dict[RemoteLogSegmentId, SegmentFate] = {}
         self._by_key: dict[str, SegmentFate] = {}
 
@@ -88,7 +91,7 @@ class Rules:
             self._complain(f"{_name(fate.metadata)} is finished without its objects {missing}")
 
     def _check_gone(self, fate: SegmentFate) -> None:
-        left = [key for key in fate.keys if self._exists(key)]
+        left = [key for key in fate.keys if self._exists(key) and not self._is_late(key)]
         if left:
             self._complain(f"{_name(fate.metadata)} is deleted, but not its objects {left}")
 

@@ -49,7 +49,9 @@ class World:
         self.ids = SeededIds(chances, "world")
         self.network = Network(loop, chances)
         self.bucket = Bucket(MemoryStore(clock=self.clock, ids=self.ids))
-        self.rules = Rules(self.complain, self.bucket.has, self.bucket.spoiled.__contains__)
+        self.rules = Rules(
+            self.complain, self.bucket.has, self.bucket.spoiled.__contains__, self.bucket.late_keys.__contains__
+        )
         self.bucket.rules = self.rules
         self.topics: dict[str, SimulatedTopic] = {}
         self.topic_configs = {

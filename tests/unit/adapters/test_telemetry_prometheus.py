@@ -96,7 +96,9 @@ def test_build_and_process_are_told(telemetry: PrometheusTelemetry) -> None:
 
 
 def test_every_metric_of_the_catalogue_without_labels_shows_from_the_start(telemetry: PrometheusTelemetry) -> None:
-    shown = {name for name, _ in scrape(telemetry)}
+    shown = {
+        name.removesuffix("_count") for name, _ in scrape(telemetry)
+    }  # the name of a histogram has no sample itself
     assert {metric.name for metric in CATALOGUE if not metric.labels} <= shown
 
 
