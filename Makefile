@@ -47,6 +47,10 @@ crash: .venv/.synced ## kill -9 at every point of copy, pin, trim and expiry (ma
 s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3 server (make test takes some)
 	$(BIN)/pytest tests/integration/test_s3_faults.py $(ARGS)
 
+.PHONY: reconcile-live
+reconcile-live: .venv/.synced-all ## Four reconcile runs over three minutes of copies, expiry and leader changes: no finding
+	$(BIN)/pytest tests/spark/test_reconcile_live_cluster.py $(ARGS)
+
 .PHONY: failover
 failover: .venv/.synced ## Kill the leader's broker in the middle of a copy, 20 times; ROUNDS=n for another count
 	TIERSIDECAR_FAILOVER_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest tests/integration/test_failover.py $(ARGS)
