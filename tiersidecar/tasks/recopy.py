@@ -135,7 +135,7 @@ class RecopyTask:
             whole=await self._whole(tip, request, lineage),
             local=() if local is None else local.segments,
             copied_offset=copied_offset_of(self._metadata, tip, lineage),
-            remote_log_start_offset=lineage.as_of(state.remote_log_start_offset, state.remote_log_start_epoch),
+            remote_log_start_offset=state.start_in(lineage),
         )
 
     async def _whole(
