@@ -97,16 +97,17 @@ class DeleteRecordsRewrite:
                 trim_offset=target,
                 trim_epoch=leader_epoch,
             )
-        start = self._state.partition_state(partition).remote_log_start_offset
-        if start < target:
+        known = self._state.partition_state(partition)
+        # What an earlier leader said may be of a history that is cut off by now: it spares nobody from saying it again.
+        if known.remote_log_start_epoch < leader_epoch or known.remote_log_start_offset < target:
             await self._state.publish_partition_state(partition, said)
-            start = self._state.partition_state(partition).remote_log_start_offset
+            known = self._state.partition_state(partition)
             log.info(
                 "gateway.records.deleted", topic=partition.topic, partition=partition.partition, offset=int(target)
             )
-        if start < target:
+        if known.remote_log_start_offset < target:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH")
-        return max(start, (await self._reader.bounds(partition)).start)
+        return max(known.remote_log_start_offset, (await self._reader.bounds(partition)).start)
 
     async def _leader_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
         for view in await self._broker.describe_partitions([partition.topic]):

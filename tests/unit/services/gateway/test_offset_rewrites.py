@@ -315,6 +315,18 @@ class Deaf(MemoryStateLog):
         raise PublishTimeoutError(subject=str(topic_id_partition), waited_ms=5)
 
 
+async def test_a_start_said_in_an_earlier_epoch_spares_no_delete() -> None:
+    """After an unclean election that start may be of records that are gone: ours would be forgotten with it."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        before = PartitionState(remote_log_start_offset=Offset(90), remote_log_start_epoch=LeaderEpoch(3))
+        await world.state.publish_partition_state(world.partition, before)
+        await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        state = world.state.partition_state(world.partition)
+        assert (state.remote_log_start_offset, state.remote_log_start_epoch) == (50, 4)
+        assert [(one.offset, one.leader_epoch) for one in state.earlier_starts] == [(90, 3)]
+
+
 async def test_a_delete_that_cannot_be_published_is_not_told_as_done() -> None:
     run = await load_run("plain")
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
