@@ -15,6 +15,7 @@ import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.support.first_failures import pytest_terminal_summary as pytest_terminal_summary
 from tests.support.kafka_broker import running_brokers
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4

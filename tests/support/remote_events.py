@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,13 @@ def in_state(segments: list[RemoteLogSegmentMetadata], state: RemoteLogSegmentSt
 
 
 def object_keys_in(root: Path) -> set[str]:
-    """Keys of all objects below a filesystem store's root."""
+    """Keys of all objects below a filesystem store's root, which must exist; a daemon may delete what is below it meanwhile."""
+    # Not by rglob: until Python 3.13 it raises when a directory goes between its listing and its turn, and the store removes
+    # emptied ones.  A poll of what a deletion leaves met that moment once in some hundred runs.
+    root.stat()
     return {
-        str(path.relative_to(root))
-        for path in root.rglob("*")
-        if path.is_file() and path.suffix in (".log", ".indexes", ".rsm-manifest")
+        str((Path(directory) / name).relative_to(root))
+        for directory, _, names in os.walk(root)
+        for name in names
+        if name.endswith((".log", ".indexes", ".rsm-manifest"))
     }
