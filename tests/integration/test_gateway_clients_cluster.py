@@ -47,7 +47,7 @@ def changes(world: TieredWorld) -> Iterator[LeaderChanges]:
 def test_the_same_records_in_the_same_order_while_leaders_change(
     world: TieredWorld, changes: LeaderChanges, cell: Cell
 ) -> None:
-    """The client reads until a leader of its topic has changed while it did."""
+    """S-001, S-080: the client reads until a leader of its topic has changed while it did."""
     topic = twins_of(cell).topic
     for _ in range(MOST_READINGS):
         before = changes.count_of(topic)
@@ -72,7 +72,7 @@ def standing(world: TieredWorld, changes: LeaderChanges) -> TieredWorld:
 
 @pytest.mark.parametrize("client", ["confluent-kafka", "franz-go"])
 def test_a_consumer_of_a_follower_reads_remote_data_there(standing: TieredWorld, client: str) -> None:
-    """KIP-392: the leader sends it to the replica in its rack for local data; what it seeks from there is filled in there."""
+    """S-010, KIP-392: the leader sends it to the replica in its rack for local data; what it seeks is filled in there."""
     start = standing.local_starts[0]
     # Some of the local log, so that the leader names the follower, and then again and again what is remote.
     hops = (start, *range(0, start, max(start // 12, 1)))

@@ -88,7 +88,7 @@ class TierShell:
         self.backfill = Backfill(
             lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=self.clock, telemetry=self.telemetry
         )
-        self.quota = CopyQuota(quota=RateQuota(), clock=self.clock)
+        self.quota, self.copy_slots = CopyQuota(quota=RateQuota(), clock=self.clock), CopySlots(10, reserved=1)
         self.manifests = ManifestCache(store=self.store, blocking=blocking)
         self.lineages = LineageKeeper(
             metadata=self.metadata,
@@ -182,7 +182,7 @@ class TierShell:
 
     def _admission(self) -> CopyAdmission:
         return CopyAdmission(
-            slots=CopySlots(10, reserved=1),
+            slots=self.copy_slots,
             quota=self.quota,
             backfill=self.backfill,
             backfill_quota=CopyQuota(quota=RateQuota(), clock=self.clock),

@@ -116,6 +116,7 @@ def test_steps(given: TrimView, expected: list[int]) -> None:
 
 
 def test_the_active_segment_never_goes() -> None:
+    """S-305: not all is remote; what is written, and read at the tail, stays with the broker whatever is copied."""
     everything = (*REMOTE, remote_segment(300, 399))
     assert decide_trim(view(remote=everything))[-1].offset == 300
 

@@ -60,7 +60,7 @@ def files_of(segment: RemoteLogSegmentMetadata) -> set[str]:
 
 
 async def test_files_have_kafkas_names_and_the_brokers_bytes(setting: Setting) -> None:
-    """S-121."""
+    """S-121, and S-134: three files for each segment, as the final KIP has them; none is written anew as a log grows."""
     async with setting.opened() as cache:
         files = await cache.read_index_files(setting.segments[1])
         assert setting.names() == files_of(setting.segments[1])
@@ -130,7 +130,7 @@ async def test_what_is_idle_for_too_long_goes(setting: Setting) -> None:
 
 
 async def test_damaged_files_are_fetched_anew(setting: Setting) -> None:
-    """S-127, T-75; U23: torn, cut, missing or nonsense."""
+    """S-127, T-75, S-133 (an entry that is damaged is found out); U23: torn, cut, missing or nonsense."""
     segment = setting.segments[0]
     async with setting.opened() as files:
         good = await RemoteIndexCache(files, blocking=InlineBlocking()).indexes(segment)

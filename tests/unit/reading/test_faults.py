@@ -146,6 +146,7 @@ async def log_keys(setting: Bent) -> list[tuple[str, int]]:
 
 
 async def test_a_segment_deleted_under_the_readers_hands_is_out_of_range_not_a_missing_object() -> None:
+    """S-235."""
     async with bent() as setting:
         segment = segments_of(setting.run, setting.partition)[0]
 

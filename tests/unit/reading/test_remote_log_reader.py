@@ -7,15 +7,18 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.faulty_store import FaultyStore, away
 from tests.support.local_batches import as_consumed, batches_between, consumed_records, local_batches
 from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_runs import RUNS, RemoteRun, load_run, open_run, segments_of
-from tiersidecar.domain.errors import OffsetOutOfRangeError
+from tiersidecar.domain.errors import OffsetOutOfRangeError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import Record, aborted_ranges, read_records
+from tiersidecar.ports.metrics.reading import FETCH_BYTES, FETCH_ERRORS, FETCH_REQUESTS
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
 
@@ -199,7 +202,7 @@ async def test_a_stream_stops_at_the_offset_that_it_is_given() -> None:
 
 
 async def test_at_the_end_of_the_remote_tier_a_read_is_empty_and_past_it_out_of_range() -> None:
-    """T-52, S-142."""
+    """T-52, S-142, S-234."""
     run = await load_run("plain")
     partition = run.partition("plain-0")
     _, end = bounds_of(run, partition)
@@ -222,3 +225,18 @@ async def test_below_the_remote_log_start_nothing_is_read_although_its_segment_i
         assert error.value.start == 40
         assert (await path.reader.bounds(partition)).start == Offset(40)
         assert await streamed(path, partition, 40) == batches_between("plain-0", 40, 245)
+
+
+async def test_reads_that_begin_return_and_fail_are_counted_by_topic() -> None:
+    """S-222: RemoteFetchRequestsPerSec, RemoteFetchBytesPerSec, RemoteFetchErrorsPerSec."""
+    run, telemetry = await load_run("plain"), RecordedTelemetry()
+    partition = run.partition("plain-0")
+    store = FaultyStore(run.store)
+    async with open_run(run, store=store, telemetry=telemetry) as path:
+        read = await path.reader.read_batches(partition, 0, max_bytes=MIB)
+        store.bend = away
+        with pytest.raises(StoreError):
+            await path.reader.read_batches(run.partition("plain-1"), 0, max_bytes=MIB)
+    assert telemetry.by_label(FETCH_REQUESTS, "topic") == {"plain": 2}
+    assert telemetry.by_label(FETCH_BYTES, "topic") == {"plain": read.size_bytes}
+    assert telemetry.by_label(FETCH_ERRORS, "topic") == {"plain": 1}

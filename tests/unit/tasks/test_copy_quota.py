@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.manual_clock import ManualClock, settle
+from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.copy_slots import LIVE, CopySlots
 
 
 async def test_a_segment_is_charged_whole_and_the_next_ones_wait_in_their_order() -> None:
@@ -59,3 +61,44 @@ async def test_copying_uses_up_nothing_of_what_reads_may_have() -> None:
     await CopyQuota(quota=copies, clock=clock).admit(10_000)
     assert ConfiguredFetchQuota(reads, clock).throttle_s() == 0
     assert copies.throttle_s(clock.monotonic_s()) > 0
+
+
+async def copy_for(seconds: int, *, quota_bytes_per_s: float, rate_bytes_per_s: int) -> list[int]:
+    """Bytes that go out in each second, by six copies at once of segments of 500 bytes, in slices of 25."""
+    clock = ManualClock()
+    quota, pace = (
+        CopyQuota(quota=RateQuota(bytes_per_s=quota_bytes_per_s), clock=clock),
+        UploadPace(rate_bytes_per_s, clock),
+    )
+    slots, sent = CopySlots(6), [0] * seconds
+
+    async def copy_on() -> None:
+        while True:
+            async with slots.taking(LIVE):
+                await quota.admit(500)
+                left = 500
+                while left:
+                    count = await pace.grant(min(left, 25))
+                    left -= count
+                    second = int(clock.monotonic_s() - began_s)
+                    if second < seconds:
+                        sent[second] += count
+
+    began_s = clock.monotonic_s()
+    copies = [asyncio.create_task(copy_on()) for _ in range(6)]
+    for _ in range(seconds * 20):
+        await clock.advance(0.05)
+    for one in copies:
+        one.cancel()
+    await asyncio.gather(*copies, return_exceptions=True)
+    return sent
+
+
+async def test_a_quota_of_twice_the_upload_rate_leaves_the_pace_to_the_rate() -> None:
+    """S-170: the coarse limit, by segments, stops pile-ups; the fine one, by slices, makes the steady stream."""
+    layered = (await copy_for(60, quota_bytes_per_s=200, rate_bytes_per_s=100))[30:]
+    assert max(layered) - min(layered) <= 25, "one slice more or less"
+    assert abs(sum(layered) / 30 - 100) <= 1
+    alone = (await copy_for(60, quota_bytes_per_s=100, rate_bytes_per_s=1_000_000))[30:]
+    assert max(alone) >= 500, "whole segments at once, and then nothing"
+    assert min(alone) == 0

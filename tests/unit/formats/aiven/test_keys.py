@@ -69,7 +69,9 @@ def test_keys_to_write_under(prefix: str) -> None:
     ],
 )
 def test_recorded_keys_count_for_log_and_indexes_only(recorded: CustomMetadata, stem: str) -> None:
-    """As in the plugin: the manifest is always looked up under the configured prefix."""
+    """S-135: where the objects are is said in bytes that nobody but the store's layout reads.
+
+    As in the plugin: the manifest is always looked up under the configured prefix."""
     keys = recorded_keys(metadata(write_custom_metadata(recorded)), "now/")
     assert keys == ObjectKeys(log=f"{stem}.log", indexes=f"{stem}.indexes", manifest=f"now/{PATH}.rsm-manifest")
 

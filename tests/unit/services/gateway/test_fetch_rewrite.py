@@ -90,10 +90,13 @@ async def test_an_offset_below_the_local_start_gets_the_batches_from_the_one_tha
 
 
 async def test_bytes_of_the_broker_pass_untouched_where_nothing_is_out_of_range() -> None:
+    """S-008, S-305: local offsets are the broker's, though the remote tier has them too, and ask nothing of the store."""
     run, partition = await plain()
-    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+    store = FaultyStore(run.store)
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), store=store) as world:
         answer = {partition: {"records": b"anything", "high_watermark": 5}}
         assert await fetched(world, {partition: Ask(offset=LOCAL_START)}, answer) is None
+    assert store.fetched == []
 
 
 async def test_a_follower_that_fetches_is_left_to_the_broker() -> None:
@@ -196,7 +199,7 @@ async def test_a_client_of_much_patience_is_told_to_try_again_in_time() -> None:
 
 
 async def test_an_offset_that_has_come_back_to_the_broker_is_tried_again() -> None:
-    """A crash sets the broker's start back: what is local again is not read remotely."""
+    """S-008: a crash sets the broker's start back; what is local again is not read remotely, though it is there too."""
     run, partition = await plain()
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
         asking = asyncio.create_task(row_of(world, LOCAL_START + 1))
