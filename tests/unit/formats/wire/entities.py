@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typing
 import uuid
-from dataclasses import fields, is_dataclass
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from datetime import UTC, datetime, timedelta
-from types import NoneType
+from functools import cache
+from types import NoneType, UnionType
 from typing import Any
 
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from kio.index import load_entity_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 from kio.static.protocol import Entity
+
+FUTURE_TAG = 90
 
 
 def _is_supported(entity_type: Any) -> bool:
@@ -75,3 +78,28 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
     if NoneType not in arguments or annotation is uuid.UUID:
         return annotation, False
     return next(argument for argument in arguments if argument is not NoneType), True
+
+
+@cache
+def of_the_future(schema: Any) -> Any:
+    """The same message with one more tagged field in each of its structs, which Kafka adds without a new version (KIP-482)."""
+    rows: list[Any] = []
+    for one in fields(schema):
+        default: dict[str, Any] = {"default": one.default} if "tag" in one.metadata else {}
+        rows.append((one.name, _future_annotation(one.type), field(metadata=one.metadata, **default)))
+    rows.append(("of_the_future", bytes, field(metadata={"kafka_type": "bytes", "tag": FUTURE_TAG}, default=b"")))
+    names = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
+    namespace = {name: getattr(schema, name) for name in names if hasattr(schema, name)}
+    namespace["__annotations__"] = dict.fromkeys(namespace, typing.ClassVar)
+    return make_dataclass(schema.__name__, rows, namespace=namespace, frozen=True, kw_only=True)
+
+
+def _future_annotation(annotation: Any) -> Any:
+    if typing.get_origin(annotation) is tuple:
+        return tuple[_future_annotation(typing.get_args(annotation)[0]), ...]  # type: ignore[misc]
+    if isinstance(annotation, UnionType):
+        bare = next(one for one in typing.get_args(annotation) if one is not type(None))
+        return _future_annotation(bare) | None
+    if hasattr(annotation, "__flexible__"):
+        return of_the_future(annotation)
+    return annotation

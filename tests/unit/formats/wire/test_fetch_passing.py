@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
-from tests.unit.formats.wire.entities import entities
+from tests.unit.formats.wire.test_fetch_responses import responses
 from tiersidecar.formats.wire.fetch_passing import FetchPassing
-from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, FETCH_VERSIONS, is_flexible
+from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, is_flexible
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
 
 
@@ -66,15 +65,14 @@ def in_force(version: int, message: Any) -> Any:
 def test_any_pieces_pass_the_same_response_without_what_is_out_of_range(
     version: int, data: st.DataObject, draw: random.Random
 ) -> None:
-    schema: Any = load_response_schema(FETCH_API_KEY, version)
-    message = _with_errors(data.draw(entities(schema)), draw)
+    message = _with_errors(data.draw(responses(version)), draw)
     frame = framed(version, message)
     cuts = sorted(draw.randrange(len(frame) + 1) for _ in range(draw.choice([0, 1, 5, 50])))
     found, walk = passed(version, frame, cuts)
     assert len(found) == len(frame)
     body_at = 9 if is_flexible(version) else 8
     assert found[:body_at] == frame[:body_at]
-    read, end = read_message(schema, found[body_at:])
+    read, end = read_message(type(message), found[body_at:])
     assert end == len(found) - body_at
     assert read == in_force(version, message)
     rows = [row for topic in message.responses for row in topic.partitions]
@@ -86,7 +84,7 @@ def test_any_pieces_pass_the_same_response_without_what_is_out_of_range(
 @given(version=st.sampled_from(FETCH_VERSIONS), data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_a_followers_response_stays_as_it_is_but_for_addresses(version: int, data: st.DataObject) -> None:
-    message = data.draw(entities(load_response_schema(FETCH_API_KEY, version)))
+    message = data.draw(responses(version))
     frame = framed(version, message)
     found, walk = passed(version, frame, [], hides_out_of_range=False)
     assert not walk.found_out_of_range
@@ -96,7 +94,7 @@ def test_a_followers_response_stays_as_it_is_but_for_addresses(version: int, dat
 @given(version=st.sampled_from(FETCH_VERSIONS), data=st.data(), cut=st.integers(1, 40))
 @settings(max_examples=30, deadline=None)
 def test_a_frame_that_ends_too_soon_or_too_late_is_refused(version: int, data: st.DataObject, cut: int) -> None:
-    frame = framed(version, data.draw(entities(load_response_schema(FETCH_API_KEY, version))))
+    frame = framed(version, data.draw(responses(version)))
     short = frame[: max(len(frame) - cut, 9)]
     for wrong in (short, frame + bytes(cut)):
         if len(wrong) != len(frame):

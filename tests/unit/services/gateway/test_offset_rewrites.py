@@ -15,6 +15,7 @@ from tests.support.gateway_world import World, open_world
 from tests.support.local_batches import local_batches
 from tests.support.remote_runs import load_run
 from tests.support.scripted import MemoryStateLog
+from tests.unit.formats.wire.entities import of_the_future
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import PublishTimeoutError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
@@ -50,6 +51,7 @@ class FixedLineage:
 
 
 def built(schema: Any, values: dict[str, Any]) -> Any:
+    values = {"of_the_future": b"new", **values}
     return schema(**{name: value for name, value in values.items() if name in schema.__dataclass_fields__})
 
 
@@ -73,6 +75,8 @@ async def row_after(
     topic = world.partition.topic
     schema: Any = load_request_schema(api_key, version)
     answer_schema: Any = load_response_schema(api_key, version)
+    if request.pop("tagged", False):
+        schema, answer_schema = of_the_future(schema), of_the_future(answer_schema)
     common = {"replica_id": -1, "isolation_level": 0, "timeout": timedelta(seconds=30), **request}
     body = write_message(built(schema, {**common, "topics": topics(schema, topic, asked)}))
     answer = {"throttle_time": timedelta(0), "topics": topics(answer_schema, topic, answered)}
@@ -238,7 +242,7 @@ async def test_epochs_that_the_broker_has_forgotten_end_where_they_did(version: 
 # -- DeleteRecords
 
 
-async def deleted(world: World, offset: int, answered: dict[str, Any], *, version: int = 2) -> Any:
+async def deleted(world: World, offset: int, answered: dict[str, Any], *, version: int = 2, **request: Any) -> Any:
     world.broker.views = (
         LeaderView(
             topic_id_partition=world.partition,
@@ -255,7 +259,7 @@ async def deleted(world: World, offset: int, answered: dict[str, Any], *, versio
         broker=world.broker,
         offsets=world.offsets,
     )
-    return await row_after(world, rewrite, DELETE_RECORDS, version, {"offset": offset}, answered)
+    return await row_after(world, rewrite, DELETE_RECORDS, version, {"offset": offset}, answered, **request)
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -333,3 +337,20 @@ async def test_a_delete_that_cannot_be_published_is_not_told_as_done() -> None:
         world.state = Deaf()
         row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
         assert (row.low_watermark, row.error_code) == (-1, ErrorCode.request_timed_out)
+
+
+async def test_tagged_fields_of_the_future_are_no_reason_to_close_a_connection() -> None:
+    """Kafka adds them without a new version (KIP-482); where a row changes, those of the message are left out."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        assert (await listed(world, -2, (LOCAL_START, -1), tagged=True)).offset == 0
+        assert (await listed(world, -1, (HIGH_WATERMARK, -1), tagged=True)).of_the_future == b"new", (
+            "the broker's own passes"
+        )
+        rewrite = OffsetForLeaderEpochRewrite(tiered=world.tiered, lineages=FixedLineage(*HISTORY))
+        asked = {"leader_epoch": 2, "current_leader_epoch": -1}
+        answered = {"error_code": ErrorCode.none, "leader_epoch": 2, "end_offset": 200}
+        row = await row_after(world, rewrite, LEADER_EPOCH, 4, asked, answered, tagged=True)
+        assert (row.leader_epoch, row.end_offset) == (2, 100)
+        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none}, tagged=True)
+        assert row.low_watermark == 50
