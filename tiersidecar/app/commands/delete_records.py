@@ -14,6 +14,7 @@ from tiersidecar.domain.segments import LeaderView
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
+    from tiersidecar.reading.user_deletes import UserDelete
 
 HIGH_WATERMARK = -1
 
@@ -42,6 +43,7 @@ def delete_records(
 async def look_at_deletion(session: Session, topic: str, partition: int, offset: int) -> Intent:
     """What is there, and what deleting up to ``offset`` means."""
     from tiersidecar.ports.broker import OffsetSpec
+    from tiersidecar.reading.user_deletes import UserDelete
 
     view = await session.partition(topic, partition)
     tip = view.topic_id_partition
@@ -49,12 +51,12 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
         await session.offset(view, OffsetSpec.EARLIEST),
         await session.offset(view, OffsetSpec.LATEST),
     )
-    start = session.state.partition_state(tip).remote_log_start_offset
+    known = session.state.partition_state(tip)
     target = Offset(high_watermark if offset == HIGH_WATERMARK else offset)
     facts = {
         "topic": topic,
         "partition": partition,
-        "remote_log_start_offset": start,
+        "remote_log_start_offset": known.remote_log_start_offset,
         "local_log_start_offset": log_start,
         "high_watermark": high_watermark,
         "offset": target,
@@ -63,30 +65,23 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
         return Intent(facts=facts, refusal="the topic is not tiered; kafka-delete-records deletes its records")
     if target > high_watermark:
         return Intent(facts=facts, refusal=f"offset {target} is above the high watermark {high_watermark}")
+    delete = UserDelete(offset=target, leader_epoch=view.leader_epoch, trims=target > log_start)
     steps = []
-    if target > start:
+    if not delete.is_said(known):
         below = [one for one in (await session.remote_segments([tip]))[tip] if one.end_offset < target]
         size_bytes = sum(one.segment_size_in_bytes for one in below)
         steps.append(f"the remote log starts at {target}; {len(below)} remote segments ({size_bytes} bytes) go")
     if target > log_start:
         steps.append(f"the broker deletes its records in [{log_start}, {target})")
-    return Intent(
-        facts=facts, steps=tuple(steps), apply=lambda: _delete(session, view, target, local=target > log_start)
-    )
+    return Intent(facts=facts, steps=tuple(steps), apply=lambda: _delete(session, view, delete))
 
 
-async def _delete(session: Session, view: LeaderView, target: Offset, *, local: bool) -> None:
-    """The start first: whatever comes after it may be done by the leader's next round."""
-    from tiersidecar.ports.state_log import PartitionState
-
-    tip, leader_epoch = view.topic_id_partition, view.leader_epoch
-    said = PartitionState(remote_log_start_offset=target, remote_log_start_epoch=leader_epoch)
-    await session.state.publish_partition_state(tip, said)
-    if session.state.partition_state(tip).remote_log_start_offset < target:
-        raise BrokerRefusedError(api="delete-records", subject=str(tip), error="FENCED_LEADER_EPOCH")
-    if not local:
+async def _delete(session: Session, view: LeaderView, delete: UserDelete) -> None:
+    """Said first: whatever comes after it may be done by the leader's next round."""
+    tip = view.topic_id_partition
+    await delete.say(session.state, tip)
+    if not delete.trims:
         return
-    await session.state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
-    answer = (await session.broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
+    answer = (await session.broker.delete_records({tip: delete.offset}, leader_epochs={tip: view.leader_epoch}))[tip]
     if answer.error is not None:
         raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)

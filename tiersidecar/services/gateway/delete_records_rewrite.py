@@ -17,8 +17,9 @@ from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.broker import DescribePartitions
-from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
+from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
 from tiersidecar.services.gateway.messages import changed_row, read_request, read_response, rows_of, with_rows
@@ -89,25 +90,14 @@ class DeleteRecordsRewrite:
         local_start = await self._local_start(partition)
         # Not all followers had it in time, but the leader's start is what the high watermark was.
         target = local_start if offset == HIGH_WATERMARK else Offset(offset)
-        said = PartitionState(remote_log_start_offset=target, remote_log_start_epoch=leader_epoch)
-        if target >= local_start:  # it has moved the broker's start, which the watch would wonder about
-            said = PartitionState(
-                remote_log_start_offset=target,
-                remote_log_start_epoch=leader_epoch,
-                trim_offset=target,
-                trim_epoch=leader_epoch,
-            )
-        known = self._state.partition_state(partition)
-        # What an earlier leader said may be of a history that is cut off by now: it spares nobody from saying it again.
-        if known.remote_log_start_epoch < leader_epoch or known.remote_log_start_offset < target:
-            await self._state.publish_partition_state(partition, said)
-            known = self._state.partition_state(partition)
+        delete = UserDelete(offset=target, leader_epoch=leader_epoch, trims=target >= local_start)
+        is_new = not delete.is_said(self._state.partition_state(partition))
+        start = await delete.say(self._state, partition)
+        if is_new:
             log.info(
                 "gateway.records.deleted", topic=partition.topic, partition=partition.partition, offset=int(target)
             )
-        if known.remote_log_start_offset < target:
-            raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH")
-        return max(known.remote_log_start_offset, (await self._reader.bounds(partition)).start)
+        return max(start, (await self._reader.bounds(partition)).start)
 
     async def _leader_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
         for view in await self._broker.describe_partitions([partition.topic]):

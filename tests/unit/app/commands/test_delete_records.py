@@ -1,0 +1,136 @@
+"""What ``tiersidecar delete-records`` finds to do, and says, over a scripted broker and a state topic in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.scripted import MemoryStateLog, ScriptedBroker
+from tests.support.segments import TIP, remote_segment
+from tests.unit.app.config_files import LEAST, load
+from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.app.commands.delete_records import look_at_deletion
+from tiersidecar.app.commands.session import Session
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
+from tiersidecar.ports.state_log import PartitionState
+
+LOCAL_START, HIGH_WATERMARK, LEADER_EPOCH = 200, 300, LeaderEpoch(4)
+
+
+class Broker(ScriptedBroker):
+    async def list_offsets(self, partitions: Any, spec: Any, *, read_committed: bool = False) -> Any:
+        offset = self.log_starts[TIP] if spec == OffsetSpec.EARLIEST else HIGH_WATERMARK
+        return {TIP: OffsetAnswer(offset=Offset(offset), timestamp_ms=-1, leader_epoch=LEADER_EPOCH)}
+
+
+class Metadata(MemoryMetadataLog):
+    async def wait_until_ready(self, tip: object) -> None:
+        return None
+
+
+class Command:
+    """A partition with remote segments [0, 100) and [100, 200), led in epoch 4."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state, self.broker, self.metadata = MemoryStateLog(), Broker(), Metadata()
+        self.broker.log_starts[TIP] = LOCAL_START
+        self.broker.views = (
+            LeaderView(
+                topic_id_partition=TIP,
+                leader_id=BrokerId(1),
+                leader_epoch=LEADER_EPOCH,
+                replicas=(BrokerId(1),),
+                in_sync_replicas=(BrokerId(1),),
+            ),
+        )
+        self.session = Session(
+            config=load(directory, f"{LEAST}topics:\n- name: {TIP.topic}\n"),
+            broker=self.broker,  # type: ignore[arg-type]
+            state=self.state,
+            metadata=self.metadata,
+            clock=SystemClock(),
+        )
+
+    async def steps(self, offset: int) -> tuple[str, ...]:
+        """What it would do."""
+        intent = await look_at_deletion(self.session, TIP.topic, TIP.partition, offset)
+        assert not intent.refusal
+        return intent.steps
+
+    async def delete(self, offset: int) -> PartitionState:
+        """Do it; what is said then."""
+        intent = await look_at_deletion(self.session, TIP.topic, TIP.partition, offset)
+        assert intent.apply is not None
+        await intent.apply()
+        return self.state.partition_state(TIP)
+
+
+@pytest.fixture
+async def command(tmp_path: Path) -> Command:
+    made = Command(tmp_path)
+    await made.metadata.assign([TIP])
+    for start in (0, 100):
+        await made.metadata.publish(remote_segment(start, start + 99, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
+    return made
+
+
+def said(offset: int, epoch: int, *, trim: int | None = None) -> PartitionState:
+    trims = {} if trim is None else {"trim_offset": Offset(trim), "trim_epoch": LeaderEpoch(epoch)}
+    start, leader_epoch = Offset(offset), LeaderEpoch(epoch)
+    return PartitionState(remote_log_start_offset=start, remote_log_start_epoch=leader_epoch, **trims)  # type: ignore[arg-type]
+
+
+async def test_remote_and_local_records_go_by_one_word(command: Command) -> None:
+    assert len(await command.steps(250)) == 2
+    assert await command.delete(250) == said(250, 4, trim=250)
+    assert command.broker.deleted == [(TIP, 250)]
+    assert await command.steps(250) == (), "it is so already"
+
+
+async def test_below_the_local_start_the_broker_is_not_asked(command: Command) -> None:
+    assert await command.delete(150) == said(150, 4)
+    assert command.broker.deleted == []
+    assert await command.steps(150) == await command.steps(80) == ()
+
+
+async def test_a_start_that_a_former_leader_said_spares_no_delete(command: Command) -> None:
+    """After an unclean election it may be of records that are gone, and is forgotten with them."""
+    await command.state.publish_partition_state(TIP, said(190, 3))
+    (step,) = await command.steps(150)
+    assert "starts at 150" in step
+    known = await command.delete(150)
+    assert (known.remote_log_start_offset, known.remote_log_start_epoch) == (150, 4)
+    assert await command.steps(150) == ()
+    cut_off = Lineage.of([(0, 0), (4, 120)])  # epoch 3 has left nothing
+    assert known.start_in(cut_off) == 150
+    whole = Lineage.of([(0, 0), (3, 100), (4, 195)])
+    assert known.start_in(whole) == 190, "where its history stands, the former start does too"
+
+
+async def test_a_delete_that_was_said_and_never_reached_the_broker_is_done_in_full(command: Command) -> None:
+    """It was said below the broker's start, which fell back after a crash since."""
+    await command.state.publish_partition_state(TIP, said(150, 4))
+    command.broker.log_starts[TIP] = 120
+    assert await command.delete(150) == said(150, 4, trim=150)
+    assert command.broker.deleted == [(TIP, 150)]
+
+
+async def test_what_a_later_leader_has_said_less_of_is_not_in_force(command: Command) -> None:
+    await command.state.publish_partition_state(TIP, said(50, 9))
+    with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
+        await command.delete(150)
+    assert command.broker.deleted == []
+
+
+async def test_untiered_topics_and_offsets_past_the_end_are_refused(command: Command) -> None:
+    intent = await look_at_deletion(command.session, TIP.topic, TIP.partition, HIGH_WATERMARK + 1)
+    assert "above the high watermark 300" in intent.refusal
