@@ -26,13 +26,13 @@ from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
+from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
-from tiersidecar.services.gateway.holes import Holes
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
@@ -166,7 +166,7 @@ async def open_world(
                     state=state,
                     offsets=offsets,
                     pending=pending,
-                    holes=Holes(clock),
+                    holes=Holes(clock, "gateway.hole"),
                 ),
                 fill=FetchFill(fills=fills, reader=path.reader, clock=clock, telemetry=telemetry),
                 clock=clock,

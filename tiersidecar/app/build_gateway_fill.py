@@ -12,6 +12,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
@@ -22,7 +23,6 @@ from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
-from tiersidecar.services.gateway.holes import Holes
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
@@ -59,7 +59,7 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts) -> RemoteTier:
         sessions=FetchSessions(),
         tiered=BoardTieredPartitions(parts.board, parts.policies),
         pending=BoardPins(parts.board.pins) if Role.TIER in parts.roles else ScannedPins(parts.pins, parts.clock),
-        holes=Holes(parts.clock),
+        holes=Holes(parts.clock, "gateway.hole"),
     )
 
 

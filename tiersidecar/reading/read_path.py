@@ -92,7 +92,9 @@ async def open_read_path(
         stack.push_async_callback(indexes.aclose)
         chunks = _chunk_manager(store, blocking, settings, telemetry, chunk_layers)
         stack.push_async_callback(chunks.aclose)
-        lookup = SegmentLookup(metadata=metadata, lineages=lineages, log_starts=log_starts, telemetry=telemetry)
+        lookup = SegmentLookup(
+            metadata=metadata, lineages=lineages, log_starts=log_starts, clock=clock, telemetry=telemetry
+        )
         aborted = AbortedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs)
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)

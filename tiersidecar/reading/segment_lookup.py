@@ -13,7 +13,9 @@ from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.metrics.reading import READ_HOLES
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.holes import Holes
@@ -66,12 +68,14 @@ class SegmentLookup:
         metadata: MetadataView,
         lineages: LineageSource,
         log_starts: LogStarts,
+        clock: Clock,
         telemetry: Telemetry | None = None,
     ) -> None:
         self._metadata = metadata
         self._lineages = lineages
         self._log_starts = log_starts
-        self._holes = Holes(telemetry or NoTelemetry())
+        self._telemetry: Telemetry = telemetry or NoTelemetry()
+        self._holes = Holes(clock, "read.hole")
 
     async def locate(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
         """The finished segment of the lineage that holds ``offset``, else None.
@@ -112,7 +116,8 @@ class SegmentLookup:
         if bounds.start <= offset < bounds.end:
             hole_start, hole_stop = await self._hole_around(topic_id_partition, offset, bounds)
             if hole_start <= offset < hole_stop:
-                self._holes.come_to(topic_id_partition, hole_start, hole_stop)
+                self._telemetry.count(READ_HOLES, topic=topic_id_partition.topic)
+                self._holes.met(topic_id_partition, offset, hole_start, hole_stop)
                 return OffsetInHoleError(
                     subject=str(topic_id_partition),
                     offset=offset,

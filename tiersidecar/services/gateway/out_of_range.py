@@ -11,10 +11,10 @@ from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.wire.fetch_requests import FetchPartition, PartitionKey
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.holes import Holes
 from tiersidecar.services.gateway.tiered_partitions import PendingCopies, TieredPartitions, TieredView
 
 
@@ -117,6 +117,4 @@ class OutOfRangeJudge:
         verdict = decide_out_of_range(offset, tiers)
         if verdict is OutOfRange.HOLE:
             self._holes.met(partition, offset, tiers.remote_end, tiers.local_start)
-        elif verdict is OutOfRange.FILL:
-            self._holes.passed(partition)
         return Judged(verdict=verdict, partition=partition, bounds=bounds, offsets=offsets)
