@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from tiersidecar.adapters.end_offsets import EndOffsets
 from tiersidecar.adapters.internal_topics import TopicBroker
 from tiersidecar.adapters.kafka_clients import KafkaTopicClients, TopicClients
 from tiersidecar.adapters.metadata_topic.consumer import MetadataConsumers
@@ -21,13 +22,12 @@ from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.metadata_topic.snapshot_keeper import SnapshotKeeper
 from tiersidecar.adapters.sessions import keep_trying, running
 from tiersidecar.domain.errors import (
-    BrokerRefusedError,
     BrokerUnreachableError,
     MetadataNotReadyError,
     PublishTimeoutError,
 )
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
@@ -35,7 +35,6 @@ from tiersidecar.domain.segments import (
 )
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.metadata.serde import write_event
-from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.telemetry import Telemetry
@@ -112,7 +111,7 @@ class TopicBasedMetadataLog(MetadataLookups):
         super().__init__(replica)
         self._settings, self._clock, self._ids = settings, clock, ids
         self._snapshot, self._failpoints, self._knows_txn_index_empty = snapshot, failpoints, knows_txn_index_empty
-        self._broker = broker
+        self._ends = EndOffsets(broker)
         self._consumers = MetadataConsumers(settings, replica, broker=broker, clients=clients, clock=clock)
         self._producer = clients.producer()
         self._unreachable: str | None = "the metadata topic has not been reached yet"
@@ -219,10 +218,7 @@ class TopicBasedMetadataLog(MetadataLookups):
             reason = unreachable or "it has not been reached yet"
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=reason)
         asked = TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=number)
-        answer = (await self._broker.list_offsets({asked: NO_EPOCH}, OffsetSpec.LATEST))[asked]
-        if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(asked), error=answer.error)
-        return answer.offset
+        return await self._ends.of(asked)
 
     # -- assignment
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tiersidecar.adapters.end_offsets import EndOffsets
 from tiersidecar.adapters.internal_topics import TopicBroker, TopicFacts, ensure_topic
 from tiersidecar.adapters.kafka_clients import KafkaTopicClients, TopicClients, translated
 from tiersidecar.adapters.read_back import ReadBack
@@ -95,7 +96,7 @@ class TopicBasedStateLog:
         clients: TopicClients,
     ) -> None:
         self._settings, self._broker, self._clock, self._ids, self._telemetry = settings, broker, clock, ids, telemetry
-        self._failpoints = failpoints
+        self._failpoints, self._ends = failpoints, EndOffsets(broker)
         self._fold, self._read_back = StateFold(), ReadBack()
         self._clients, self._producer = clients, clients.producer()
         self._writing: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -151,11 +152,14 @@ class TopicBasedStateLog:
         )
 
     async def _offset(self, facts: TopicFacts, spec: OffsetSpec) -> Offset:
-        asked = TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=0)
+        asked = self._partition_of(facts)
         answer = (await self._broker.list_offsets({asked: NO_EPOCH}, spec))[asked]
         if answer.error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=self._settings.topic, error=answer.error)
         return answer.offset
+
+    def _partition_of(self, facts: TopicFacts) -> TopicIdPartition:
+        return TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=0)
 
     async def _read(self) -> None:
         async with self._clients.open_consumer() as consumer:
@@ -245,7 +249,7 @@ class TopicBasedStateLog:
         if facts is None or unreachable is not None:
             reason = unreachable or "it has not been reached yet"
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=reason)
-        end_offset = await self._offset(facts, OffsetSpec.LATEST)
+        end_offset = await self._ends.of(self._partition_of(facts))
         try:
             async with asyncio.timeout(self._settings.consume_wait_ms / 1000):
                 await self._read_back.reach(end_offset)
