@@ -12,6 +12,7 @@ from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailp
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -89,6 +90,7 @@ class TierShell:
             lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=self.clock, telemetry=self.telemetry
         )
         self.quota, self.copy_slots = CopyQuota(quota=RateQuota(), clock=self.clock), CopySlots(10, reserved=1)
+        self.pace = UploadPace(None, self.clock)
         self.manifests = ManifestCache(store=self.store, blocking=blocking)
         self.lineages = LineageKeeper(
             metadata=self.metadata,
@@ -234,7 +236,9 @@ class TierShell:
             state=self.state,
             lineages=self.lineages,
             checks=self.checks,
-            verifier=ReadBack(log_dirs=self.log_dirs, remote=remote, blocking=self.blocking, quota=self.quota),
+            verifier=ReadBack(
+                log_dirs=self.log_dirs, remote=remote, blocking=self.blocking, quota=self.quota, pace=self.pace
+            ),
             gate=self.trim_gate,
             unproven=Unproven(board=self.board, clock=self.clock, ids=self.ids, telemetry=self.telemetry),
             clock=self.clock,

@@ -199,7 +199,8 @@ class Config(Section):
     """`idle` reads segments only while nobody else wants the disk (ioprio_set; needs the I/O scheduler bfq)."""
 
     remote_log_manager_copy_max_bytes_per_second: BytesPerSecond = LONG_MAX
-    """Copy quota: whole segments wait while the average of the windows is above it. Changed by a reload (SIGHUP)."""
+    """Copy quota: whole segments wait while the average of the windows is above it, and within them bytes go no faster (from
+    1 MiB/s on). Changed by a reload (SIGHUP)."""
 
     remote_log_manager_copy_quota_window_num: Annotated[int, Field(ge=1)] = 11
     """Sample windows kept for the copy quota."""

@@ -68,8 +68,8 @@ class _StoreSection(Section):
     upload_rate_limit_bytes_per_second: Annotated[
         Annotated[int, Quantity("size", at_least=MIB)] | None, Field(examples=["100MiB"])
     ] = None
-    """Upper bound of bytes handed to the store, and so read from disk, per second, over all uploads; default: none. At least
-    1 MiB. Changed by a reload (SIGHUP)."""
+    """Upper bound of bytes handed to the store, and so read from disk, per second, over all uploads; default: the copy quota,
+    which is also the most it can be. At least 1 MiB. Changed by a reload (SIGHUP)."""
 
     upload_stall_timeout: PositiveDurationMs = 120_000
     """An upload of which nothing moves for so long is given up, and the segment copied again under a new id."""

@@ -25,6 +25,10 @@ RELOADABLE = frozenset(
 """Keys that :meth:`Tuning.apply` puts into force; every other one needs a restart."""
 
 
+_LEAST_RATE = 1024 * 1024
+"""As the least ``upload.rate.limit.bytes.per.second``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """What is in force: whoever holds one of these objects goes by a new rate or size from its next step on."""
@@ -39,7 +43,7 @@ class Tuning:
 
     def apply(self, config: Config) -> None:
         """Put what ``config`` says into force."""
-        self.upload_pace.bytes_per_s = config.store.upload_rate_limit_bytes_per_second
+        self.upload_pace.bytes_per_s = _upload_rate(config)
         self.copy_slots.size = config.remote_log_manager_copier_thread_pool_size
         self.copy_quota.bytes_per_s = config.remote_log_manager_copy_max_bytes_per_second
         self.backfill_quota.bytes_per_s = config.copy_backfill_max_bytes_per_second
@@ -51,7 +55,7 @@ class Tuning:
 def initial_tuning(config: Config, clock: Clock) -> Tuning:
     """As ``config`` says at start."""
     return Tuning(
-        upload_pace=UploadPace(config.store.upload_rate_limit_bytes_per_second, clock),
+        upload_pace=UploadPace(_upload_rate(config), clock),
         copy_slots=CopySlots(config.remote_log_manager_copier_thread_pool_size, reserved=1),
         backfill_quota=RateQuota(
             bytes_per_s=config.copy_backfill_max_bytes_per_second,
@@ -73,6 +77,20 @@ def initial_tuning(config: Config, clock: Clock) -> Tuning:
         ),
         index_cache=CacheBound(config.remote_log_index_file_cache_total_size_bytes),
     )
+
+
+def _upload_rate(config: Config) -> int | None:
+    """Bytes per second within uploads; None: no limit.
+
+    The copy quota lets whole segments in, and averages over no more than its windows: a segment that went as fast as it can
+    would be a burst of the disk and of a core, and one larger than all windows' worth would be forgotten before it is paid
+    for (U14).  Below 1 MiB/s only the average holds: a slower upload would be taken for a dead one by servers.
+    """
+    limit = config.store.upload_rate_limit_bytes_per_second
+    quota = max(config.remote_log_manager_copy_max_bytes_per_second, _LEAST_RATE)
+    if quota >= UNLIMITED_BYTES_PER_S:
+        return limit
+    return quota if limit is None else min(limit, quota)
 
 
 def _per_s(per_minute: int | None) -> float:

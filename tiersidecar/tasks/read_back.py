@@ -6,7 +6,8 @@ batch CRC is checked, and the digests over the batches of the range must agree, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Protocol
 
 from tiersidecar.decide.trim import TrimStep
@@ -18,7 +19,7 @@ from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.store import Buffer
 from tiersidecar.tasks.copy_quota import CopyQuota
 
-_SLICE_BYTES = 4 * 1024 * 1024
+_SLICE_BYTES = 1024 * 1024
 
 
 class StreamRemoteLog(Protocol):
@@ -26,11 +27,20 @@ class StreamRemoteLog(Protocol):
         """The whole .log of a remote segment in order, past every cache; its manifest and sizes are checked on the way."""
 
 
-class ReadBack:
-    """Verifies trim steps; remote bytes are charged to the copy quota."""
+class Pace(Protocol):
+    async def grant(self, wanted_bytes: int) -> int:
+        """Wait until some of ``wanted_bytes`` may move, and give how many."""
 
-    def __init__(self, *, log_dirs: LogDirs, remote: StreamRemoteLog, blocking: Blocking, quota: CopyQuota) -> None:
-        self._log_dirs, self._remote, self._blocking, self._quota = log_dirs, remote, blocking, quota
+
+class ReadBack:
+    """Verifies trim steps; remote bytes are charged to the copy quota, and read at ``pace``: the uploads', so that a read-back
+    is no burst either (U14)."""
+
+    def __init__(
+        self, *, log_dirs: LogDirs, remote: StreamRemoteLog, blocking: Blocking, quota: CopyQuota, pace: Pace
+    ) -> None:
+        self._log_dirs, self._remote, self._blocking = log_dirs, remote, blocking
+        self._quota, self._pace = quota, pace
 
     async def verify(self, step: TrimStep, log_start_offset: int) -> None:
         """Return once the remote segments of ``step`` are proven to hold the batches of its local segment.
@@ -42,10 +52,16 @@ class ReadBack:
         """
         start_offset = max(step.local.base_offset, log_start_offset)
         local = BatchDigest(start_offset=start_offset, stop_offset=step.offset)
-        await self._feed_local(local, step.local)
         remote = BatchDigest(start_offset=start_offset, stop_offset=step.offset)
-        for metadata in step.remote:
-            await self._feed_remote(remote, metadata)
+        async with aclosing(self._feed_local(local, step.local)) as feeding_local:
+            ahead_bytes = 0
+            for metadata in step.remote:
+                async for remote_bytes in self._feed_remote(remote, metadata):
+                    ahead_bytes += remote_bytes
+                    while ahead_bytes > 0 and (local_bytes := await anext(feeding_local, 0)):
+                        ahead_bytes -= local_bytes
+            async for _ in feeding_local:
+                pass
         if local.digest() != remote.digest():
             raise CorruptDataError(
                 where=", ".join(str(metadata.remote_log_segment_id) for metadata in step.remote),
@@ -54,19 +70,28 @@ class ReadBack:
                 "nothing is trimmed",
             )
 
-    async def _feed_local(self, digest: BatchDigest, segment: LocalSegment) -> None:
+    async def _feed_local(self, digest: BatchDigest, segment: LocalSegment) -> AsyncGenerator[int]:
+        """Slice by slice, each with its bytes: the disk is read no faster than the store."""
         async with self._log_dirs.open_segment(segment) as file:
             digest.begin_segment(segment.log_path)
+            buffer = memoryview(bytearray(min(_SLICE_BYTES, file.size_bytes)))
             for position in range(0, file.size_bytes, _SLICE_BYTES):
-                buffer = memoryview(bytearray(min(_SLICE_BYTES, file.size_bytes - position)))
-                read = await file.read_into(position, buffer)
+                read = await file.read_into(position, buffer[: file.size_bytes - position])
                 await self._blocking.run(digest.feed, buffer[:read])
                 file.let_go(position, read)
+                yield read
             digest.end_segment()
 
-    async def _feed_remote(self, digest: BatchDigest, metadata: RemoteLogSegmentMetadata) -> None:
+    async def _feed_remote(self, digest: BatchDigest, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[int]:
+        """Chunk by chunk, each with its bytes, and paid for before the next one is asked for."""
         await self._quota.admit(metadata.segment_size_in_bytes)
         digest.begin_segment(str(metadata.remote_log_segment_id))
         async for chunk in self._remote.stream_log(metadata):
             await self._blocking.run(digest.feed, chunk)
+            yield len(chunk)
+            await self._pay(len(chunk))
         digest.end_segment()
+
+    async def _pay(self, size_bytes: int) -> None:
+        while size_bytes > 0:
+            size_bytes -= await self._pace.grant(size_bytes)

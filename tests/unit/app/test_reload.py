@@ -21,6 +21,7 @@ from tiersidecar.app.reload import Reloader, changed_keys, reloading_on_hangup
 from tiersidecar.app.tuning import RELOADABLE, Tuning, initial_tuning
 from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S
 
+MIB = 1024 * 1024
 RATES = """\
   upload.rate.limit.bytes.per.second: 20MiB
 remote.log.manager.copy.max.bytes.per.second: 40MiB
@@ -59,6 +60,25 @@ def test_rates_come_into_force(least: Config, tuning: Tuning, tmp_path: Path) ->
     assert tuning.store_requests.bytes_per_s == 2
     assert tuning.index_cache.max_bytes == 70 * 2**20
     assert set(told["applied"]) == RELOADABLE
+
+
+@pytest.mark.parametrize(
+    ("quota", "limit", "paced"),
+    [
+        pytest.param(None, None, None, id="neither: as fast as it goes"),
+        pytest.param("40MiB", None, 40 * MIB, id="a segment that the quota lets in does not go as one burst"),
+        pytest.param("40MiB", "20MiB", 20 * MIB, id="the limit of uploads is the lower one"),
+        pytest.param("40MiB", "60MiB", 40 * MIB, id="the limit of uploads is above the quota"),
+        pytest.param("100KiB", None, MIB, id="no upload crawls: the quota holds between segments"),
+    ],
+)
+def test_uploads_keep_to_the_copy_quota(
+    tmp_path: Path, quota: str | None, limit: str | None, paced: int | None
+) -> None:
+    """U14: quotas of whole segments let 50 MB/s through where 10 MB/s were set."""
+    text = LEAST + (f"  upload.rate.limit.bytes.per.second: {limit}\n" if limit else "")
+    text += f"remote.log.manager.copy.max.bytes.per.second: {quota}\n" if quota else ""
+    assert initial_tuning(load(tmp_path, text), ManualClock()).upload_pace.bytes_per_s == paced
 
 
 def test_taking_a_rate_out_of_the_file_lifts_it(tuning: Tuning, tmp_path: Path) -> None:
