@@ -107,6 +107,22 @@ def version() -> None:
     typer.echo(f"tiersidecar {_version()}")
 
 
+def _version_asked_for(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version_asked_for, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """What is asked of the program itself; its help is the application's."""
+
+
 register_commands(app)
 
 

@@ -97,7 +97,8 @@ def test_run_needs_a_configuration() -> None:
 
 
 def test_version_is_the_installed_one() -> None:
-    assert invoke("version").stdout == f"tiersidecar {version('tiersidecar')}\n"
+    for spelling in ("version", "--version"):
+        assert invoke(spelling).stdout == f"tiersidecar {version('tiersidecar')}\n"
 
 
 @pytest.mark.parametrize("command", [(), ("run",), ("check-config",), ("version",)])
