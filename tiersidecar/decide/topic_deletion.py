@@ -33,22 +33,26 @@ def observe_absences(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
-    """What is left of a topic, as the metadata tell it: the number of segments, and those half copied or half deleted.
-    It has been so since ``since_s``."""
+    """What is left of a topic, as the metadata told it at ``seen_s``: the number of segments, and those half copied or half
+    deleted.  We have watched it stay so for ``rested_s``."""
 
     segments: int
     unfinished: frozenset[RemoteLogSegmentId]
-    since_s: float
+    seen_s: float
+    rested_s: float = 0.0
 
 
-def observe_remains(known: Remains | None, seen: Remains) -> Remains:
-    """``seen``, since as long as nothing changed."""
-    return seen if known is None or replace(known, since_s=seen.since_s) != seen else known
+def observe_remains(known: Remains | None, seen: Remains, *, grace_s: float) -> Remains:
+    """``seen``, rested for as long as nothing changed.  The time between two looks counts for half the grace at most: when we
+    stood still ourselves (a paused machine), our view of what others did may not have caught up yet."""
+    if known is None or (known.segments, known.unfinished) != (seen.segments, seen.unfinished):
+        return seen
+    return replace(seen, rested_s=known.rested_s + min(seen.seen_s - known.seen_s, grace_s / 2))
 
 
-def is_at_rest(remains: Remains, *, grace_s: float, now_s: float) -> bool:
+def is_at_rest(remains: Remains, *, grace_s: float) -> bool:
     """Whether nobody is deleting it: one that began before us says so with each segment."""
-    return not remains.segments or now_s - remains.since_s >= grace_s
+    return not remains.segments or remains.rested_s >= grace_s
 
 
 def is_ours_to_delete(

@@ -163,15 +163,15 @@ class TopicDeletion:
             return False
         if not self._led.isdisjoint(partitions):
             return True
-        topic_id, now_s = partitions[0].topic_id, self._clock.monotonic_s()
+        topic_id = partitions[0].topic_id
         unfinished = chain.from_iterable(map(self._metadata.list_unfinished_segments, partitions))
         seen = Remains(
             segments=sum(map(self._metadata.segment_count, partitions)),
             unfinished=frozenset(one.remote_log_segment_id for one in unfinished),
-            since_s=now_s,
+            seen_s=self._clock.monotonic_s(),
         )
-        self._remains[topic_id] = observe_remains(self._remains.get(topic_id), seen)
-        return is_at_rest(self._remains[topic_id], grace_s=self._grace_s, now_s=now_s)
+        self._remains[topic_id] = observe_remains(self._remains.get(topic_id), seen, grace_s=self._grace_s)
+        return is_at_rest(self._remains[topic_id], grace_s=self._grace_s)
 
     async def _delete_partition(self, tip: TopicIdPartition) -> bool:
         """Whether nothing of it is left; what may not go now is for the next sweep."""
