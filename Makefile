@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
+# Images for containers often set it.  The tests start some hundred Python processes: each would compile all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 UV_VERSION := 0.13.8
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tiersidecar
 UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv

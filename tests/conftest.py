@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -14,8 +15,10 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from xdist.workermanage import NodeManager
 
 from tests.support.first_failures import pytest_terminal_summary as pytest_terminal_summary
+from tests.support.kafka_archive import prepare_class_archive
 from tests.support.kafka_broker import running_brokers
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
@@ -31,6 +34,15 @@ if hypothesis.settings.get_current_profile_name() == "default":
 
 def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, _end_by_signal)
+    # What xdist gives its workers to end in: their fixtures take brokers down, and a busy machine takes its time.
+    NodeManager.EXIT_TIMEOUT = 60
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Before the first broker, for all of them."""
+    if any(item.get_closest_marker("broker") for item in session.items) and not session.config.option.collectonly:
+        with suppress(RuntimeError):  # no Java, no Maven: the first test tells it
+            prepare_class_archive()
 
 
 def _end_by_signal(number: int, frame: FrameType | None) -> None:

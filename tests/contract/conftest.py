@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import pytest
+from botocore.loaders import JSONFileLoader
 
 from tests.support.s3_server import S3Server, running_s3_server
 
@@ -13,3 +16,13 @@ from tests.support.s3_server import S3Server, running_s3_server
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _service_models_are_parsed_once() -> Iterator[None]:
+    """Each store opens a botocore session of its own, and each session parses the same megabytes of JSON: a third of the time
+    of these tests.  Sessions keep what they have read for all their clients, so nobody changes it."""
+    read: Any = cache(JSONFileLoader().load_file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
+        yield

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_broker import BrokerStartError
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_jars import class_archive
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 ClusterFactory = Callable[..., KafkaCluster]
@@ -54,6 +55,14 @@ async def test_the_older_kafka_rolls_them_too(kafka_39: KafkaCluster) -> None:
     await produce(kafka_39, topic, 100)
     directory = kafka_39.leader_of(topic, 0).partition_dir(topic, 0)
     wait_until(lambda: len(segments_in(directory)) >= 4, "four segments")
+
+
+def test_a_broker_maps_the_archive_of_its_classes(kafka: KafkaCluster) -> None:
+    """Where this java could write one: it starts on half of the processor time."""
+    archive = class_archive()
+    mapped = Path(f"/proc/{kafka.brokers[0].pid}/maps").read_text()
+    assert archive.parent.is_dir()
+    assert (str(archive) in mapped) == archive.is_file()
 
 
 def test_a_tool_of_kafkas_own_sees_the_topic(kafka: KafkaCluster) -> None:

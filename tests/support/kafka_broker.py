@@ -6,11 +6,11 @@ import atexit
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, wait_until
-from tests.support.kafka_jars import KAFKA_SCRIPTS, java_program, kafka_classpath
+from tests.support.kafka_jars import KAFKA_SCRIPTS, class_archive, java_program, kafka_classpath
 from tests.support.kafka_properties import (
     ADMIN,
     INTERNAL,
@@ -45,6 +45,8 @@ class KafkaBroker:
         self.log_path = directory / "server.log"
         self.ports = dict(node.ports)
         self.admin = KafkaAdmin(port=node.ports[INTERNAL], credentials=ADMIN if plan.authorizer else None)
+        self.jvm_options: tuple[str, ...] = ()
+        """More of the server's JVM, from its next start on."""
         self._plan = plan
         self._properties = server_properties(plan, node, self.log_dirs)
         self._process: subprocess.Popen[bytes] | None = None
@@ -108,7 +110,8 @@ class KafkaBroker:
         """Start the process without waiting."""
         if self.is_running:
             raise RuntimeError(f"broker {self.node_id} is running already")
-        self._process = self._java(["kafka.Kafka", str(self.directory / "server.properties")], level="INFO")
+        server = ["kafka.Kafka", str(self.directory / "server.properties")]
+        self._process = self._java(server, level="INFO", options=self.jvm_options)
         running_brokers.add(self)
 
     def wait_until_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -202,10 +205,10 @@ class KafkaBroker:
             return False
         return self.node_id in alive
 
-    def _java(self, command: list[str], *, level: str) -> subprocess.Popen[bytes]:
+    def _java(self, command: list[str], *, level: str, options: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         with self.log_path.open("ab") as log:
             return subprocess.Popen(
-                [*java_command(self._plan.version, level=level, target="out"), *command],
+                [*java_command(self._plan.version, level=level, target="out"), *options, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -226,7 +229,14 @@ def java_command(version: str, *, level: str, target: str) -> list[str]:
     else:
         logging += [f"-Dkafka.log.target=SYSTEM_{target.upper()}"]
         logging += [f"-Dlog4j2.configurationFile={KAFKA_SCRIPTS / 'log4j2.xml'}"]
-    return [java_program(), *SMALL_JVM, *logging, "-cp", kafka_classpath(version)]
+    return [java_program(), *SMALL_JVM, *_archived_classes(version), *logging, "-cp", kafka_classpath(version)]
+
+
+def _archived_classes(version: str) -> list[str]:
+    """Where there is an archive, a JVM need not parse and verify most classes.  One that it cannot take is no matter, and none
+    of a tool's output."""
+    archive = class_archive(version)
+    return [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"] if archive.is_file() else []
 
 
 @atexit.register

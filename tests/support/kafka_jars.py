@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
-from tests.support.build_cache import MissingProgramError, build_once, require_program
+from tests.support.build_cache import MissingProgramError, build_once, cache_dir, require_program
 
 KAFKA_4 = "4.3.1"
 KAFKA_3 = "3.9.2"
@@ -21,6 +23,16 @@ def java_program() -> str:
     Raises:
         MissingProgramError: there is none, or it is too old.
     """
+    return _java()[0]
+
+
+@cache
+def _java() -> tuple[str, str]:
+    """Its path, and what it says of its version, asked once: each question is a JVM.
+
+    Raises:
+        MissingProgramError: there is none, or it is too old.
+    """
     java = require_program("java", debian="openjdk-17-jdk-headless", rpm="java-17-openjdk-headless")
     shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
     version = re.search(r'version "(\d+)', shown)
@@ -29,7 +41,7 @@ def java_program() -> str:
             f"{java} is {shown.splitlines()[0]}, Kafka needs Java {OLDEST_JAVA} or later:"
             " apt install openjdk-17-jdk-headless (Debian), dnf install java-17-openjdk-headless (RPM)"
         )
-    return java
+    return java, shown
 
 
 def kafka_jars(version: str = KAFKA_4) -> Path:
@@ -45,6 +57,14 @@ def kafka_jars(version: str = KAFKA_4) -> Path:
 def kafka_classpath(version: str = KAFKA_4) -> str:
     """The class path of Kafka ``version``, in an order that is the same at each call."""
     return ":".join(str(jar) for jar in sorted(kafka_jars(version).glob("*.jar")))
+
+
+def class_archive(version: str = KAFKA_4) -> Path:
+    """Where an archive of the classes of a broker of ``version`` is, or would be (:mod:`tests.support.kafka_archive`).  One
+    belongs to these jars and this java: any other makes its own."""
+    jars = kafka_jars(version)
+    identity = f"{_java()}{jars}{jars.stat().st_mtime_ns}"
+    return cache_dir() / f"kafka-{version}-classes-{hashlib.sha256(identity.encode()).hexdigest()[:12]}" / "broker.jsa"
 
 
 def _copy_dependencies(version: str, directory: Path) -> None:
