@@ -48,12 +48,14 @@ class _JumpingSelector(selectors.BaseSelector):
 
 
 class _Turn:
-    """One callback of a process, which it takes only while it runs."""
+    """One callback of a process, which it takes only while it runs; late, it has the context that it would have had."""
 
-    __slots__ = ("args", "callback", "handle", "process")
+    __slots__ = ("args", "callback", "context", "handle", "process")
 
-    def __init__(self, process: Process, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.process, self.callback, self.args = process, callback, args
+    def __init__(
+        self, process: Process, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context
+    ) -> None:
+        self.process, self.callback, self.args, self.context = process, callback, args, context
         self.handle: asyncio.Handle | None = None
 
     def __call__(self) -> None:
@@ -81,7 +83,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
         if process is None:
             return super().call_soon(callback, *args, context=context)
-        turn = _Turn(process, callback, args)
+        context = contextvars.copy_context() if context is None else context
+        turn = _Turn(process, callback, args, context)
         turn.handle = handle = super().call_soon(turn, context=context)
         return handle
 
@@ -91,7 +94,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
         if process is None:
             return super().call_at(when, callback, *args, context=context)
-        turn = _Turn(process, callback, args)
+        context = contextvars.copy_context() if context is None else context
+        turn = _Turn(process, callback, args, context)
         turn.handle = handle = super().call_at(when, turn, context=context)
         return handle
 
@@ -146,7 +150,7 @@ class Process:
         self.state = ProcessState.RUNNING
         held, self.held = self.held, []
         for turn in held:
-            self._loop.outside(0, turn)
+            self._loop.outside(0, turn.context.run, turn)
 
 
 def current_process() -> Process | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiersidecar.simulation.virtual_time import NothingLeftToDoError, Process, VirtualTimeLoop
+from tiersidecar.simulation.virtual_time import NothingLeftToDoError, Process, VirtualTimeLoop, current_process
 
 
 @pytest.fixture
@@ -85,6 +85,28 @@ def test_stopped_it_goes_on_later_with_what_came_due_in_its_order(loop: VirtualT
     assert steps.done == ["a0", "b0", "a1"]
     loop.run_until_complete(task)
     assert steps.done[-1] == "cleaned up"
+
+
+def test_what_it_begins_after_it_was_stopped_is_still_its_own(loop: VirtualTimeLoop) -> None:
+    steps, process = Steps(), Process("one", loop)
+    owners: list[Process | None] = []
+
+    async def work() -> None:
+        owners.append(current_process())
+        child = asyncio.create_task(steps.tick("child", 1))
+        await child
+
+    task = process.start(work())
+    process.stop()
+    loop.run_until_complete(asyncio.sleep(2))
+    process.go_on()
+    loop.run_until_complete(asyncio.sleep(1.5))
+    process.kill()
+    loop.run_until_complete(asyncio.sleep(60))
+    assert owners == [process]
+    assert steps.done == ["child0"]
+    process.bury()
+    loop.run_until_complete(task)
 
 
 def test_others_run_on_while_one_is_dead(loop: VirtualTimeLoop) -> None:
