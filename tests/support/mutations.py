@@ -21,17 +21,28 @@ from tiersidecar.decide import expiry_reach
 from tiersidecar.decide import pin as decide_pin_module
 from tiersidecar.decide.expire import decide_expiry
 from tiersidecar.decide.expiry_view import ExpiryView
+from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
+from tiersidecar.decide.pressure_trim import decide_pressure
 from tiersidecar.decide.trim import TrimStep
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.errors import OffsetOutOfRangeError, StoreError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.reading import batch_cutter, segment_lookup
 from tiersidecar.reading.lineage import LineageKeeper
-from tiersidecar.reading.segment_lookup import StateLogStarts
+from tiersidecar.reading.remote_log_reader import FetchedBatches
+from tiersidecar.reading.segment_lookup import Located, SegmentLookup, StateLogStarts
+from tiersidecar.services.gateway import fetch_fill, out_of_range, remote_fills
+from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
+from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
+from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.simulation.scenario import Kind
 from tiersidecar.tasks import copy as copy_module
+from tiersidecar.tasks import disk_watch
 from tiersidecar.tasks import expire as expire_module
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.read_back import ReadBack
@@ -206,6 +217,96 @@ def former_leaders_start_forgotten() -> Patches:
         return lineage.as_of(self.remote_log_start_offset, self.remote_log_start_epoch)
 
     return [patch.object(TopicBasedStateLog, "catch_up", catch_up), patch.object(PartitionState, "start_in", start_in)]
+
+
+# -- what readers get
+
+
+def readers_ignore_the_lineage() -> Patches:
+    def find(self: SegmentLookup, tip: TopicIdPartition, offset: int, lineage: Lineage) -> Located | None:
+        for one in self._metadata.list_remote_log_segments(tip):
+            if (
+                one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+                and one.start_offset <= offset <= one.end_offset
+            ):
+                return Located(one, one.next_offset)
+        return None
+
+    return [patch.object(SegmentLookup, "_find", find)]
+
+
+def readers_follow_a_truncated_epoch() -> Patches:
+    return [patch.object(segment_lookup, "agreed_stop", lambda metadata, lineage, offset: metadata.next_offset)]
+
+
+def readers_trust_the_store() -> Patches:
+    return [patch.object(batch_cutter, "check_batch", lambda *args, **named: None)]
+
+
+def between_the_tiers_is_out_of_range() -> Patches:
+    async def refusal(self: ContinuousLog, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> Exception:
+        return error
+
+    return [patch.object(ContinuousLog, "_refusal", refusal)]
+
+
+def gateway_sends_away_while_not_ready() -> Patches:
+    return [patch.object(out_of_range, "RETRY", out_of_range.STANDS)]
+
+
+def gateway_sends_away_by_what_it_remembers() -> Patches:
+    original = decide_out_of_range
+
+    def decide(offset: int, view: TiersView) -> OutOfRange:
+        verdict = original(offset, view)
+        return OutOfRange.STANDS if verdict in (OutOfRange.RETRY, OutOfRange.HOLE) else verdict
+
+    return [patch.object(out_of_range, "decide_out_of_range", decide)]
+
+
+def gateway_forgets_transactions_over_the_border() -> Patches:
+    async def beyond(*args: Any) -> tuple[AbortedTransaction, ...]:
+        return ()
+
+    return [patch.object(fetch_fill, "aborted_beyond", beyond)]
+
+
+def gateway_begins_where_the_broker_does() -> Patches:
+    async def earliest(self: Any, question: Any) -> Any:
+        return question.row
+
+    return [patch.object(ListOffsetsRewrite, "_earliest", earliest)]
+
+
+def fills_one_batch_too_far() -> Patches:
+    original = RemoteFills._look_ahead
+
+    def look_ahead(self: RemoteFills, want: FillWant, fetched: FetchedBatches) -> None:
+        original(self, want, fetched)
+        if fetched.slices:
+            wrong = replace(want, offset=Offset(fetched.next_offset + 2))
+            self._ready.put(wrong, remote_fills._Ready(fetched, self._clock.monotonic_s()), 1)
+
+    return [patch.object(RemoteFills, "_look_ahead", look_ahead)]
+
+
+# -- disks that fill
+
+
+def pressure_trims_what_is_not_remote() -> Patches:
+    original = decide_pressure
+
+    def decide(*args: Any) -> Any:
+        return {tip: replace(trim, drops=True) for tip, trim in original(*args).items()}
+
+    return [
+        patch.object(disk_watch, "decide_pressure", decide),
+        patch.object(disk_watch.DiskWatch, "_remote", lambda self, tip, sealed: len(sealed)),
+    ]
+
+
+def pressure_does_nothing() -> Patches:
+    return [patch.object(disk_watch, "decide_pressure", lambda *args: {})]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

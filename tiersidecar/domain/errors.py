@@ -170,6 +170,21 @@ class OffsetInHoleError(OffsetOutOfRangeError):
         return f"offset {self.offset} of {self.subject} is in a hole: no segment holds [{self.hole_start}, {self.hole_stop})"
 
 
+class OffsetBetweenTiersError(RetriableError):
+    """The broker has dropped the offset, and the remote tier has not got it: it is still on its way there, as pins keep it or
+    the reader's own metadata lag behind; or it is lost, which only an operator can tell.  No reader is told to skip it."""
+
+    def __init__(self, *, subject: str, offset: int, remote_end: int, local_start: int) -> None:
+        super().__init__(subject, offset, remote_end, local_start)
+        self.subject, self.offset, self.remote_end, self.local_start = subject, offset, remote_end, local_start
+
+    def __str__(self) -> str:
+        return (
+            f"offset {self.offset} of {self.subject} is in neither tier for now: the remote one ends at {self.remote_end}, "
+            f"the broker's begins at {self.local_start}"
+        )
+
+
 class CorruptDataError(PartitionHaltedError):
     """Bytes that fail their own check.  ``where`` names the file or object, ``position`` the byte in it."""
 

@@ -6,10 +6,15 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 
+from tiersidecar.simulation.read_check import COMPARED
 from tiersidecar.simulation.scenario import Kind
 from tiersidecar.simulation.shrink import shrink
 from tiersidecar.simulation.simulate import simulate
+
+_TELLS_EVERY = 50
+"""Seeds after which a long run says how far it is."""
 
 
 def main() -> int:
@@ -20,10 +25,14 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tiersidecar.simulation", *sys.argv[1:]])
     kind, began_s, failed, faults, virtual_s = Kind(asked.kind), time.monotonic(), 0, 0, 0.0
-    for seed in range(asked.first, asked.first + asked.seeds):
+    reads: Counter[str] = Counter()
+    for done, seed in enumerate(range(asked.first, asked.first + asked.seeds)):
+        if done and done % _TELLS_EVERY == 0:
+            _tell_progress(done, asked.seeds, failed, faults, (time.monotonic() - began_s) / 60)
         outcome = simulate(kind, seed)
         faults += len(outcome.faults)
         virtual_s += outcome.virtual_s
+        reads.update(outcome.reads)
         if outcome.violations:
             failed += 1
             _tell(kind, seed, shrinks=not asked.no_shrink)
@@ -34,7 +43,19 @@ def main() -> int:
         f"{asked.seeds} seeds of {kind}, {failed} failed; {asked.seeds / minutes:.0f} seeds/min, "
         f"{faults} fault events, {faults / minutes:.0f} fault events/min, {virtual_s / 3600:.1f} h of virtual time"
     )
+    compared = reads.pop(COMPARED, 0)
+    print(
+        f"read while it lasted: {sum(reads.values())} times, {dict(sorted(reads.items()))}; {compared} records compared"
+    )
     return 1 if failed else 0
+
+
+def _tell_progress(done: int, of: int, failed: int, faults: int, minutes: float) -> None:
+    print(
+        f"{done} of {of} seeds, {failed} failed; {done / minutes:.0f} seeds/min, {faults / minutes:.0f} fault events/min",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _tell(kind: Kind, seed: int, *, shrinks: bool) -> None:

@@ -27,12 +27,13 @@ async def strike(world: World, planned: PlannedBlow) -> None:
         return
     world.note(f"{planned.blow.value} for {planned.lasts_s} s")
     sidecar = _pick(list(world.sidecars.values()), planned)
+    process = _pick(world.processes, planned)
     partition = _pick(list(world.cluster.partitions.values()), planned)
     match planned.blow:
         case Blow.CRASH:
-            await _crash(world, sidecar, planned.lasts_s)
+            await _crash(world, process, planned.lasts_s)
         case Blow.STOP:
-            await _stop(sidecar, planned.lasts_s)
+            await _stop(process, planned.lasts_s)
         case Blow.OUTAGE:
             world.bucket.away = True
             await asyncio.sleep(planned.lasts_s)

@@ -235,9 +235,11 @@ class SimulatedBroker:
         return dict(self._configs if own is None else own.configs)
 
     def _fetched(self, tip: TopicIdPartition, offset: int, max_bytes: int, *, read_committed: bool) -> LocalBatches:
+        """By the replica of the broker that is asked: a follower serves consumers as well (KIP-392)."""
         partition = self._cluster.partitions[tip]
-        log, stable = partition.leader_log, partition.last_stable_offset()
-        if not log.log_start_offset <= offset <= log.high_watermark:
+        log = partition.logs[self._broker_id]
+        stable = partition.last_stable_offset(log)
+        if not log.log_start_offset <= offset <= log.log_end_offset:
             raise OffsetOutOfRangeError(
                 subject=str(tip), offset=offset, start=log.log_start_offset, stop=log.high_watermark
             )

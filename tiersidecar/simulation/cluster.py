@@ -23,7 +23,9 @@ SIZE_TOLERANCE_BYTES = 1200
 class SimulatedPartition:
     """``leader`` is None while nobody may lead.  ``in_sync`` are brokers that have everything committed.
     ``acknowledged`` are batches that a producer with acks=all was told to be safe; ``users_start`` is the highest offset
-    that a user asked to delete up to, ``gave_up`` what retention had given up before an unclean election took records away."""
+    that a user asked to delete up to, ``gave_up`` what retention had given up before an unclean election took records away,
+    ``dropped`` up to where the broker's life was worth more than the data.  ``former`` are the committed histories that
+    unclean elections have ended, the latest last."""
 
     tip: TopicIdPartition
     logs: dict[int, ReplicaLog]
@@ -35,6 +37,9 @@ class SimulatedPartition:
     users_start: int = 0
     users_start_done: int = 0
     gave_up: int = 0
+    dropped: int = 0
+    former: list[list[Batch]] = field(default_factory=list)
+    last_leader: int = -1
     _unacknowledged: list[Batch] = field(default_factory=list)
 
     @property
@@ -43,9 +48,15 @@ class SimulatedPartition:
         assert self.leader is not None
         return self.logs[self.leader]
 
-    def last_stable_offset(self) -> int:
-        """Exclusive: below it every transaction is decided, by a marker that is committed."""
-        log = self.leader_log
+    @property
+    def history_log(self) -> ReplicaLog:
+        """The leader's, or while there is none that of the last one."""
+        return self.logs[self.last_leader if self.leader is None else self.leader]
+
+    def last_stable_offset(self, of: ReplicaLog | None = None) -> int:
+        """Exclusive: below it every transaction is decided, by a marker that is committed.  As the leader knows it, or ``of``
+        another replica."""
+        log = of or self.leader_log
         return min([*open_transactions(log.batches, log.high_watermark).values(), log.high_watermark])
 
     def may_begin_at(self, *, retention_ms: int, retention_bytes: int, now_ms: int) -> int:
@@ -53,8 +64,8 @@ class SimulatedPartition:
 
         By size it may be off by a segment's part, for overlaps between replicas' segments are weighed, not counted.
         """
-        log = self.leader_log
-        start = max(self.users_start, self.gave_up)
+        log = self.history_log
+        start = max(self.users_start, self.gave_up, self.dropped)
         if retention_ms >= 0:
             start = max(start, next((b.base_offset for b in log.batches if b.timestamp_ms > now_ms - retention_ms), 0))
             if log.batches and log.batches[-1].timestamp_ms <= now_ms - retention_ms:
@@ -97,6 +108,11 @@ class SimulatedPartition:
     def _take(self, batch: Batch) -> None:
         self.leader_log.append(batch)
         self._unacknowledged.append(batch)
+
+    def end_history(self) -> None:
+        """An unclean election is about to begin another one."""
+        log = self.history_log
+        self.former.append([batch for batch in log.batches if batch.next_offset <= log.high_watermark])
 
     def forget_what_was_not_taken_over(self) -> None:
         """Producers of batches that the new leader does not have are told to try again."""
@@ -151,9 +167,10 @@ class Cluster:
         """``broker`` leads from now on; unclean if it is not in sync: then what it lacks is lost."""
         partition.epoch += 1
         if broker not in partition.in_sync:
+            partition.end_history()
             partition.unclean_elections += 1
             partition.in_sync = {broker}
-        partition.leader = broker
+        partition.leader = partition.last_leader = broker
         log = partition.logs[broker]
         log.high_watermark = min(log.high_watermark, log.log_end_offset)
         log.begin_epoch(partition.epoch)

@@ -59,10 +59,20 @@ async def _keys(store: MemoryStore) -> list[str]:
 
 
 class NetworkStore:
-    """``ports.store.Store`` of one sidecar."""
+    """``ports.store.Store`` of one process.  ``tells_of_reads``: the rules hear what was fetched."""
 
-    def __init__(self, bucket: Bucket, network: Network, chances: Chances, rates: FaultRates, ids: Ids) -> None:
+    def __init__(
+        self,
+        bucket: Bucket,
+        network: Network,
+        chances: Chances,
+        rates: FaultRates,
+        ids: Ids,
+        *,
+        tells_of_reads: bool = True,
+    ) -> None:
         self._bucket, self._network, self._chances = bucket, network, chances
+        self._tells_of_reads = tells_of_reads
         self.rates, self._ids = rates, ids
 
     @property
@@ -159,7 +169,7 @@ class NetworkStore:
             rules.put(*keys)
         elif rules is not None and verb == "delete":
             rules.delete(keys)
-        elif rules is not None and verb == "fetch":
+        elif rules is not None and verb == "fetch" and self._tells_of_reads:
             rules.fetched(*keys)
         return self._bucket.store
 

@@ -1,4 +1,4 @@
-"""The machine that a sidecar runs on: its clock, its disks, and the blocking calls to them, which run where they stand."""
+"""The machine that a sidecar runs on: its clock, its log dirs, and the blocking calls to them, which run where they stand."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import BlockingFailpoints
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.disk import Disk
 from tiersidecar.simulation.virtual_time import VirtualTimeLoop, current_process
 
 T = TypeVar("T")
@@ -43,19 +44,6 @@ class SimulatedClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-class Disk:
-    """Whether the file system is full."""
-
-    def __init__(self) -> None:
-        self.is_full = False
-
-    def link(self, source: str, target: str) -> None:
-        """As os.link."""
-        if self.is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
-        os.link(source, target)
 
 
 class InlineBlocking:
@@ -94,7 +82,8 @@ class PinsOnDisk(FilesystemPins):
         self, log_dirs: Sequence[str], disk: Disk, *, blocking: Blocking, failpoints: BlockingFailpoints
     ) -> None:
         super().__init__(log_dirs, blocking=blocking, link=disk.link, failpoints=failpoints)
-        self._names = tuple(str(Path(log_dir)) for log_dir in log_dirs)
+        self._names, self._disk = tuple(str(Path(log_dir)) for log_dir in log_dirs), disk
 
     async def disk_spaces(self) -> Mapping[str, DiskSpace]:
-        return {name: DiskSpace(device=1, size_bytes=10**9, free_bytes=9 * 10**8) for name in self._names}
+        space = self._disk.space(asyncio.get_running_loop().time())
+        return dict.fromkeys(self._names, space)

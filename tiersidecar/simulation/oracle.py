@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING
 
 from tiersidecar.adapters.stores.probe import PROBE_NAME
 from tiersidecar.domain.errors import TiersidecarError
@@ -21,9 +20,7 @@ from tiersidecar.simulation.cluster import SimulatedPartition
 from tiersidecar.simulation.records import visible_offsets
 from tiersidecar.simulation.scenario import Blow, Kind
 from tiersidecar.simulation.sidecar import config_of, open_parts, until_ready
-
-if TYPE_CHECKING:
-    from tiersidecar.simulation.world import World
+from tiersidecar.simulation.world import World
 
 _STARTED, _FINISHED, _DELETING, _DELETED = RemoteLogSegmentState
 _SLACK_MS = 60_000
@@ -36,21 +33,15 @@ async def judge(world: World) -> None:
         if not partition.unclean_elections:
             _check_acknowledged(world, partition)
         _check_copied(world, partition)
-        if _is_spoiled(world, partition):
+        if world.is_spoiled(partition):
             continue  # what is left of it locally the rules have looked after, trim by trim
         try:
             await _read_all(world, partition)
         except TiersidecarError as error:
             world.complain(f"{partition.tip} cannot be read: {type(error).__name__}: {error}")
     _check_store(world)
-
-
-def _is_spoiled(world: World, partition: SimulatedPartition) -> bool:
-    """Whether the store lied about a segment that is still there: until it is mended, nobody can read it remotely."""
-    return any(
-        fate.metadata.topic_id_partition == partition.tip and fate.is_finished and world.rules.is_spoiled(fate)
-        for fate in world.rules.segments.values()
-    )
+    for sentence in world.pressed():
+        world.complain(sentence)
 
 
 def _check_acknowledged(world: World, partition: SimulatedPartition) -> None:
@@ -106,9 +97,11 @@ async def _read_all(world: World, partition: SimulatedPartition) -> None:
         bounds = await path.reader.bounds(partition.tip)
         log = partition.leader_log
         start = bounds.start if bounds.end > bounds.start else log.log_start_offset
+        if partition.dropped:
+            start = max(start, partition.dropped)  # what is left below lies behind a hole
         world.note(f"{partition.tip}: remote [{bounds.start}, {bounds.end}), local from {log.log_start_offset}")
         _check_start(world, partition, start)
-        if bounds.end > bounds.start and bounds.end < log.log_start_offset:
+        if bounds.end > bounds.start and max(bounds.end, partition.dropped) < log.log_start_offset:
             world.complain(f"{partition.tip}: [{bounds.end}, {log.log_start_offset}) is in neither tier")
             return
         local: ReadLocal = parts.broker  # type: ignore[assignment]

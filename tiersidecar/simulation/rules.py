@@ -121,17 +121,18 @@ class Rules:
 
     # -- the broker
 
+    def remote_without_hole(self, partition: SimulatedPartition, remote_log_start: int) -> int:
+        """Up to which offset (exclusive) all is remote, from the broker's log start or the remote log start on."""
+        next_needed = max(partition.leader_log.log_start_offset, remote_log_start)
+        while holders := [one for one in self._held(partition) if _holds(one, next_needed)]:
+            next_needed = max(one.metadata.next_offset for one in holders)
+        return next_needed
+
     def trimmed(self, partition: SimulatedPartition, offset: int, remote_log_start: int) -> None:
         """DeleteRecords moves the log start to ``offset``; what lies below the remote log start needs no remote copy."""
-        log = partition.leader_log
-        next_needed = max(log.log_start_offset, remote_log_start)
-        held = [
-            fate
-            for fate in self.segments.values()
-            if fate.is_finished and fate.metadata.topic_id_partition == partition.tip
-        ]
+        next_needed, held = max(partition.leader_log.log_start_offset, remote_log_start), self._held(partition)
         while next_needed < offset:
-            holders = [one for one in held if one.metadata.start_offset <= next_needed <= one.metadata.end_offset]
+            holders = [one for one in held if _holds(one, next_needed)]
             if not holders:
                 self._complain(f"{partition.tip} is trimmed to {offset}, but {next_needed} is not remote")
                 return
@@ -144,6 +145,17 @@ class Rules:
                 self._complain(f"{partition.tip} is trimmed to {offset}, but {next_needed} was not read back")
                 return
             next_needed = max(one.metadata.next_offset for one in holders)
+
+    def _held(self, partition: SimulatedPartition) -> list[SegmentFate]:
+        return [
+            fate
+            for fate in self.segments.values()
+            if fate.is_finished and fate.metadata.topic_id_partition == partition.tip
+        ]
+
+
+def _holds(fate: SegmentFate, offset: int) -> bool:
+    return fate.metadata.start_offset <= offset <= fate.metadata.end_offset
 
 
 def _name(metadata: RemoteLogSegmentMetadata) -> str:

@@ -53,7 +53,8 @@ class PlannedBlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Times in virtual seconds from the start; retentions as in :class:`~tiersidecar.domain.policy.TopicPolicy`."""
+    """Times in virtual seconds from the start; retentions as in :class:`~tiersidecar.domain.policy.TopicPolicy`.
+    ``disk_bytes`` is each broker's, None where it never fills; ``reads_apart``: gateways are processes of their own."""
 
     kind: Kind
     seed: int
@@ -71,7 +72,18 @@ class Scenario:
     broker_rates: FaultRates = NO_FAULTS
     topic_rates: FaultRates = NO_FAULTS
     disk_rate: float = 0.0
+    disk_bytes: int | None = None
+    disk_policy: str = "keep"
+    reads_apart: bool = False
     blows: tuple[PlannedBlow, ...] = ()
+
+    @property
+    def drops_oldest(self) -> bool:
+        return self.disk_bytes is not None and self.disk_policy == "drop-oldest"
+
+    @property
+    def trims_for_space(self) -> bool:
+        return self.disk_bytes is not None and self.disk_policy != "keep"
 
 
 def scenario_of(kind: Kind, seed: int, chances: Chances) -> Scenario:
@@ -91,6 +103,7 @@ def scenario_of(kind: Kind, seed: int, chances: Chances) -> Scenario:
         broker_rates=replace(_rates(chances, "broker", badness / 3), twice=0.0, hang_before=0.0, hang_after=0.0),
         disk_rate=chances.choose("disk", (0.0, 0.0, 0.003)),
         local_retention_bytes=chances.choose("local retention", (-2, 1500, 4000)),
+        reads_apart=chances.draw("reads apart") < 0.3,
     )
     if kind is Kind.FAULTS:
         # No retention, so that each segment has to be there at the end.
@@ -117,6 +130,12 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         retention_ms=chances.choose("retention ms", (60_000, 120_000)) if by_time else -1,
         retention_bytes=chances.choose("retention bytes", (6_000, 12_000)) if by_size else -1,
     )
+    if not is_race and chances.draw("small disks") < 0.3:
+        scenario = replace(
+            scenario,
+            disk_bytes=scenario.partitions * int(chances.between("disk bytes", 9_000, 22_000)),
+            disk_policy=chances.choose("disk policy", ("keep", "trim-copied", "trim-copied", "drop-oldest")),
+        )
     allowed = [blow for blow in Blow if not (is_race and blow in (Blow.DISK_FULL, Blow.UNCLEAN))]
     blows = _plan(scenario, chances, tuple(allowed), most=9)
     if is_race:

@@ -1,12 +1,12 @@
-"""A whole sidecar in the simulated world: the real wiring of the role ``tier`` over simulated edges."""
+"""A process of ours in the simulated world: the real wiring of its roles over simulated edges."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from Crypto.PublicKey import RSA
 
@@ -17,35 +17,40 @@ from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.paced import PacedStore
 from tiersidecar.app.assembly import Opened, assemble
+from tiersidecar.app.build_read_path import open_process_read_path
 from tiersidecar.app.config import Config, Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.tier_role import run_tier
-from tiersidecar.app.tuning import initial_tuning
+from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair
+from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.simulation.broker_port import SimulatedBroker
 from tiersidecar.simulation.chances import SeededIds
 from tiersidecar.simulation.cluster import CLUSTER_ID
 from tiersidecar.simulation.faulty_store import NetworkStore
 from tiersidecar.simulation.machine import InlineBlocking, PinsOnDisk, SimulatedClock, WatchedLogDirs
+from tiersidecar.simulation.serving import Serving, open_serving
+from tiersidecar.simulation.surroundings import Surroundings
 from tiersidecar.simulation.topics import SimulatedClients
 from tiersidecar.simulation.virtual_time import Process
 from tiersidecar.tasks.board import Board
-
-if TYPE_CHECKING:
-    from tiersidecar.simulation.world import World
+from tiersidecar.tasks.roster import keep_roster
 
 METADATA_PARTITIONS = 2
-_ROLES = frozenset({Role.TIER})
+ALL_ROLES = frozenset(Role)
+TIER_ROLES = frozenset({Role.TIER})
+READING_ROLES = frozenset({Role.READ, Role.GATEWAY})
 _KEY_ID, _KEY_BITS, _UNREAD = "simulated", 1344, "/unread: the key ring is made in memory"
 
 
-def config_of(world: World, broker: int) -> Config:
+def config_of(world: Surroundings, broker: int) -> Config:
     """What a user would write for this cluster, with shorter waits."""
     scenario = world.scenario
     rule: dict[str, object] = {
@@ -72,6 +77,7 @@ def config_of(world: World, broker: int) -> Config:
                 "encryption.key.pairs": {_KEY_ID: {"public.key.file": _UNREAD, "private.key.file": _UNREAD}},
             },
             "topics": [rule],
+            "disk.pressure.policy": scenario.disk_policy,
             "deletes.max.share.per.round": 1.0,
             "remote.log.metadata.topic.num.partitions": METADATA_PARTITIONS,
             "remote.log.metadata.topic.replication.factor": 1,
@@ -85,13 +91,15 @@ def config_of(world: World, broker: int) -> Config:
 
 
 class Sidecar:
-    """One incarnation after another beside one broker.  ``clock`` and ``disk`` are the machine's."""
+    """One incarnation after another beside one broker.  ``clock`` is the machine's; ``serving`` is what clients reach while it
+    is up, of a process that serves."""
 
-    def __init__(self, world: World, broker: int) -> None:
-        self.broker, self._world = broker, world
+    def __init__(self, world: Surroundings, broker: int, name: str, roles: frozenset[Role]) -> None:
+        self.broker, self._world, self._name, self._roles = broker, world, name, roles
         self.clock = SimulatedClock(world.loop)
         self.disk = world.disks[broker]
         self.process: Process | None = None
+        self.serving: Serving | None = None
         self._incarnation = 0
         self._config = config_of(world, broker)
         self.buried: list[tuple[Process, asyncio.Task[None]]] = []
@@ -103,30 +111,64 @@ class Sidecar:
     def start(self) -> None:
         """A new process; it knows only what is durable."""
         self._incarnation += 1
-        self.process = process = Process(f"sidecar {self.broker}.{self._incarnation}", self._world.loop)
+        self.process = process = Process(f"{self._name} {self.broker}.{self._incarnation}", self._world.loop)
         task = process.start(self._main(process))
         self.buried.append((process, task))
-        task.add_done_callback(lambda done: self._world.sidecar_ended(process, done))
+        task.add_done_callback(lambda done: self._world.process_ended(process, done))
 
     def kill(self) -> None:
         """As kill -9."""
         if self.process is not None:
             self.process.kill()
-            self.process = None
+            self.process = self.serving = None
 
     async def _main(self, process: Process) -> None:
+        """As ``app.supervise`` does it."""
         async with AsyncExitStack() as stack:
-            parts = await open_parts(stack, self._world, self.broker, process.name, self.clock, self._config)
-            await run_tier(parts)
+            parts = await open_parts(
+                stack, self._world, self.broker, process.name, self.clock, self._config, roles=self._roles
+            )
+            if Role.GATEWAY in self._roles:
+                bucket = _bucket_of(self._world, parts.ids, tells_rules=False)
+                path = await open_process_read_path(stack, replace(parts, store=_store_of(bucket, parts)))
+                parts = replace(parts, read_path=path)
+                self.serving = open_serving(stack, parts, process)
+            if Role.TIER in self._roles:
+                await run_tier(parts)
+            else:
+                await keep_roster(parts.roster, parts.look_interval_s)
+
+
+def _bucket_of(world: Surroundings, ids: Ids, *, tells_rules: bool) -> NetworkStore:
+    """``tells_rules`` of what is fetched: a consumer's read proves nothing."""
+    scenario = world.scenario
+    return NetworkStore(
+        world.bucket, world.network, world.chances, scenario.store_rates, ids, tells_of_reads=tells_rules
+    )
+
+
+def _store_of(bucket: NetworkStore, parts: Parts) -> Store:
+    return _bounded(bucket, parts.config, parts.tuning, parts.clock)
+
+
+def _bounded(bucket: NetworkStore, config: Config, tuning: Tuning, clock: Clock) -> Store:
+    limits = StoreLimits(
+        stall_s=config.store.upload_stall_timeout / 1000,
+        upload_s=config.store.upload_timeout / 1000,
+        request_s=config.store.request_timeout / 1000,
+    )
+    return PacedStore(BoundedStore(bucket, limits=limits, clock=clock), tuning.upload_pace)
 
 
 async def open_parts(
     stack: AsyncExitStack,
-    world: World,
+    world: Surroundings,
     broker: int,
     name: str,
     clock: SimulatedClock,
     config: Config,
+    *,
+    roles: frozenset[Role] = TIER_ROLES,
 ) -> Parts:
     """What :func:`tiersidecar.app.wiring.open_parts` opens, with every edge simulated but files."""
     scenario, chances = world.scenario, world.chances
@@ -144,13 +186,7 @@ async def open_parts(
     )
     clients = SimulatedClients(world.topics, world.network, world.loop, chances, scenario.topic_rates, name)
     tuning = initial_tuning(config, clock)
-    limits = StoreLimits(
-        stall_s=config.store.upload_stall_timeout / 1000,
-        upload_s=config.store.upload_timeout / 1000,
-        request_s=config.store.request_timeout / 1000,
-    )
-    bucket = NetworkStore(world.bucket, world.network, chances, scenario.store_rates, ids)
-    store = PacedStore(BoundedStore(bucket, limits=limits, clock=clock), tuning.upload_pace)
+    store = _bounded(_bucket_of(world, ids, tells_rules=True), config, tuning, clock)
     metadata = await stack.enter_async_context(
         open_metadata_topic(
             MetadataTopicSettings(
@@ -188,12 +224,12 @@ async def open_parts(
         Opened(
             config=config,
             tuning=tuning,
-            roles=_ROLES,
+            roles=roles,
             identity=Identity(cluster_id=CLUSTER_ID, broker_id=BrokerId(broker)),
             kafka_version=(4, 3),
             board=board,
             status=ProcessStatus(
-                version="simulated", config=config, roles=_ROLES, board=board, started_ms=clock.now_ms()
+                version="simulated", config=config, roles=roles, board=board, started_ms=clock.now_ms()
             ),
             log_dirs=WatchedLogDirs(config.log_dirs, blocking=blocking, clock=clock),
             pins=PinsOnDisk(config.log_dirs, world.disks[broker], blocking=blocking, failpoints=NO_FAILPOINTS),

@@ -6,14 +6,15 @@ import gc
 import shutil
 import tempfile
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from tiersidecar.simulation.blows import strike
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.oracle import judge
 from tiersidecar.simulation.scenario import Kind, scenario_of
@@ -26,7 +27,8 @@ _MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one run.  ``faults`` are names of those that happened, in order."""
+    """What came of one run.  ``faults`` are names of those that happened, in order; ``reads`` counts consumers' by how they
+    ended, and the records that were compared."""
 
     kind: Kind
     seed: int
@@ -34,6 +36,7 @@ class Outcome:
     faults: tuple[str, ...]
     trace: tuple[str, ...]
     virtual_s: float
+    reads: Mapping[str, int] = field(default_factory=dict)
 
 
 def simulate(kind: Kind, seed: int, muted: frozenset[str] = frozenset()) -> Outcome:
@@ -55,6 +58,7 @@ def simulate(kind: Kind, seed: int, muted: frozenset[str] = frozenset()) -> Outc
             faults=tuple(chances.faults),
             trace=tuple(line.replace(str(directory), "") for line in world.trace),
             virtual_s=loop.time() - 1000,
+            reads=dict(world.consumers.outcomes),
         )
     finally:
         loop.close()
@@ -65,7 +69,7 @@ def simulate(kind: Kind, seed: int, muted: frozenset[str] = frozenset()) -> Outc
 
 async def _run(world: World) -> None:
     try:
-        await world.live()
+        await world.live(strike(world, blow) for blow in world.scenario.blows)
         await world.end()
         await judge(world)
     finally:

@@ -1,29 +1,24 @@
-"""One run: a cluster, its sidecars, their store and topics, and what happens to them, from a scenario and its seed."""
+"""One run: a cluster, its sidecars and its clients, and what happens to them, from a scenario and its seed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
-from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.simulation.chances import Chances, SeededIds
-from tiersidecar.simulation.cluster import Cluster, SimulatedPartition
-from tiersidecar.simulation.faulty_store import Bucket
-from tiersidecar.simulation.machine import Disk, SimulatedClock
-from tiersidecar.simulation.network import Network
+from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.cluster import SimulatedPartition
+from tiersidecar.simulation.consumers import Consumers
 from tiersidecar.simulation.records import Marker
-from tiersidecar.simulation.rules import Rules, SegmentFate
-from tiersidecar.simulation.scenario import Scenario
-from tiersidecar.simulation.sidecar import Sidecar
-from tiersidecar.simulation.topics import SimulatedTopic
-from tiersidecar.simulation.virtual_time import Process, ProcessState, VirtualTimeLoop
+from tiersidecar.simulation.rules import SegmentFate
+from tiersidecar.simulation.scenario import Blow, Scenario
+from tiersidecar.simulation.sidecar import ALL_ROLES, READING_ROLES, TIER_ROLES, Sidecar
+from tiersidecar.simulation.surroundings import Surroundings
+from tiersidecar.simulation.virtual_time import VirtualTimeLoop
 from tiersidecar.tasks.lanes import Backoff
 
-METADATA_TOPIC = "__remote_log_metadata"
 _PRODUCERS = (101, 102)
 _SETTLE_S = 900.0
 _QUIET_S = 16.0
@@ -31,120 +26,50 @@ _HALTED_S = Backoff().halted_s + _QUIET_S
 """A halted lane tries again by then: what it has left undone is not for ever."""
 
 
-class World:
-    """Everything there is.  ``violations`` are breaches of what must never break, each a sentence."""
-
-    topic = "orders"
+class World(Surroundings):
+    """Who acts: ``sidecars`` by broker, ``gateways`` where they have processes of their own, and ``consumers``."""
 
     def __init__(self, scenario: Scenario, chances: Chances, directory: Path, loop: VirtualTimeLoop) -> None:
-        self.scenario, self.chances, self.directory, self.loop = scenario, chances, directory, loop
-        self.trace: list[str] = []
-        self.violations: list[str] = []
-        self.is_over = False
-        self.halted_at_s = float("-inf")
-        self._stamps_ns = 0
+        super().__init__(scenario, chances, directory, loop)
         self._tasks: list[asyncio.Task[None]] = []
-        chances.on_fault = lambda name: self.note(f"fault: {name}")
-        self.clock = SimulatedClock(loop)
-        self.ids = SeededIds(chances, "world")
-        self.network = Network(loop, chances)
-        self.bucket = Bucket(MemoryStore(clock=self.clock, ids=self.ids))
-        self.rules = Rules(
-            self.complain, self.bucket.has, self.bucket.spoiled.__contains__, self.bucket.late_keys.__contains__
-        )
-        self.bucket.rules = self.rules
-        self.topics: dict[str, SimulatedTopic] = {}
-        self.topic_configs = {
-            "retention.ms": str(scenario.broker_retention_ms),
-            "retention.bytes": "-1",
-            "cleanup.policy": "delete",
-            "remote.storage.enable": "false",
+        apart = scenario.reads_apart
+        self.sidecars = {
+            broker: Sidecar(self, broker, "sidecar", TIER_ROLES if apart else ALL_ROLES) for broker in self.disks
         }
-        brokers = tuple(range(1, scenario.brokers + 1))
-        self.disks = {broker: Disk() for broker in brokers}
-        self.cluster = Cluster(
-            directory,
-            broker_ids=brokers,
-            topic=self.topic,
-            topic_id=Uuid(b"simulated-topic!"),
-            partitions=scenario.partitions,
-            segment_bytes=lambda broker: int(chances.between(f"segment bytes of {broker}", 400, 1000)),
-            stamp_ns=self._stamp_ns,
-            later=loop.outside,
-        )
-        self.sidecars = {broker: Sidecar(self, broker) for broker in brokers}
+        self.gateways = {broker: Sidecar(self, broker, "gateway", READING_ROLES) for broker in self.disks if apart}
+        self.consumers = Consumers(self, self.gateways or self.sidecars)
 
-    # -- what is told
-
-    def note(self, text: str) -> None:
-        """One line of the trace."""
-        self.trace.append(f"{self.loop.time() - 1000:.6f} {text}")
-
-    def complain(self, text: str) -> None:
-        """A breach."""
-        self.note(f"VIOLATION: {text}")
-        self.violations.append(text)
-
-    def sidecar_ended(self, process: Process, done: asyncio.Task[None]) -> None:
-        """No sidecar ends by itself."""
-        if not self.is_over and process.state is ProcessState.RUNNING:
-            error = None if done.cancelled() else done.exception()
-            self.complain(f"{process.name} ended by itself: {error!r}")
-
-    def topic_written(self, topic: str, value: bytes | None) -> None:
-        """A record of an internal topic became durable."""
-        if topic == METADATA_TOPIC and value is not None:
-            self.rules.event(value, self._partition_of)
-
-    def new_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> SimulatedTopic:
-        """As a broker makes it."""
-        return SimulatedTopic(name, self.ids.random_uuid(), partitions, configs, self.topic_written)
-
-    def trimmed(self, partition: SimulatedPartition, offset: int) -> None:
-        """DeleteRecords arrives."""
-        self.rules.trimmed(partition, offset, max(self.may_begin_at(partition), 0))
-
-    def may_begin_at(self, partition: SimulatedPartition) -> int:
-        """The last offset at which this history may begin by now: all below it a user or retention has given up."""
-        return partition.may_begin_at(
-            retention_ms=self.scenario.retention_ms,
-            retention_bytes=self.scenario.retention_bytes,
-            now_ms=self.clock.true_ms(),
-        )
-
-    def _partition_of(self, segment_id: RemoteLogSegmentId) -> SimulatedPartition:
-        return self.cluster.partitions[segment_id.topic_id_partition]
-
-    def _stamp_ns(self) -> int:
-        """Of files: the right time, and later than every one before."""
-        self._stamps_ns = max(self._stamps_ns + 1, self.clock.true_ms() * 1_000_000)
-        return self._stamps_ns
+    @property
+    def processes(self) -> list[Sidecar]:
+        """All that may be struck."""
+        return [*self.sidecars.values(), *self.gateways.values()]
 
     # -- what happens
 
-    async def live(self) -> None:
-        """The bad times, then good ones until nothing is left to do."""
-        from tiersidecar.simulation.blows import strike
-
-        for sidecar in self.sidecars.values():
-            sidecar.start()
+    async def live(self, blows: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """The bad times, in which ``blows`` strike, then good ones until nothing is left to do."""
+        for process in self.processes:
+            process.start()
         self.spawn(self._produce())
         self.spawn(self._replicate())
         self.spawn(self._keep_house())
-        for blow in self.scenario.blows:
-            self.spawn(strike(self, blow))
+        for consumer in self.consumers:
+            self.spawn(consumer.consume())
+        for blow in blows:
+            self.spawn(blow)
         await asyncio.sleep(self.scenario.duration_s)
         await self._end_the_bad_times()
         await self._settle()
+        await self.consumers.finish()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Something that happens by itself until the end."""
         self._tasks.append(self.loop.create_task(work))
 
     async def end(self) -> None:
-        """Kill all sidecars, and everything that happens by itself."""
-        for sidecar in self.sidecars.values():
-            sidecar.kill()
+        """Kill all processes, and everything that happens by itself."""
+        for process in self.processes:
+            process.kill()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -152,8 +77,8 @@ class World:
     async def bury(self) -> None:
         """Let the dead end in good order, so that nothing of them is left to the garbage collector."""
         self.is_over = True
-        for sidecar in self.sidecars.values():
-            for process, task in sidecar.buried:
+        for one in self.processes:
+            for process, task in one.buried:
                 process.bury()
                 task.cancel()
         left = [task for task in asyncio.all_tasks(self.loop) if task is not asyncio.current_task()]
@@ -165,11 +90,18 @@ class World:
     async def _produce(self) -> None:
         """Producers write until the bad times are over, at whatever leader there is."""
         chances, scenario = self.chances, self.scenario
-        while not chances.quiet:
+        while True:
             await asyncio.sleep(chances.between("produce pause", 0.2, 1.8) * scenario.produce_every_s)
+            if chances.quiet:
+                return
             for partition in self.cluster.partitions.values():
-                if partition.leader is not None and not chances.quiet:
+                leader = partition.leader
+                if leader is not None and not self._has_no_room(leader):
                     self._produce_to(partition)
+
+    def _has_no_room(self, broker: int) -> bool:
+        """Of a broker; a real one would give its log dir up."""
+        return self.disks[broker].takes_no_more(self.loop.time())
 
     def _produce_to(self, partition: SimulatedPartition) -> None:
         chances, now_ms = self.chances, self.clock.true_ms()
@@ -192,6 +124,8 @@ class World:
             await asyncio.sleep(self.chances.between("replicate pause", 0.1, 1.1))
             for partition in self.cluster.partitions.values():
                 for broker in self.cluster.log_dirs:
+                    if not self.chances.quiet and self._has_no_room(broker):
+                        continue
                     if self.chances.quiet or self.chances.draw("replicates") < 0.7:
                         self.cluster.replicate(partition, broker, at_most=5)
 
@@ -211,9 +145,7 @@ class World:
             self.disks[broker].is_full = False
             if broker not in self.cluster.alive:
                 self.cluster.start_broker(broker, was_clean=True)
-            if self.sidecars[broker].clock.skew_ms or any(
-                blow.blow.value == "clock jump" for blow in self.scenario.blows
-            ):
+            if self.sidecars[broker].clock.skew_ms or any(blow.blow is Blow.CLOCK for blow in self.scenario.blows):
                 self.sidecars[broker].clock.skew_ms = 0
                 self.sidecars[broker].kill()
         self.cluster.catch_up()
@@ -221,11 +153,11 @@ class World:
             for producer in _PRODUCERS:
                 partition.end_transaction(producer, Marker.ABORT, self.clock.true_ms())
         self.cluster.catch_up()
-        for sidecar in self.sidecars.values():
-            if sidecar.process is None:
-                sidecar.start()
+        for one in self.processes:
+            if one.process is None:
+                one.start()
             else:
-                sidecar.process.go_on()
+                one.process.go_on()
 
     async def _settle(self) -> None:
         """Until every sealed segment is remote, no lane is halted and nothing has been written for a while, or time is up."""
@@ -237,6 +169,7 @@ class World:
                 and not self.unfinished()
                 and self.loop.time() - self._last_written_s() > _QUIET_S
                 and self.loop.time() - self.halted_at_s > _HALTED_S
+                and not self.pressed()
             ):
                 return
         self.note("it did not settle")
@@ -253,8 +186,23 @@ class World:
             if fate.metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
             or (
                 fate.metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-                and fate.metadata.broker_id == self._partition_of(fate.metadata.remote_log_segment_id).leader
+                and fate.metadata.broker_id == self.partition_of(fate.metadata.remote_log_segment_id).leader
             )
+        ]
+
+    def pressed(self) -> list[str]:
+        """Where the disk lacks its reserve, though the policy lets go what is remote, and some of it is still there."""
+        if not self.scenario.trims_for_space:
+            return []
+        return [
+            f"broker {broker} has {disk.space(self.loop.time()).free_bytes} bytes free, and {partition.tip} remote segments"
+            for broker, disk in self.disks.items()
+            for partition in self.cluster.partitions.values()
+            if partition.leader == broker
+            and disk.lacks_reserve(self.loop.time())
+            and not disk.has_renamed()
+            and len(partition.leader_log.segments) > 2
+            and self.rules.remote_without_hole(partition, 0) >= partition.leader_log.segments[2]
         ]
 
     def first_not_remote(self, partition: SimulatedPartition) -> int | None:

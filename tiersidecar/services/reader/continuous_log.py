@@ -9,7 +9,12 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from tiersidecar.domain.errors import OffsetOutOfRangeError, TruncatedDataError
+from tiersidecar.domain.errors import (
+    OffsetBetweenTiersError,
+    OffsetOutOfRangeError,
+    TiersidecarError,
+    TruncatedDataError,
+)
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
@@ -47,7 +52,8 @@ class ContinuousLog:
         """One bounded answer, of one tier: it ends at the border at the latest.
 
         Raises:
-            As :meth:`RemoteLogReader.read_batches` and :meth:`ReadLocal.fetch`.
+            As :meth:`RemoteLogReader.read_batches` and :meth:`ReadLocal.fetch`; and
+            OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
         for moves_left in reversed(range(_BORDER_MOVES)):
             end_offset = (await self._reader.bounds(read.partition)).end
@@ -57,7 +63,7 @@ class ContinuousLog:
                 return await self._read_local(self._local, read, max_bytes)
             except OffsetOutOfRangeError as error:
                 if read.offset >= error.start or not moves_left:
-                    raise await self._out_of_range(read, read.offset, error) from error
+                    raise await self._refusal(read, read.offset, error) from error
         return await self._reader.read_batches(
             read.partition, read.offset, max_bytes=max_bytes, stop_offset=read.stop_offset
         )
@@ -66,7 +72,8 @@ class ContinuousLog:
         """All of it.  Close it when you leave before its end.
 
         Raises:
-            As :meth:`RemoteLogReader.stream_batches` and :meth:`ReadLocal.fetch`.
+            As :meth:`RemoteLogReader.stream_batches` and :meth:`ReadLocal.fetch`; and
+            OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
         next_offset, stop_offset = read.offset, read.stop_offset
         for moves_left in reversed(range(_BORDER_MOVES)):
@@ -90,7 +97,7 @@ class ContinuousLog:
             except OffsetOutOfRangeError as error:
                 # The broker may have given to the remote tier, and trimmed, what was local when we looked.
                 if next_offset >= error.start or not moves_left:
-                    raise await self._out_of_range(read, next_offset, error) from error
+                    raise await self._refusal(read, next_offset, error) from error
             else:
                 return
 
@@ -162,10 +169,17 @@ class ContinuousLog:
     async def _cut(self, fetched: LocalBatches, read: LogRead, offset: int, stop: int) -> RemoteBatches | None:
         return await self._blocking.run(_part_of, fetched, read, offset, stop)
 
-    async def _out_of_range(self, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> OffsetOutOfRangeError:
+    async def _refusal(self, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> TiersidecarError:
+        """Of an offset that the broker does not have.  What lies between the tiers is out of no range: whoever is told so skips
+        records that may be on their way."""
         bounds = await self._reader.bounds(read.partition)
-        start = bounds.start if bounds.end > bounds.start else error.start
-        return OffsetOutOfRangeError(subject=str(read.partition), offset=offset, start=start, stop=error.stop)
+        if bounds.end <= bounds.start:
+            return error
+        if bounds.start <= offset < error.start:
+            return OffsetBetweenTiersError(
+                subject=str(read.partition), offset=offset, remote_end=bounds.end, local_start=error.start
+            )
+        return OffsetOutOfRangeError(subject=str(read.partition), offset=offset, start=bounds.start, stop=error.stop)
 
 
 def _stop(read: LogRead, fetched: LocalBatches) -> int:

@@ -13,6 +13,7 @@ from tiersidecar.domain.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     MetadataNotReadyError,
+    OffsetBetweenTiersError,
     OffsetOutOfRangeError,
     PartitionHaltedError,
     QuotaExceededError,
@@ -124,6 +125,9 @@ def problem_of(error: Exception) -> Problem:
             )
         case MetadataNotReadyError():
             return _unavailable("metadata-not-ready", "remote log metadata is still being replayed", retry_after_s=1)
+        case OffsetBetweenTiersError():
+            detail = "the broker has dropped this offset, and the remote tier does not have it yet"
+            return _unavailable("offset-between-tiers", detail, retry_after_s=5)
         case StoreError():
             return _unavailable("store-unavailable", "the object store did not deliver", retry_after_s=5)
         case BrokerUnreachableError() | BrokerRefusedError():

@@ -17,12 +17,13 @@ from tests.support.remote_runs import RemoteRun, load_run, open_run
 from tests.support.scripted_local import ScriptedLocal
 from tests.unit.reading.test_remote_log_reader import committed, first_open_offset, only_until
 from tests.unit.services.reader.service import open_service
-from tiersidecar.domain.errors import CorruptDataError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import CorruptDataError, OffsetBetweenTiersError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
+from tiersidecar.services.reader.problems import problem_of
 
 ALICE = Credentials(username="alice", password="secret")
 HIGH_WATERMARK, LAST_STABLE = 294, 211
@@ -165,12 +166,18 @@ async def test_what_is_trimmed_between_two_looks_is_read_from_the_remote_tier(of
         assert fetched.slices[0].base_offset <= max(offset, 86) < fetched.next_offset
 
 
-async def test_a_hole_between_the_tiers_is_an_error_and_not_skipped() -> None:
+async def test_what_is_between_the_tiers_is_neither_skipped_nor_out_of_range() -> None:
+    """U7; cluster seed 0: pins held what the broker had deleted, and readers by HTTP were told 416."""
     run, partition = await transactions(86)
     async with open_run(run) as path:
         log = log_over(path, ScriptedLocal(log_start=100, high_watermark=HIGH_WATERMARK))
-        with pytest.raises(OffsetOutOfRangeError):
-            await streamed(log, read_of(partition, 0))
+        for offset in (0, 86, 99):
+            with pytest.raises(OffsetBetweenTiersError) as error:
+                await streamed(log, read_of(partition, offset))
+            assert (error.value.remote_end, error.value.local_start) == (86, 100)
+        with pytest.raises(OffsetBetweenTiersError) as error:
+            await log.read_batches(read_of(partition, 90), max_bytes=1)
+        assert problem_of(error.value).status == 503
 
 
 async def test_a_partition_without_remote_segments_is_read_from_the_broker() -> None:

@@ -1,0 +1,174 @@
+"""Clients that read all the while, through gateways and read services, and what is true of each answer they get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from tiersidecar.simulation.cluster import SimulatedPartition
+from tiersidecar.simulation.read_check import ReadCheck
+from tiersidecar.simulation.serving import Ask, Fate, Serving
+from tiersidecar.simulation.surroundings import Surroundings
+
+T = TypeVar("T")
+
+_PATIENCE_S = 40.0
+_FINISH_S = 400.0
+_VERSIONS = (4, 6, 8, 12, 13, 17)
+"""Of Fetch: without sessions and with, by name and by id, rigid and flexible."""
+
+
+class Server(Protocol):
+    """A process that clients connect to."""
+
+    @property
+    def serving(self) -> Serving | None:
+        """None while it is not up."""
+        ...
+
+
+class Consumers:
+    """Two of each partition, one by Fetch and one by HTTP.  ``servers`` are by broker."""
+
+    def __init__(self, world: Surroundings, servers: Mapping[int, Server]) -> None:
+        self.check = ReadCheck(world)
+        self._all = [
+            Consumer(world, partition, servers, self.check, by_fetch=by_fetch)
+            for partition in world.cluster.partitions.values()
+            for by_fetch in (True, False)
+        ]
+
+    def __iter__(self) -> Iterator[Consumer]:
+        return iter(self._all)
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """Of all reads."""
+        return self.check.outcomes
+
+    async def finish(self) -> None:
+        """Nothing fails any more: each gets to the end, and what it cannot reach is a breach."""
+        await asyncio.gather(*(one.finish() for one in self._all))
+
+
+class Consumer:
+    """One client at one position: where it is served, it goes on from there."""
+
+    def __init__(
+        self,
+        world: Surroundings,
+        partition: SimulatedPartition,
+        servers: Mapping[int, Server],
+        check: ReadCheck,
+        *,
+        by_fetch: bool,
+    ) -> None:
+        self._world, self._partition, self._servers, self._check = world, partition, servers, check
+        self._by_fetch = by_fetch
+        self.name = f"{'fetch' if by_fetch else 'http'} consumer of {partition.tip.partition}"
+        self._position, self._read_committed = 0, False
+        self._is_finishing = False
+        self._last = "nothing was read"
+
+    async def consume(self) -> None:
+        """Until the end of the world."""
+        chances = self._world.chances
+        while not self._is_finishing:
+            await asyncio.sleep(chances.between(f"{self.name} pause", 0.3, 2.5))
+            if await self._read() and chances.draw(f"{self.name} moves") < 0.5:
+                self._seek()
+
+    async def finish(self) -> None:
+        """Read on to the end of the log."""
+        self._is_finishing = True
+        partition, until_s = self._partition, self._world.loop.time() + _FINISH_S
+        self._position = max(self._position, partition.dropped)
+        while not await self._read():
+            if self._world.is_spoiled(partition):
+                return
+            if self._world.loop.time() > until_s:
+                self._world.complain(
+                    f"the {self.name} does not get past {self._position} of {self._end()}: {self._last}"
+                )
+                return
+            await asyncio.sleep(1.0)
+
+    def _end(self) -> int:
+        """Exclusive, as the leader knows it."""
+        partition = self._partition
+        log = partition.history_log
+        return partition.last_stable_offset(log) if self._read_committed else log.high_watermark
+
+    def _seek(self) -> None:
+        chances = self._world.chances
+        self._read_committed = chances.draw(f"{self.name} isolation") < 0.5
+        high_watermark = self._partition.history_log.high_watermark
+        self._position = int(chances.between(f"{self.name} seeks", 0, high_watermark + 1))
+
+    async def _read(self) -> bool:
+        """Whether there is no more."""
+        broker = self._broker()
+        serving = None if broker is None else self._servers[broker].serving
+        if broker is None or serving is None:
+            self._check.outcomes["nobody there"] += 1
+            return False
+        ask = self._ask()
+        seen = self._check.begin(self._partition, broker)
+        answer = await self._answer(serving, serving.fetch(ask) if self._by_fetch else serving.stream(ask))
+        if answer is None:
+            self._last = "no answer"
+            self._check.outcomes["no answer"] += 1
+            return False
+        self._last = f"{answer.fate.value} {answer.why}"
+        next_offset = self._check.judge(f"{self.name} at broker {broker}", self._partition, ask, answer, seen)
+        self._position = max(self._position, next_offset)
+        if answer.fate is Fate.OUT_OF_RANGE:
+            await self._reset(broker, serving)
+            return False
+        return answer.fate is Fate.READ and self._position >= self._end()
+
+    async def _reset(self, broker: int, serving: Serving) -> None:
+        """``auto.offset.reset`` to the earliest, or a seek."""
+        if broker != self._partition.leader:
+            return  # KIP-392: a client asks the leader whether it is so
+        earliest = await self._answer(serving, serving.earliest(self._partition.tip))
+        if earliest is None:
+            return
+        self._check.judge_earliest(f"{self.name} at broker {broker}", self._partition, earliest)
+        self._position = earliest
+
+    def _broker(self) -> int | None:
+        """The leader, mostly; now and then a replica that is nearer."""
+        chances, leader = self._world.chances, self._partition.leader
+        if not self._is_finishing and chances.draw(f"{self.name} goes elsewhere") < 0.15:
+            return chances.choose(f"{self.name} goes to", sorted(self._servers))
+        return leader
+
+    def _ask(self) -> Ask:
+        chances = self._world.chances
+        return Ask(
+            partition=self._partition.tip,
+            offset=self._position,
+            read_committed=self._read_committed,
+            max_bytes=chances.choose(f"{self.name} bytes", (1, 400, 1500, 20_000)),
+            stop_offset=self._position + chances.choose(f"{self.name} records", (1, 10, 40, 10_000)),
+            version=chances.choose(f"{self.name} version", _VERSIONS),
+        )
+
+    async def _answer(self, serving: Serving, work: Coroutine[Any, Any, T]) -> T | None:
+        """What comes of it within a client's patience."""
+        task = serving.process.start(work)
+        task.add_done_callback(self._look_at)
+        done, _ = await asyncio.wait([task], timeout=_PATIENCE_S)
+        if not done:
+            task.cancel()
+            return None
+        return None if task.cancelled() or task.exception() is not None else task.result()
+
+    def _look_at(self, done: asyncio.Task[Any]) -> None:
+        """An error that no client is told as such is ours."""
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not self._world.is_over:
+            self._world.complain(f"the {self.name} was not answered: {error!r}")
