@@ -27,6 +27,7 @@ from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.holes import Holes
+from tiersidecar.reading.pending_copies import ANYWHERE
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
@@ -60,7 +61,7 @@ class FixedPending:
     def __init__(self) -> None:
         self.are_all = False
 
-    async def is_pending(self, partition: TopicIdPartition) -> bool:
+    async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
         return self.are_all
 
 

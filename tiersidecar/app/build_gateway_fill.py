@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from tiersidecar.app.config import Mode, Role
-from tiersidecar.app.gateway_pins import BoardPins, ScannedPins
+from tiersidecar.app.config import Mode
+from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.reading.holes import Holes
+from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
@@ -27,7 +28,7 @@ from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpo
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
-from tiersidecar.services.gateway.tiered_partitions import PendingCopies, TieredView
+from tiersidecar.services.gateway.tiered_partitions import TieredView
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies
 
@@ -58,7 +59,7 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts) -> RemoteTier:
         fills=fills,
         sessions=FetchSessions(),
         tiered=BoardTieredPartitions(parts.board, parts.policies),
-        pending=BoardPins(parts.board.pins) if Role.TIER in parts.roles else ScannedPins(parts.pins, parts.clock),
+        pending=pending_copies(parts),
         holes=Holes(parts.clock, "gateway.hole"),
     )
 
@@ -89,6 +90,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             timestamps=tier.path.timestamps,
             lineages=parts.lineages,
             offsets=tier.offsets,
+            pending=tier.pending,
             timeout_ms=parts.config.remote_list_offsets_request_timeout_ms,
         ),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRewrite(tiered=tier.tiered, lineages=parts.lineages),

@@ -1,19 +1,26 @@
-"""What pins hold, as the gateway has to know it: from the role ``tier`` beside it, or, in a process of its own, from the disks.
-
-Both are ``services.gateway.tiered_partitions.PendingCopies``.
+"""What pins hold, as gateway and read service have to know it: from the role ``tier`` beside them, or, in a process of its own,
+from the disks.  Both are ``reading.pending_copies.PendingCopies``.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from tiersidecar.app.config import Role
+from tiersidecar.app.parts import Parts
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.pins import PinnedPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.pins import ReadPins
+from tiersidecar.reading.pending_copies import ANYWHERE, PendingCopies
 from tiersidecar.tasks.pin_board import PinBoard
 
 _STAYS_PENDING_S = 1.0
+
+
+def pending_copies(parts: Parts) -> PendingCopies:
+    """Of this process."""
+    return BoardPins(parts.board.pins) if Role.TIER in parts.roles else ScannedPins(parts.pins, parts.clock)
 
 
 class BoardPins:
@@ -22,9 +29,11 @@ class BoardPins:
     def __init__(self, pins: PinBoard) -> None:
         self._pins = pins
 
-    async def is_pending(self, partition: TopicIdPartition) -> bool:
+    async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
         """As the Protocol says: until the pins of all log dirs have been read, any may be there."""
-        return self._pins.unread is None or bool(self._pins.unread) or bool(self._pins.of(partition))
+        if self._pins.unread is None or self._pins.unread:
+            return True
+        return any(pin.base_offset < below for pin in self._pins.of(partition))
 
 
 class ScannedPins:
@@ -34,22 +43,24 @@ class ScannedPins:
         self._pins, self._clock = pins, clock
         self._turn = asyncio.Lock()
         self._begun_s = float("-inf")
-        self._owners = frozenset[PinnedPartition]()
+        self._lowest: dict[PinnedPartition, int] = {}
         self._has_faults = False
 
-    async def is_pending(self, partition: TopicIdPartition) -> bool:
+    async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
         """As the Protocol says; where pins cannot be read, any may be there."""
         owner, asked_s = PinnedPartition.of(partition), self._clock.monotonic_s()
         # That a client tries again needs no fresh look each time; that it is sent away does.
-        if owner in self._owners and asked_s - self._begun_s < _STAYS_PENDING_S:
+        if self._lowest.get(owner, ANYWHERE) < below and asked_s - self._begun_s < _STAYS_PENDING_S:
             return True
         async with self._turn:
             if self._begun_s <= asked_s:
                 await self._scan()
-        return self._has_faults or owner in self._owners
+        return self._has_faults or self._lowest.get(owner, ANYWHERE) < below
 
     async def _scan(self) -> None:
         begun_s = self._clock.monotonic_s()
         view = await self._pins.scan(sweep=False)
         self._begun_s, self._has_faults = begun_s, bool(view.faults)
-        self._owners = frozenset(pin.owner for pin in view.pins)
+        self._lowest = {}
+        for pin in view.pins:
+            self._lowest[pin.owner] = min(self._lowest.get(pin.owner, ANYWHERE), pin.base_offset)

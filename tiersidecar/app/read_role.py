@@ -12,6 +12,7 @@ from tiersidecar.adapters.kafka.authorizer import open_authorizer
 from tiersidecar.adapters.kafka.local_reads import BrokerLocalReads
 from tiersidecar.app.build_security import caller_listener, known_callers, server_tls
 from tiersidecar.app.config import Role
+from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
@@ -39,6 +40,7 @@ async def run_read(parts: Parts) -> None:
                 catalogue=_AssignedPartitions(parts.board),
                 authorize=authorizer,
                 local=BrokerLocalReads(authorizer),
+                pending=pending_copies(parts),
                 telemetry=parts.telemetry,
                 blocking=parts.blocking,
                 settings=ReaderServiceSettings(

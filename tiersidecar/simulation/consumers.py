@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 _PATIENCE_S = 40.0
 _FINISH_S = 400.0
+_MOST = 50_000
 _VERSIONS = (4, 6, 8, 12, 13, 17)
 """Of Fetch: without sessions and with, by name and by id, rigid and flexible."""
 
@@ -76,7 +77,7 @@ class Consumer:
         """Until the end of the world."""
         chances = self._world.chances
         while not self._is_finishing:
-            await asyncio.sleep(chances.between(f"{self.name} pause", 0.3, 2.5))
+            await asyncio.sleep(chances.between(f"{self.name} pause", 0.5, 5.0))
             if await self._read() and chances.draw(f"{self.name} moves") < 0.5:
                 self._seek()
 
@@ -152,8 +153,9 @@ class Consumer:
             partition=self._partition.tip,
             offset=self._position,
             read_committed=self._read_committed,
-            max_bytes=chances.choose(f"{self.name} bytes", (1, 400, 1500, 20_000)),
-            stop_offset=self._position + chances.choose(f"{self.name} records", (1, 10, 40, 10_000)),
+            max_bytes=_MOST if self._is_finishing else chances.choose(f"{self.name} bytes", (1, 400, 1500, _MOST)),
+            stop_offset=self._position
+            + (_MOST if self._is_finishing else chances.choose(f"{self.name} records", (1, 10, 40, _MOST))),
             version=chances.choose(f"{self.name} version", _VERSIONS),
         )
 

@@ -185,7 +185,7 @@ def open_serving(stack: AsyncExitStack, parts: Parts, process: Process) -> Servi
     """Over what ``parts`` have; ``stack`` closes what is made here."""
     assert isinstance(parts.broker, SimulatedBroker)
     tier = open_remote_tier(stack, parts)
-    log = ContinuousLog(reader=parts.reads.reader, local=parts.broker, blocking=parts.blocking)
+    log = ContinuousLog(reader=parts.reads.reader, local=parts.broker, blocking=parts.blocking, pending=tier.pending)
     return Serving(process, parts.broker, fill_rewrites(parts, tier, AdvertisedAddresses()), log)
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -14,19 +15,26 @@ from tests.support.chaos.faults import BROKER_FAULTS, SIDECAR_FAULTS, STORE_FAUL
 from tests.support.chaos.read_check import ReadCheck
 from tests.support.chaos.world import PARTITIONS, World
 
-SETTLED_AFTER_S = 30.0
-"""A leader that was stopped serves what it knew then until it learns that it leads no more: what was acknowledged so long ago
-every leader knows."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blows:
+    """What is drawn, from ``seed``.  A leader that was stopped serves what it knew then until it learns that it leads no more:
+    what was acknowledged ``settled_after_s`` ago every leader knows."""
+
+    seed: int
+    brokers: Sequence[Strike] = BROKER_FAULTS
+    settled_after_s: float = 30.0
 
 
 class Lanes:
     """Threads that strike ``world`` until the block ends; the same seed draws the same faults in each lane."""
 
-    def __init__(self, world: World, *, seed: int, reads: ReadCheck) -> None:
-        self._world, self._reads = world, reads
+    def __init__(self, world: World, blows: Blows, *, reads: ReadCheck) -> None:
+        self._world, self._blows, self._reads = world, blows, reads
+        seed = blows.seed
         self._failure: BaseException | None = None
         rests_s: dict[str, tuple[Sequence[Strike], float]] = {
-            "brokers": (BROKER_FAULTS, 3.0),
+            "brokers": (blows.brokers, 3.0),
             "sidecars": (SIDECAR_FAULTS, 6.0),
             "store": (STORE_FAULTS, 4.0),
             "topics": (TOPIC_FAULTS, 6.0),
@@ -82,7 +90,7 @@ class Lanes:
         while self._world.pause(draw.uniform(0.2, rest_s)):
             fault = draw.choice(faults)
             fault(self._world, draw)
-            if faults is BROKER_FAULTS:
+            if faults is self._blows.brokers:
                 self._world.wait_until_in_sync()
 
     def _read(self, draw: random.Random) -> None:
@@ -92,8 +100,8 @@ class Lanes:
         while self._world.pause(0.3):
             now_s = time.monotonic()
             known.append((now_s, [self._reads.producing.end_offset(partition) for partition in range(count)]))
-            while len(known) > 1 and now_s - known[1][0] >= SETTLED_AFTER_S:
+            while len(known) > 1 and now_s - known[1][0] >= self._blows.settled_after_s:
                 known.popleft()
-            if now_s - known[0][0] >= SETTLED_AFTER_S:
+            if now_s - known[0][0] >= self._blows.settled_after_s:
                 partition = draw.randrange(count)
                 self._reads.read(draw, draw.choice(urls), partition, known[0][1][partition])

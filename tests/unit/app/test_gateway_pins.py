@@ -46,6 +46,8 @@ async def test_of_a_board_whose_pins_have_not_been_read_any_may_be_there() -> No
     assert not await pins.is_pending(TIP)
     board.add(pin_of(0, 10))
     assert await pins.is_pending(TIP)
+    assert await pins.is_pending(TIP, below=1)
+    assert not await pins.is_pending(TIP, below=0)
     assert not await pins.is_pending(OTHER)
 
 
@@ -56,6 +58,12 @@ async def test_a_gateway_of_its_own_sees_the_pins_on_the_disks() -> None:
     disk.pins = (pin_of(0, 10),)
     assert await pins.is_pending(TIP), "a pin that was made since the last look"
     assert not await pins.is_pending(OTHER)
+    disk.pins = (pin_of(10, 20), pin_of(30, 40))
+    assert [await ScannedPins(disk, ManualClock()).is_pending(TIP, below=offset) for offset in (10, 11, 35)] == [
+        False,
+        True,
+        True,
+    ]
 
 
 async def test_a_client_that_waits_for_a_pin_costs_no_look_each_time() -> None:

@@ -9,11 +9,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.errors import OffsetBetweenTiersError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
@@ -49,10 +50,11 @@ class ListOffsetsRewrite:
         timestamps: TimestampLookup,
         lineages: LineageSource,
         offsets: BrokerOffsetsCache,
+        pending: PendingCopies,
         timeout_ms: int,
     ) -> None:
         self._tiered, self._reader, self._timestamps, self._lineages = tiered, reader, timestamps, lineages
-        self._offsets, self._timeout_ms = offsets, timeout_ms
+        self._offsets, self._pending, self._timeout_ms = offsets, pending, timeout_ms
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -116,10 +118,15 @@ class ListOffsetsRewrite:
         return question.row
 
     async def _earliest(self, question: _Question) -> Any:
-        bounds = await self._reader.bounds(question.partition)
-        if bounds.start >= bounds.end or bounds.start >= question.row.offset:
-            return question.row
-        return await self._at(question, bounds.start)
+        """Of a log whose beginning only pins have for now nobody can tell it: a client would skip what is there."""
+        bounds, local_start = await self._reader.bounds(question.partition), question.row.offset
+        if bounds.start < bounds.end:
+            return question.row if bounds.start >= local_start else await self._at(question, bounds.start)
+        if local_start > 0 and await self._pending.is_pending(question.partition, below=local_start):
+            raise OffsetBetweenTiersError(
+                subject=str(question.partition), offset=bounds.end, remote_end=bounds.end, local_start=local_start
+            )
+        return question.row
 
     async def _latest_tiered(self, question: _Question) -> Any:
         end_offset = (await self._reader.bounds(question.partition)).end

@@ -12,10 +12,11 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.wire.fetch_requests import FetchPartition, PartitionKey
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.holes import Holes
+from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.tiered_partitions import PendingCopies, TieredPartitions, TieredView
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, TieredView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

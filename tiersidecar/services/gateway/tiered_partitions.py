@@ -25,10 +25,3 @@ class TieredPartitions(Protocol):
             MetadataNotReadyError: it may be tiered, and nothing is known of it yet.
         """
         ...
-
-
-class PendingCopies(Protocol):
-    async def is_pending(self, partition: TopicIdPartition) -> bool:
-        """Whether pins may hold what the broker has deleted and the remote tier has not got yet: those made before the call,
-        and any, as long as it is not known which there are."""
-        ...

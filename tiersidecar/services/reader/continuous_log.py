@@ -22,6 +22,7 @@ from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, check_ba
 from tiersidecar.ports.broker import Credentials, LocalBatches, ReadLocal
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.batch_cutter import BatchSlice
+from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
 
 _FETCH_BYTES = 1024 * 1024
@@ -41,12 +42,20 @@ class LogRead:
 
 
 class ContinuousLog:
-    """Reads of both tiers; of the remote one alone without ``local``."""
+    """Reads of both tiers; of the remote one alone without ``local``.  ``pending`` knows what is in neither for now."""
 
-    def __init__(self, *, reader: RemoteLogReader, local: ReadLocal | None, blocking: Blocking) -> None:
+    def __init__(
+        self,
+        *,
+        reader: RemoteLogReader,
+        local: ReadLocal | None,
+        blocking: Blocking,
+        pending: PendingCopies | None = None,
+    ) -> None:
         self._reader = reader
         self._local = local
         self._blocking = blocking
+        self._pending = pending
 
     async def read_batches(self, read: LogRead, *, max_bytes: int) -> FetchedBatches:
         """One bounded answer, of one tier: it ends at the border at the latest.
@@ -100,6 +109,22 @@ class ContinuousLog:
                     raise await self._refusal(read, next_offset, error) from error
             else:
                 return
+
+    async def start_offset(self, caller: Credentials, partition: TopicIdPartition) -> Offset:
+        """The first offset of both tiers.
+
+        Raises:
+            OffsetBetweenTiersError: the log begins in what is in neither tier for now.
+        """
+        bounds = await self._reader.bounds(partition)
+        if self._local is None or bounds.start < bounds.end:
+            return bounds.start
+        start = (await self._local.find_offset(caller, partition, -2)).offset
+        if await self._is_pending(partition, start):
+            raise OffsetBetweenTiersError(
+                subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=start
+            )
+        return start
 
     async def end_offset(self, caller: Credentials, partition: TopicIdPartition) -> Offset:
         """The high watermark; without a broker to ask, the end of the remote tier."""
@@ -173,13 +198,18 @@ class ContinuousLog:
         """Of an offset that the broker does not have.  What lies between the tiers is out of no range: whoever is told so skips
         records that may be on their way."""
         bounds = await self._reader.bounds(read.partition)
-        if bounds.end <= bounds.start:
-            return error
-        if bounds.start <= offset < error.start:
+        has_remote = bounds.start < bounds.end
+        is_pending = not has_remote and await self._is_pending(read.partition, error.start)
+        if bounds.start <= offset < error.start and (has_remote or is_pending):
             return OffsetBetweenTiersError(
                 subject=str(read.partition), offset=offset, remote_end=bounds.end, local_start=error.start
             )
+        if not has_remote:
+            return error
         return OffsetOutOfRangeError(subject=str(read.partition), offset=offset, start=bounds.start, stop=error.stop)
+
+    async def _is_pending(self, partition: TopicIdPartition, local_start: int) -> bool:
+        return self._pending is not None and await self._pending.is_pending(partition, below=local_start)
 
 
 def _stop(read: LogRead, fetched: LocalBatches) -> int:

@@ -13,6 +13,7 @@ from tiersidecar.formats.kafka.records import aborted_ranges
 from tiersidecar.ports.broker import Credentials, ReadLocal
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import Buffer
+from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset
@@ -48,13 +49,14 @@ class LogOperations:
         *,
         path: ReadPath,
         local: ReadLocal | None,
+        pending: PendingCopies | None,
         callers: Callers,
         partition_of: Callable[[web.Request], Awaitable[TopicIdPartition]],
         blocking: Blocking,
         bodies: BodyWriter,
     ) -> None:
         self._path = path
-        self._log = ContinuousLog(reader=path.reader, local=local, blocking=blocking)
+        self._log = ContinuousLog(reader=path.reader, local=local, blocking=blocking, pending=pending)
         self._local = local
         self._callers = callers
         self._partition_of = partition_of
@@ -106,10 +108,7 @@ class LogOperations:
     async def _border_offset(self, caller: Credentials, partition: TopicIdPartition, timestamp_ms: int) -> Offset:
         if timestamp_ms == _LATEST:
             return await self._log.end_offset(caller, partition)
-        bounds = await self._path.reader.bounds(partition)
-        if self._local is None or bounds.start < bounds.end:
-            return bounds.start
-        return (await self._local.find_offset(caller, partition, _EARLIEST)).offset
+        return await self._log.start_offset(caller, partition)
 
     async def _find(
         self, caller: Credentials, partition: TopicIdPartition, timestamp_ms: int

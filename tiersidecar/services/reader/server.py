@@ -15,6 +15,7 @@ from tiersidecar.domain.errors import ListenError, PartitionHaltedError, QuotaEx
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.catalogue import PartitionCatalogue
@@ -77,10 +78,12 @@ async def serve_reader(
     authorize: AuthorizeRead,
     blocking: Blocking,
     local: ReadLocal | None = None,
+    pending: PendingCopies | None = None,
     telemetry: Telemetry | None = None,
     settings: ReaderServiceSettings | None = None,
 ) -> AsyncIterator[ReaderServer]:
-    """Serve until left; entered means listening.  Without ``local`` only the remote tier is read.
+    """Serve until left; entered means listening.  Without ``local`` only the remote tier is read; ``pending`` knows what
+    is in neither tier for now.
 
     Raises:
         ListenError: the address cannot be listened on.
@@ -92,6 +95,7 @@ async def serve_reader(
         authorize=authorize,
         blocking=blocking,
         local=local,
+        pending=pending,
         telemetry=telemetry or NoTelemetry(),
         settings=settings,
     )
@@ -121,6 +125,7 @@ def reader_application(
     authorize: AuthorizeRead,
     blocking: Blocking,
     local: ReadLocal | None,
+    pending: PendingCopies | None,
     telemetry: Telemetry,
     settings: ReaderServiceSettings,
 ) -> web.Application:
@@ -131,6 +136,7 @@ def reader_application(
     reads = LogOperations(
         path=path,
         local=local,
+        pending=pending,
         callers=callers,
         partition_of=partitions.authorized_partition,
         blocking=blocking,

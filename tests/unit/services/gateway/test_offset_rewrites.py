@@ -96,6 +96,7 @@ def list_offsets(world: World, lineages: FixedLineage | None = None, timeout_ms:
         timestamps=world.path.timestamps,
         lineages=lineages or FixedLineage((0, 0)),
         offsets=world.offsets,
+        pending=world.pending,
         timeout_ms=timeout_ms,
     )
 
@@ -121,6 +122,18 @@ async def test_earliest_is_the_remote_log_start(version: int) -> None:
         assert (row.error_code, row.offset, row.timestamp) == (ErrorCode.none, 0, -1)
         run.log_starts.offsets[partition] = 77
         assert (await listed(world, -2, (LOCAL_START, -1), version=version)).offset == 77
+
+
+async def test_a_log_that_begins_in_pins_has_no_earliest_offset_to_tell() -> None:
+    """U7; cluster seed 15: nothing remote was left, the oldest records were pinned, and a client was sent past them."""
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    run.log_starts.offsets[partition] = 2**40  # all of it has expired
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        assert (await listed(world, -2, (LOCAL_START, -1))).offset == LOCAL_START
+        world.pending.are_all = True
+        assert (await listed(world, -2, (LOCAL_START, -1))).error_code is ErrorCode.not_leader_or_follower
+        assert (await listed(world, -2, (0, -1))).offset == 0, "nothing can be below"
 
 
 @pytest.mark.parametrize(

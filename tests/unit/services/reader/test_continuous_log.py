@@ -21,6 +21,7 @@ from tiersidecar.domain.errors import CorruptDataError, OffsetBetweenTiersError,
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.ports.broker import Credentials
+from tiersidecar.reading.pending_copies import ANYWHERE
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.services.reader.problems import problem_of
@@ -29,8 +30,19 @@ ALICE = Credentials(username="alice", password="secret")
 HIGH_WATERMARK, LAST_STABLE = 294, 211
 
 
-def log_over(path: ReadPath, local: ScriptedLocal) -> ContinuousLog:
-    return ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking())
+def log_over(path: ReadPath, local: ScriptedLocal, pinned_from: int | None = None) -> ContinuousLog:
+    pending = None if pinned_from is None else PinnedFrom(pinned_from)
+    return ContinuousLog(reader=path.reader, local=local, blocking=InlineBlocking(), pending=pending)
+
+
+class PinnedFrom:
+    """``PendingCopies`` with one pin."""
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+
+    async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:
+        return self._base_offset < below
 
 
 def read_of(partition: TopicIdPartition, offset: int, **others: int | bool | None) -> LogRead:
@@ -178,6 +190,23 @@ async def test_what_is_between_the_tiers_is_neither_skipped_nor_out_of_range() -
         with pytest.raises(OffsetBetweenTiersError) as error:
             await log.read_batches(read_of(partition, 90), max_bytes=1)
         assert problem_of(error.value).status == 503
+
+
+async def test_what_only_pins_have_is_neither_skipped_nor_out_of_range() -> None:
+    """U7; cluster seed 15: nothing is remote, and the broker has deleted what the pins hold."""
+    run, partition = await transactions(0)
+    await run.metadata.assign([partition])
+    local = ScriptedLocal(log_start=100, high_watermark=HIGH_WATERMARK)
+    async with open_run(run) as path:
+        pinned = log_over(path, local, pinned_from=90)
+        with pytest.raises(OffsetBetweenTiersError):
+            await streamed(pinned, read_of(partition, 95))
+        with pytest.raises(OffsetBetweenTiersError):
+            await pinned.start_offset(ALICE, partition)
+        for log in (log_over(path, local), log_over(path, local, pinned_from=100)):
+            with pytest.raises(OffsetOutOfRangeError):
+                await streamed(log, read_of(partition, 95))
+            assert await log.start_offset(ALICE, partition) == 100
 
 
 async def test_a_partition_without_remote_segments_is_read_from_the_broker() -> None:
