@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from tiersidecar.domain.errors import BrokerUnreachableError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
@@ -151,7 +151,10 @@ class SimulatedBroker:
     async def find_offset(
         self, credentials: Credentials, topic_id_partition: TopicIdPartition, timestamp_ms: int
     ) -> OffsetAnswer:
-        return (await self.list_offsets({topic_id_partition: LeaderEpoch(-1)}, timestamp_ms))[topic_id_partition]
+        answer = (await self.list_offsets({topic_id_partition: NO_EPOCH}, timestamp_ms))[topic_id_partition]
+        if answer.error:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
+        return answer
 
     # -- what the cluster says
 

@@ -134,7 +134,8 @@ class Consumer:
         """``auto.offset.reset`` to the earliest, or a seek."""
         if broker != self._partition.leader:
             return  # KIP-392: a client asks the leader whether it is so
-        earliest = await self._answer(serving, serving.earliest(self._partition.tip))
+        tip = self._partition.tip
+        earliest = await self._answer(serving, serving.earliest(tip) if self._by_fetch else serving.first_offset(tip))
         if earliest is None:
             return
         self._check.judge_earliest(f"{self.name} at broker {broker}", self._partition, earliest)

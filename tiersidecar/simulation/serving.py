@@ -162,6 +162,13 @@ class Serving:
             why=why,
         )
 
+    async def first_offset(self, partition: TopicIdPartition) -> int | None:
+        """The first offset, as the read service tells it; None: try again."""
+        try:
+            return await self._log.start_offset(Credentials(), partition)
+        except (RetriableError, PartitionHaltedError, TimeoutError):
+            return None
+
     async def _exchange(self, upstream: _Upstream, api_key: int, version: int, body: bytes) -> memoryview:
         """As the pumps of a connection do it, for a rewrite that is alone."""
         rewrite = self._rewrites[api_key]
