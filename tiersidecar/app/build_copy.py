@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tiersidecar.app.build_store import layout_settings
-from tiersidecar.app.config import Config, Mode
+from tiersidecar.app.config import Config
+from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.backfill import Backfill

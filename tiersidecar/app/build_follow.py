@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tiersidecar.app.config import Config, Mode
+from tiersidecar.app.config import Config
+from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from tiersidecar.app.config import Mode
+from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import INTERNAL_TOPICS

@@ -14,7 +14,8 @@ from tiersidecar.adapters.state_topic.log import open_state_topic
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.unmade_topics import UnmadeMetadataLog, UnmadeStateLog
 from tiersidecar.app.build_security import bootstrap_servers, broker_security
-from tiersidecar.app.config import Config, Mode, Role
+from tiersidecar.app.config import Config
+from tiersidecar.app.config_top_level import Mode, Role
 from tiersidecar.app.identity import patiently
 from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
 from tiersidecar.ports.clock import Blocking, Clock, Ids

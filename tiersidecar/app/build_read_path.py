@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from tiersidecar.app.build_read_caches import open_chunk_cache, open_index_cache
-from tiersidecar.app.config import Role
+from tiersidecar.app.config_top_level import Role
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.index_blobs import IndexBlobReader

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from tiersidecar.app.commands.register import register_commands
-from tiersidecar.app.config import Config, Role, load_config
+from tiersidecar.app.config import Config, load_config
 from tiersidecar.app.config_report import effective_settings, render_yaml, warnings_of
+from tiersidecar.app.config_top_level import Role
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
 

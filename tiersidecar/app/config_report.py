@@ -10,10 +10,11 @@ from typing import Any
 from pydantic import SecretStr
 from ruamel.yaml import YAML
 
-from tiersidecar.app.config import Config, Mode
+from tiersidecar.app.config import Config
 from tiersidecar.app.config_keys import keys_in, quantity_of
 from tiersidecar.app.config_section import Section, undotted
 from tiersidecar.app.config_store import CustomMetadataField, S3Store
+from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.config_values import Address
 from tiersidecar.app.config_without_effect import settings_without_effect
 from tiersidecar.domain.policy import RetentionMode

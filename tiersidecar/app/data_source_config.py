@@ -98,7 +98,8 @@ def _value(name: str, text: str) -> object:
 
 @cache
 def _load(source: ConfigSource) -> Config:
-    from tiersidecar.app.config import Mode, load_config, parse_config
+    from tiersidecar.app.config import load_config, parse_config
+    from tiersidecar.app.config_top_level import Mode
 
     if source.path is None:
         config = parse_config(source.text, Path(SOURCE), os.environ)

@@ -14,7 +14,7 @@ from tiersidecar.app.build_retain import (
     build_retain,
     build_topic_deletion,
 )
-from tiersidecar.app.config import Mode
+from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill

@@ -23,7 +23,8 @@ from tiersidecar.app.assembly import Opened, assemble
 from tiersidecar.app.build_logs import open_metadata_log, open_state_log
 from tiersidecar.app.build_security import bootstrap_servers, broker_security
 from tiersidecar.app.build_store import open_key_ring, open_store
-from tiersidecar.app.config import Config, IoPriority, Role
+from tiersidecar.app.config import Config
+from tiersidecar.app.config_top_level import IoPriority, Role
 from tiersidecar.app.identity import confirm_cluster, identity_of, patiently
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.process_status import ProcessStatus

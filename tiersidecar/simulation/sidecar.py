@@ -18,7 +18,8 @@ from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.paced import PacedStore
 from tiersidecar.app.assembly import Opened, assemble
 from tiersidecar.app.build_read_path import open_process_read_path
-from tiersidecar.app.config import Config, Role
+from tiersidecar.app.config import Config
+from tiersidecar.app.config_top_level import Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.app.parts import Parts
 from tiersidecar.app.process_status import ProcessStatus

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.app.config_files import LEAST, faults_of, load
-from tiersidecar.app.config import Config, Mode, load_config
+from tiersidecar.app.config import Config, load_config
 from tiersidecar.app.config_broker import BrokerSection
 from tiersidecar.app.config_store import FilesystemStore, VerifyReadBack
+from tiersidecar.app.config_top_level import Mode
 from tiersidecar.domain.errors import ConfigError
 
 

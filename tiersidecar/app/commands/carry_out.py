@@ -17,7 +17,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tiersidecar.app.config import Config, Mode, load_config
+from tiersidecar.app.config import Config, load_config
+from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
 
