@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
@@ -27,22 +27,42 @@ class GoTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoSource:
-    """A program of our own: ``directory`` has its source, and in go.mod and go.sum which modules it takes."""
+    """A program of our own, or one that ``go install`` refuses because its own go.mod replaces modules.
+
+    ``directory`` has in go.mod and go.sum which modules it takes, and the source unless ``package`` is another module's.
+    """
 
     directory: Path
     binary: str
+    package: str = "."
+    tags: str = ""
+
+
+# Without its service discovery, which would be most of the build: AWS, Azure, Kubernetes and so on.
+_PROMETHEUS = GoSource(
+    directory=REPOSITORY / "tests" / "support" / "prometheus_server",
+    package="github.com/prometheus/prometheus/cmd/prometheus",
+    binary="prometheus",
+    tags="remove_all_sd",
+)
 
 
 GO_TOOLS: dict[str, GoTool | GoSource] = {
     "franz-reader": GoSource(directory=REPOSITORY / "tests" / "support" / "franz_reader", binary="franz-reader"),
+    "kubernetes-objects": GoSource(
+        directory=REPOSITORY / "tests" / "support" / "kubernetes_objects", binary="kubernetes-objects"
+    ),
+    "kustomize": GoTool(package="sigs.k8s.io/kustomize/kustomize/v5", version="v5.7.1", binary="kustomize"),
+    "prometheus": _PROMETHEUS,
+    "promtool": replace(_PROMETHEUS, package="github.com/prometheus/prometheus/cmd/promtool", binary="promtool"),
     "versitygw": GoTool(package="github.com/versity/versitygw/cmd/versitygw", version="v1.8.0", binary="versitygw"),
     "toxiproxy": GoTool(package="github.com/Shopify/toxiproxy/v2/cmd/server", version="v2.5.0", binary="server"),
 }
 
 
 def go_tool(name: str) -> Path:
-    """The path of the program: up to a minute or two the first time (S3 by versitygw, faults by toxiproxy, a consumer by
-    franz-go).
+    """The path of the program: a minute or two the first time (S3 by versitygw, faults by toxiproxy, a consumer by franz-go),
+    and some more for the first of Prometheus' two.
 
     Raises:
         MissingProgramError: Go is needed and not there.
@@ -65,7 +85,10 @@ def _install(tool: GoTool, directory: Path) -> None:
 
 def _build(tool: GoSource, directory: Path) -> None:
     _go(
-        ["build", "-buildvcs=false", "-mod=readonly", "-o", str(directory / tool.binary), "."],
+        [
+            *("build", "-buildvcs=false", "-mod=readonly", "-tags", tool.tags),
+            *("-o", str(directory / tool.binary), tool.package),
+        ],
         tool.binary,
         {},
         tool.directory,

@@ -60,7 +60,7 @@ def wait_until_it_goes_on(daemon: Daemon, topic: str) -> None:
     """A round found nothing to doubt."""
 
     def goes_on() -> bool:
-        seen = daemon.metric("kafka_remote_log_metadata_count", topic=topic) > 0
+        seen = daemon.metric("kafka_remote_log_metadata_segments", topic=topic) > 0
         return seen and daemon.metric("tiersidecar_expiry_stopped", topic=topic) == 0
 
     wait_for(goes_on, "expiry goes on", daemon)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import configparser
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from tests.support.dashboard import PanelQuery, dashboard, panel_queries
 from tiersidecar.app.cli import WRONG_CONFIGURATION
 from tiersidecar.app.config import Config, load_config
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
@@ -17,7 +19,10 @@ from tiersidecar.ports.metrics.catalogue import CATALOGUE
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
 OPERATIONS = ROOT / "docs" / "operations"
-OF_PROMETHEUS = {"up", "process_start_time_seconds"}
+OF_PROMETHEUS = {
+    *("up", "ALERTS"),
+    *("process_start_time_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"),
+}
 OF_TARGETS = {"job", "instance"}
 
 
@@ -50,18 +55,24 @@ def without_texts(expression: str) -> str:
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
 def test_a_rule_uses_only_metrics_and_labels_that_there_are(rule: dict[str, Any]) -> None:
-    expression = without_texts(rule["expr"])
+    told = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+    assert_of_the_catalogue(rule["expr"], told)
+
+
+def assert_of_the_catalogue(text: str, shown: Collection[str]) -> None:
+    """The expression's metrics exist, and have the labels that it groups or matches by, or that are ``shown``."""
+    expression = without_texts(text)
     known = {metric.name: metric for metric in CATALOGUE}
-    named = set(re.findall(r"\b(?:tiersidecar|kafka|process|python)_\w+|\bup\b", expression))
+    found = re.findall(r"\b(?:tiersidecar|kafka|process|python)_\w+|\bup\b|\bALERTS\b", expression)
+    named = {re.sub(r"_bucket$", "", name) for name in found}
     assert named
     assert named <= known.keys() | OF_PROMETHEUS
     labels = {label for metric in named & known.keys() for label in known[metric].labels} | OF_TARGETS
+    labels |= {"le"} if any(name.endswith("_bucket") for name in found) else set()
+    labels |= {"alertname", "alertstate"} if "ALERTS" in named else set()
     grouped = re.findall(r"\b(?:by|on|without|ignoring)\s*\(([^)]*)\)", expression)
     matched = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression)
-    used = {name.strip() for group in grouped for name in group.split(",")} | set(matched)
-    assert used <= labels
-    told = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
-    assert told <= labels
+    assert {name.strip() for group in grouped for name in group.split(",")} | set(matched) | set(shown) <= labels
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
@@ -77,9 +88,29 @@ def test_every_alert_explained_is_an_alert() -> None:
     assert sorted(explained) == sorted(rule["alert"] for rule in rules())
 
 
-def test_every_rule_is_tested_with_promtool() -> None:
-    text = (DEPLOY / "prometheus" / "tiersidecar.rules.test.yaml").read_text()
-    assert [rule["alert"] for rule in rules() if rule["alert"] not in text] == []
+def test_every_rule_fires_in_a_test_of_promtools_and_says_what_is_written_there() -> None:
+    """Run by tests/integration/test_prometheus_rules.py."""
+    (document,) = documents(DEPLOY / "prometheus" / "tiersidecar.rules.test.yaml")
+    fired = {
+        one["alertname"] for test in document["tests"] for one in test.get("alert_rule_test", ()) if one["exp_alerts"]
+    }
+    assert fired == {rule["alert"] for rule in rules()}
+
+
+@pytest.mark.parametrize("query", panel_queries(), ids=lambda query: f"{query.panel}: {query.expression[:40]}")
+def test_a_panel_uses_only_metrics_and_labels_that_there_are(query: PanelQuery) -> None:
+    assert_of_the_catalogue(query.expression, query.labels_shown)
+
+
+def test_panels_of_the_dashboard_have_names_of_their_own_and_do_not_overlap() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["title"] for panel in panels}) == len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for place in (panel["gridPos"] for panel in panels):
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
 
 
 def test_the_signals_of_the_design_have_a_rule() -> None:

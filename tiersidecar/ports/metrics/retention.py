@@ -79,7 +79,7 @@ REMOTE_LOG_SIZE = Metric(
     labels=("topic", "partition"),
 )
 REMOTE_SEGMENTS = Metric(
-    name="kafka_remote_log_metadata_count",
+    name="kafka_remote_log_metadata_segments",
     kind="gauge",
     help="Remote segments known (RemoteLogMetadataCount).",
     labels=("topic", "partition"),
