@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from tiersidecar.adapters.stores.wrapped_body import WrappedBody
 from tiersidecar.decide.pace import TokenBucket
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 
 _LEAST_WAIT_S = 0.001
 
@@ -71,24 +72,10 @@ class PacedStore:
         await self._store.check_writable()
 
 
-class _PacedBody:
+class _PacedBody(WrappedBody):
     def __init__(self, body: ObjectBody, pace: UploadPace) -> None:
-        self._body, self._pace = body, pace
-
-    @property
-    def size_bytes(self) -> int | None:
-        return self._body.size_bytes
-
-    @property
-    def piece_count(self) -> int:
-        return self._body.piece_count
-
-    @property
-    def source_file(self) -> SourceFile | None:
-        return self._body.source_file
-
-    async def piece(self, index: int) -> Buffer:
-        return await self._body.piece(index)
+        super().__init__(body)
+        self._pace = pace
 
     async def grant(self, wanted_bytes: int) -> int:
-        return await self._pace.grant(await self._body.grant(wanted_bytes))
+        return await self._pace.grant(await super().grant(wanted_bytes))

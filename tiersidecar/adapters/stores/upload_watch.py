@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile
+from tiersidecar.adapters.stores.wrapped_body import WrappedBody
+from tiersidecar.ports.store import Buffer, ObjectBody
 
 
 class UploadWatch:
@@ -73,28 +74,17 @@ class UploadWatch:
         return self._now_s() >= self._due_s
 
 
-class WatchedBody:
+class WatchedBody(WrappedBody):
     """A body that tells ``watch`` what is asked of it."""
 
     def __init__(self, body: ObjectBody, watch: UploadWatch) -> None:
-        self._body, self._watch = body, watch
-
-    @property
-    def size_bytes(self) -> int | None:
-        return self._body.size_bytes
-
-    @property
-    def piece_count(self) -> int:
-        return self._body.piece_count
-
-    @property
-    def source_file(self) -> SourceFile | None:
-        return self._body.source_file
+        super().__init__(body)
+        self._watch = watch
 
     async def piece(self, index: int) -> Buffer:
         with self._watch.reading():
-            return await self._body.piece(index)
+            return await super().piece(index)
 
     async def grant(self, wanted_bytes: int) -> int:
         with self._watch.pacing():
-            return await self._body.grant(wanted_bytes)
+            return await super().grant(wanted_bytes)

@@ -6,7 +6,10 @@ version does not know.  A replay reads the two hot records with :mod:`tiersideca
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from struct import Struct
+from typing import TypeVar
 
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError
@@ -22,6 +25,8 @@ from tiersidecar.domain.segments import (
 from tiersidecar.domain.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from tiersidecar.formats.metadata import hot
 from tiersidecar.formats.metadata.cursor import RecordCursor
+
+S = TypeVar("S")
 
 _HEADER_SIZE = 3
 _SNAPSHOT_KIND = 3
@@ -106,22 +111,7 @@ def _read_kind(value: bytes, *, where: str) -> int:
 
 def _read_added(cursor: RecordCursor) -> RemoteLogSegmentMetadata:
     segment_id = _read_segment_id(cursor)
-    start, end, broker = cursor.int64(), cursor.int64(), cursor.int32()
-    max_timestamp_ms, event_timestamp_ms = cursor.int64(), cursor.int64()
-    epochs, size = _read_epochs(cursor), cursor.int32()
-    return RemoteLogSegmentMetadata(
-        remote_log_segment_id=segment_id,
-        start_offset=Offset(start),
-        end_offset=Offset(end),
-        max_timestamp_ms=max_timestamp_ms,
-        broker_id=BrokerId(broker),
-        event_timestamp_ms=event_timestamp_ms,
-        segment_size_in_bytes=size,
-        segment_leader_epochs=epochs,
-        custom_metadata=cursor.nullable_bytes(),
-        state=RemoteLogSegmentState(cursor.int8()),
-        txn_index_empty=_read_txn_index_empty(cursor),
-    )
+    return _read_segment(cursor, partial(RemoteLogSegmentMetadata, remote_log_segment_id=segment_id))
 
 
 def _read_updated(cursor: RecordCursor) -> RemoteLogSegmentMetadataUpdate:
@@ -148,11 +138,15 @@ def _read_partition_delete(cursor: RecordCursor) -> RemotePartitionDeleteMetadat
 
 
 def _read_snapshot(cursor: RecordCursor) -> RemoteLogSegmentMetadataSnapshot:
-    uuid, start, end, broker = cursor.uuid(), cursor.int64(), cursor.int64(), cursor.int32()
+    return _read_segment(cursor, partial(RemoteLogSegmentMetadataSnapshot, uuid=cursor.uuid()))
+
+
+def _read_segment(cursor: RecordCursor, make: Callable[..., S]) -> S:
+    """What both kinds say of a segment, in the same order, behind its id."""
+    start, end, broker = cursor.int64(), cursor.int64(), cursor.int32()
     max_timestamp_ms, event_timestamp_ms = cursor.int64(), cursor.int64()
     epochs, size = _read_epochs(cursor), cursor.int32()
-    return RemoteLogSegmentMetadataSnapshot(
-        uuid=uuid,
+    return make(
         start_offset=Offset(start),
         end_offset=Offset(end),
         max_timestamp_ms=max_timestamp_ms,
