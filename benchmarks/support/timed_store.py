@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile, Store, StoredObject
@@ -45,6 +45,13 @@ class TimedStore:
 
     async def fetch_object(self, key: str) -> bytes:
         return await self._store.fetch_object(key)
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        take(memoryview(await self.fetch_range(key, byte_range)))
 
     async def head_object(self, key: str) -> StoredObject:
         return await self._store.head_object(key)

@@ -110,6 +110,18 @@ class FileBody:
         return wanted_bytes
 
 
+async def fed(store: Store, byte_range: ByteRange) -> bytes:
+    """What ``feed_range`` hands over of ``KEY``."""
+    pieces = list[memoryview]()
+
+    def take(piece: memoryview) -> bool:
+        pieces.append(piece)
+        return True
+
+    await store.feed_range(KEY, byte_range, take)
+    return b"".join(pieces)
+
+
 async def keys_of(store: Store, prefix: str = "", *, start_after: str = "") -> list[str]:
     return [stored.key async for stored in store.list_objects(prefix, start_after=start_after)]
 
@@ -273,7 +285,42 @@ class StoreContract:
         assert not isinstance(raised.value, ObjectNotFoundError)
 
     @final
+    @pytest.mark.parametrize(
+        ("start", "stop"), [(0, 10), (9, 10), (3, 7), (4, 4), (10, 10)], ids=lambda value: str(value)
+    )
+    async def test_a_range_is_handed_over_in_order(self, store: Store, start: int, stop: int) -> None:
+        await store.put_object(KEY, BytesBody(b"0123456789"))
+        assert await fed(store, ByteRange(start, stop)) == b"0123456789"[start:stop]
+
+    @final
+    async def test_no_more_is_handed_over_than_is_taken(self, store: Store) -> None:
+        data = os.urandom(9 * 1024 * 1024)
+        await store.put_object(KEY, BytesBody(data))
+        assert await fed(store, ByteRange(1, len(data))) == data[1:]
+        pieces = list[memoryview]()
+
+        def take_one(piece: memoryview) -> bool:
+            pieces.append(piece)
+            return False
+
+        await store.feed_range(KEY, ByteRange(1, len(data)), take_one)
+        assert len(pieces) == 1
+        assert data[1:].startswith(bytes(pieces[0]))
+
+    @final
+    @pytest.mark.parametrize(("start", "stop"), [(0, 11), (9, 12), (10, 11)], ids=lambda value: str(value))
+    async def test_a_range_past_the_end_that_is_handed_over_is_an_error(
+        self, store: Store, start: int, stop: int
+    ) -> None:
+        await store.put_object(KEY, BytesBody(b"0123456789"))
+        with pytest.raises(StoreError) as raised:
+            await fed(store, ByteRange(start, stop))
+        assert not isinstance(raised.value, ObjectNotFoundError)
+
+    @final
     async def test_what_is_absent_is_said_to_be(self, store: Store) -> None:
+        with pytest.raises(ObjectNotFoundError):
+            await fed(store, ByteRange(0, 1))
         with pytest.raises(ObjectNotFoundError):
             await store.fetch_object(KEY)
         with pytest.raises(ObjectNotFoundError):

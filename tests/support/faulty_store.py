@@ -20,6 +20,8 @@ class FaultyStore:
     ``fetched`` has what was asked for, in order.
     """
 
+    is_local = False
+
     def __init__(self, inner: Store, bend: Bend | None = None) -> None:
         self._inner = inner
         self.bend = bend
@@ -48,6 +50,9 @@ class FaultyStore:
         self.fetched.append((key, None))
         data = await self._inner.fetch_object(key)
         return data if self.bend is None else self.bend(key, None, data)
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        take(memoryview(await self.fetch_range(key, byte_range)))
 
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         return await self._inner.put_object(key, body, if_absent=if_absent)

@@ -116,7 +116,8 @@ class ReadSection(Section):
     """A client that takes nothing for so long is cut off."""
 
     chunk_cache_memory_bytes: Size = 134_217_728
-    """Bytes of chunks kept in memory, shared by all readers."""
+    """Bytes of chunks kept in memory, shared by all readers. Segments of a filesystem store that are neither compressed nor
+    encrypted are read where they lie and not kept: the kernel's page cache has them."""
 
     chunk_cache_disk_bytes: Size = 0
     """Bytes of chunks kept on disk in state.dir, in the clear also where the store's objects are encrypted; 0: none. Every

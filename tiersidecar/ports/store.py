@@ -155,6 +155,27 @@ class FetchRange(Protocol):
         """
 
 
+class FeedRange(Protocol):
+    @property
+    def is_local(self) -> bool:
+        """Whether objects are files here: the kernel keeps what was read, and whoever keeps it too has it twice."""
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """Hand the bytes of ``byte_range`` to ``take``, piece by piece in their order, until it gives False.
+
+        Where the store ``is_local``, ``take`` runs in the thread that reads, so that what was read is looked at while it is in
+        the processor's cache; it may keep the pieces, and must not raise.
+
+        Raises:
+            ObjectNotFoundError: no such object.
+            StoreError: also when the object is shorter than asked for; what came before has been handed over.
+        """
+
+
+class ReadStore(FetchRange, FeedRange, Protocol):
+    """What reading asks of a store."""
+
+
 class HeadObject(Protocol):
     async def head_object(self, key: str) -> StoredObject:
         """Size, time and checksum.
@@ -174,7 +195,7 @@ class ListObjects(Protocol):
         """Objects whose key begins with ``prefix`` and sorts after ``start_after``, ascending by key bytes."""
 
 
-class Store(PutObject, FetchRange, HeadObject, DeleteObjects, ListObjects, Protocol):
+class Store(PutObject, FetchRange, FeedRange, HeadObject, DeleteObjects, ListObjects, Protocol):
     """An object store, opened and closed by the composition root."""
 
     @property

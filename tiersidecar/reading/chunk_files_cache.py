@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from crc32c import crc32c
@@ -51,6 +51,14 @@ class ChunkFilesCache:
         if _key(segment, segment.chunk_index.chunk_at(part.start).index) in self._cache:
             return await rest_of_chunk(self, segment, part.start)
         return await self._inner.get_part(segment, part)
+
+    def is_local(self, segment: RemoteSegment) -> bool:
+        """See :class:`ChunkManager`; who has these files made has a store that is slower than they are."""
+        return False
+
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """See :class:`ChunkManager`."""
+        await self._inner.feed(segment, byte_range, take)
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """See :class:`ChunkManager`."""

@@ -5,6 +5,7 @@ One Protocol, and layers that compose: a cache is a ChunkManager in front of ano
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -13,14 +14,14 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES
-from tiersidecar.ports.store import Buffer, FetchRange
+from tiersidecar.ports.metrics.reading import READ_CACHE_BYTES, READ_STORE_BYTES, READ_STORE_REQUESTS
+from tiersidecar.ports.store import Buffer, ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.manifests import RemoteSegment
 from tiersidecar.reading.merged_fetches import MergedFetches
 from tiersidecar.reading.single_flight import SingleFlight
-from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S
+from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
 
 ChunkKey = tuple[RemoteLogSegmentId, int]
 
@@ -49,6 +50,18 @@ class ChunkManager(Protocol):
             As :meth:`get_chunk`.
         """
 
+    def is_local(self, segment: RemoteSegment) -> bool:
+        """Whether the .log is to be read by :meth:`feed`: it lies here, as the broker had it, and nothing else keeps it."""
+
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """Hand a range of the original bytes of a segment that :meth:`is_local` to ``take``, in the thread that reads them;
+        see :meth:`FeedRange.feed_range`.
+
+        Raises:
+            ObjectNotFoundError: the .log is gone.
+            StoreError: the store did not deliver, or not in time.
+        """
+
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """Forget a chunk whose content a reader found broken, so that the next :meth:`get_chunk` fetches it anew."""
 
@@ -65,20 +78,24 @@ class StoreChunkManager:
     def __init__(
         self,
         *,
-        store: FetchRange,
+        store: ReadStore,
         blocking: Blocking,
         max_parallel: int = 16,
         merged_bytes: int = 0,
         timeout_s: float = FETCH_TIMEOUT_S,
         telemetry: Telemetry | None = None,
     ) -> None:
+        self._store = store
         self._blocking = blocking
+        self._timeout_s = timeout_s
+        self._telemetry = telemetry or NoTelemetry()
+        self._local_places = asyncio.Semaphore(max_parallel)
         self._fetches = MergedFetches(
             store,
             max_parallel=max_parallel,
             max_bytes=merged_bytes,
             timeout_s=timeout_s,
-            telemetry=telemetry or NoTelemetry(),
+            telemetry=self._telemetry,
         )
 
     async def get_chunk(self, segment: RemoteSegment, index: int) -> Buffer:
@@ -99,6 +116,18 @@ class StoreChunkManager:
             reason = f"{len(data)} bytes came of {len(part)}"
             raise CorruptDataError(where=segment.keys.log, position=part.start, reason=reason)
         return memoryview(data)
+
+    def is_local(self, segment: RemoteSegment) -> bool:
+        """See :class:`ChunkManager`."""
+        return self._store.is_local and segment.transform.is_identity
+
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """See :class:`ChunkManager`."""
+        key = segment.keys.log
+        async with self._local_places:
+            self._telemetry.count(READ_STORE_REQUESTS, kind="chunk")
+            await fetch_within(self._timeout_s, key, self._store.feed_range(key, byte_range, take))
+        self._telemetry.count(READ_STORE_BYTES, len(byte_range))
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """Nothing is kept here."""
@@ -142,6 +171,14 @@ class MemoryChunkCache:
         if not segment.transform.is_identity or key in self._chunks or self._flights.has(key):
             return await rest_of_chunk(self, segment, part.start)
         return await self._inner.get_part(segment, part)
+
+    def is_local(self, segment: RemoteSegment) -> bool:
+        """See :class:`ChunkManager`."""
+        return self._inner.is_local(segment)
+
+    async def feed(self, segment: RemoteSegment, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """See :class:`ChunkManager`; nothing of it is kept."""
+        await self._inner.feed(segment, byte_range, take)
 
     def discard(self, segment: RemoteSegment, index: int) -> None:
         """See :class:`ChunkManager`."""

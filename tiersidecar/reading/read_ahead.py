@@ -69,6 +69,13 @@ class ReadAhead:
         self._budget.give_back(self._window_bytes)
         self._window_bytes = 0
 
+    def widen(self, size_bytes: int) -> bool:
+        """Whether the window is as large as ``size_bytes``, or could be made so."""
+        missing = size_bytes - self._window_bytes
+        if missing > 0 and self._budget.take(missing):
+            self._window_bytes = size_bytes
+        return self._window_bytes >= size_bytes
+
     async def read(self, segment: RemoteSegment, first: int) -> AsyncGenerator[Buffer, None]:
         """The chunks of ``segment`` from number ``first`` to its last one."""
         chunk_count = segment.chunk_index.chunk_count

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.ports.store import FetchRange
+from tiersidecar.ports.store import ReadStore
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.aborted_transactions import AbortedTransactions
 from tiersidecar.reading.admission import FetchQuota, ReaderPool
@@ -64,7 +64,7 @@ class ReadPath:
 @asynccontextmanager
 async def open_read_path(
     *,
-    store: FetchRange,
+    store: ReadStore,
     metadata: MetadataView,
     manifests: ManifestCache,
     lineages: LineageSource,
@@ -136,7 +136,7 @@ async def open_read_path(
 
 
 def _chunk_manager(
-    store: FetchRange,
+    store: ReadStore,
     blocking: Blocking,
     settings: ReadSettings,
     telemetry: Telemetry,

@@ -21,7 +21,7 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import RemoteIndexCache
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_ahead import ReadAhead
-from tiersidecar.reading.segment_reader import SegmentReader, beginning_of, cut_plan, first_batch, from_position
+from tiersidecar.reading.segment_reader import SegmentReader, beginning_of, cut_plan, first_batch
 
 _ALL_OFFSETS = 1 << 63
 
@@ -119,9 +119,9 @@ class SegmentFiles:
             begin = beginning_of(indexes, metadata, indexes.offset_index.lookup_position(byte_range.start).offset)
         cutter = BatchCutter(cut_plan(segment, begin, start_offset=0, stop_offset=_ALL_OFFSETS))
         position = begin.position
-        async with aclosing(from_position(read_ahead, segment, position)) as parts:
-            async for part in parts:
-                for batches in await self._blocking.run(cutter.cut, part):
+        async with aclosing(self._segments.cut(segment, cutter, None, read_ahead)) as steps:
+            async for step in steps:
+                for batches in step.slices:
                     wanted = batches.buffer[max(byte_range.start - position, 0) : max(byte_range.stop - position, 0)]
                     position += len(batches)
                     if len(wanted):

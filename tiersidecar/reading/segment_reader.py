@@ -16,6 +16,7 @@ from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
 from tiersidecar.reading.begun_reads import BegunReads
 from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.index_cache import RemoteIndexCache, RemoteIndexes
+from tiersidecar.reading.local_cut import CutStep, LocalCut, step_of
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget
 from tiersidecar.reading.segment_lookup import Located
@@ -94,6 +95,8 @@ class SegmentReader:
     async def warm(self, located: Located, offset: int) -> None:
         """Bring into the caches what a read from ``offset`` begins with."""
         segment = await self._manifests.open(located.metadata)
+        if self._chunks.is_local(segment):
+            return
         begin = await self._beginning(located.metadata, offset)
         if begin.position < segment.chunk_index.original_file_size:
             await self._chunks.get_chunk(segment, segment.chunk_index.chunk_at(begin.position).index)
@@ -108,17 +111,32 @@ class SegmentReader:
             max_bytes=allowance.left_bytes,
             min_one_message=allowance.takes_any_size,
         )
-        async with aclosing(self._parts(segment, begin.position, allowance.left_bytes, read_ahead)) as parts:
-            async for part in parts:
-                for batches in await self._cut(cutter, part, allowance.left_bytes):
+        async with aclosing(self.cut(segment, cutter, allowance.left_bytes, read_ahead)) as steps:
+            async for step in steps:
+                for batches in step.slices:
                     allowance.take(len(batches))
                     yield batches
-                allowance.is_used_up |= cutter.is_full
-                if cutter.is_done or allowance.is_used_up:
+                allowance.is_used_up |= step.is_full
+                if step.is_done or allowance.is_used_up:
                     if allowance.left_bytes is not None:
-                        self._begun.add(segment.id, cutter.position)
+                        self._begun.add(segment.id, step.position)
                     return
         cutter.finish()
+
+    async def cut(
+        self, segment: RemoteSegment, cutter: BatchCutter, left_bytes: int | None, read_ahead: ReadAhead
+    ) -> AsyncGenerator[CutStep, None]:
+        """The .log from the cutter's position on, cut step by step, of which ``left_bytes`` are wanted, None: all."""
+        if self._chunks.is_local(segment):
+            wanted_bytes = None if left_bytes is None else left_bytes + _BESIDES_BYTES
+            steps = LocalCut(self._chunks, segment, cutter, read_ahead).steps(wanted_bytes)
+            async with aclosing(steps):
+                async for step in steps:
+                    yield step
+            return
+        async with aclosing(self._parts(segment, cutter.position, left_bytes, read_ahead)) as parts:
+            async for part in parts:
+                yield step_of(cutter, await self._cut(cutter, part, left_bytes))
 
     async def _parts(
         self, segment: RemoteSegment, position: int, left_bytes: int | None, read_ahead: ReadAhead

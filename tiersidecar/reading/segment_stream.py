@@ -9,13 +9,13 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.store import Buffer, FetchRange, HeadObject
+from tiersidecar.ports.store import Buffer, HeadObject, ReadStore
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 
 
-class SegmentStore(FetchRange, HeadObject, Protocol):
+class SegmentStore(ReadStore, HeadObject, Protocol):
     """What reading a segment whole asks of the store."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from tiersidecar.adapters.stores.memory import MemoryStore
@@ -124,6 +124,13 @@ class NetworkStore:
 
     async def fetch_object(self, key: str) -> bytes:
         return self._as_read(key, await self._fetch(key, None))
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        take(memoryview(await self.fetch_range(key, byte_range)))
 
     async def head_object(self, key: str) -> StoredObject:
         return await self._network.ask(

@@ -40,6 +40,16 @@ class Bent:
             return b"".join([bytes(part.batches.buffer) async for part in parts])
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["far", "local"])
+def is_local(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of a store that is local are read another way."""
+    monkeypatch.setattr(FaultyStore, "is_local", request.param)
+
+
+FAR_ALONE = pytest.mark.parametrize("is_local", [False], indirect=True, ids=["far"])
+"""What is read where it lies is not kept."""
+
+
 @asynccontextmanager
 async def bent(
     bend: Bend | None = None, *, run_name: str = "plain", settings: ReadSettings | None = None
@@ -172,6 +182,7 @@ async def test_a_segment_deleted_under_the_readers_hands_is_out_of_range_not_a_m
         assert error.value.start == 35
 
 
+@FAR_ALONE
 async def test_a_hundred_readers_of_one_chunk_fetch_it_once() -> None:
     async with bent() as setting:
         setting.store.gate.clear()
@@ -187,6 +198,7 @@ async def test_a_hundred_readers_of_one_chunk_fetch_it_once() -> None:
         assert len([key for key, _ in setting.store.fetched if key.endswith(".indexes")]) <= 2
 
 
+@FAR_ALONE
 async def test_a_cancelled_read_leaves_its_chunk_in_the_cache() -> None:
     """U2: the retry hits."""
     async with bent() as setting:
@@ -201,6 +213,7 @@ async def test_a_cancelled_read_leaves_its_chunk_in_the_cache() -> None:
         assert len(setting.store.log_fetches()) == 1
 
 
+@FAR_ALONE
 async def test_who_reads_on_from_segment_to_segment_asks_for_no_index() -> None:
     """U4: seven segments, and one look at leader epochs."""
     async with bent() as setting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -62,6 +62,13 @@ class BoundedStore:
 
     async def fetch_object(self, key: str) -> bytes:
         return await self._run("fetch", key, self._store.fetch_object(key), self._one_request())
+
+    @property
+    def is_local(self) -> bool:
+        return self._store.is_local
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._run("fetch", key, self._store.feed_range(key, byte_range, take), self._one_request())
 
     async def head_object(self, key: str) -> StoredObject:
         return await self._run("head", key, self._store.head_object(key), self._one_request())

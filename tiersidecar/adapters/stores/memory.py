@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import google_crc32c
@@ -54,6 +54,13 @@ class MemoryStore:
 
     async def fetch_object(self, key: str) -> bytes:
         return self._held("fetch", key).data
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        take(memoryview(await self.fetch_range(key, byte_range)))
 
     async def head_object(self, key: str) -> StoredObject:
         self._held("head", key)

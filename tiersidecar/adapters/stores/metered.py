@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError
@@ -45,6 +45,22 @@ class MeteredStore:
             data = await self._store.fetch_object(key)
         self._telemetry.count(STORE_BYTES, len(data), verb="fetch")
         return data
+
+    @property
+    def is_local(self) -> bool:
+        return self._store.is_local
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        handed_bytes = 0
+
+        def counted(piece: memoryview) -> bool:
+            nonlocal handed_bytes
+            handed_bytes += len(piece)
+            return take(piece)
+
+        with self._counted("fetch"):
+            await self._store.feed_range(key, byte_range, counted)
+        self._telemetry.count(STORE_BYTES, handed_bytes, verb="fetch")
 
     async def head_object(self, key: str) -> StoredObject:
         with self._counted("head"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from tiersidecar.adapters.stores.wrapped_body import WrappedBody
 from tiersidecar.decide.pace import TokenBucket
@@ -58,6 +58,13 @@ class PacedStore:
 
     async def fetch_object(self, key: str) -> bytes:
         return await self._store.fetch_object(key)
+
+    @property
+    def is_local(self) -> bool:
+        return self._store.is_local
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._store.feed_range(key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:
         return await self._store.head_object(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -83,21 +83,30 @@ class S3Store:
         if len(byte_range) == 0:
             await self.head_object(key)
             return b""
-        if self._quick_reads is not None:
-            require_valid_key("fetch", key)
-            quick = await self._quick_reads.fetch_range(key, byte_range)
-            if quick is not None and len(quick) == len(byte_range):
-                return quick
+        require_valid_key("fetch", key)
+        if (
+            self._quick_reads is not None
+            and (quick := await self._quick_reads.fetch_range(key, byte_range)) is not None
+        ):
+            return quick
         data = await self._fetch(key, f"bytes={byte_range.start}-{byte_range.stop - 1}")
-        if self._quick_reads is not None:
-            self._quick_reads.other_way_did()
         if len(data) != len(byte_range):
             asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
         return data
 
     async def fetch_object(self, key: str) -> bytes:
+        require_valid_key("fetch", key)
+        if self._quick_reads is not None and (quick := await self._quick_reads.fetch_object(key)) is not None:
+            return quick
         return await self._fetch(key, None)
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        take(memoryview(await self.fetch_range(key, byte_range)))
 
     async def head_object(self, key: str) -> StoredObject:
         require_valid_key("head", key)
@@ -154,14 +163,16 @@ class S3Store:
         return is_refusal and self._sends_checksums and self._settings.checksums is S3Checksums.AUTO
 
     async def _fetch(self, key: str, byte_range: str | None) -> bytes:
-        require_valid_key("fetch", key)
         arguments: dict[str, Any] = {} if byte_range is None else {"Range": byte_range}
         with s3_errors("fetch", key):
             async with asyncio.timeout(self._settings.call_timeout_s):
                 answer = await self._client.get_object(Bucket=self._settings.bucket, Key=key, **arguments)
                 async with answer["Body"] as stream:
                     # read() would join what it joins within, which shows at 4 MiB a time.
-                    return b"".join([data async for data in stream.content.iter_any()])
+                    data = b"".join([part async for part in stream.content.iter_any()])
+        if self._quick_reads is not None:
+            self._quick_reads.other_way_did()
+        return data
 
     async def _delete(self, keys: Sequence[str]) -> list[StoreError]:
         """Remove at most 1000 objects in one request; errors, one per object that stays."""

@@ -60,6 +60,11 @@ class StallingStore:
     async def fetch_object(self, key: str) -> bytes:
         return await self._stall()  # type: ignore[no-any-return]
 
+    is_local = True
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._stall()
+
     async def head_object(self, key: str) -> StoredObject:
         return await self._stall()  # type: ignore[no-any-return]
 
@@ -95,6 +100,7 @@ async def listed(store: Store) -> list[StoredObject]:
 VERBS: dict[str, tuple[Callable[[Store], Awaitable[Any]], float]] = {
     "put": (lambda store: store.put_object("k", BytesBody(b"x")), 120),
     "fetch a range": (lambda store: store.fetch_range("k", ByteRange(0, 1)), 60),
+    "feed a range": (lambda store: store.feed_range("k", ByteRange(0, 1), lambda piece: True), 60),
     "fetch an object": (lambda store: store.fetch_object("k"), 60),
     "head": (lambda store: store.head_object("k"), 60),
     "delete": (lambda store: store.delete_objects(["k"]), 60),

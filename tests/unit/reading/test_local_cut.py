@@ -1,0 +1,96 @@
+"""Reading of a .log that lies here: the same batches as by chunks, little fetched, one step ahead at most (U3, U4, U22)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from tests.support.faulty_store import FaultyStore
+from tests.support.manual_clock import settle
+from tests.support.remote_runs import open_run, segments_of
+from tests.unit.reading.test_part_reads import BATCH, Remote, read, remote
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.reading.read_path import ReadPath, ReadSettings
+
+COUNT = 400
+FIRST_STEP = 512 * 1024
+
+
+@pytest.fixture
+async def made(monkeypatch: pytest.MonkeyPatch) -> Remote:
+    monkeypatch.setattr(FaultyStore, "is_local", True)
+    return await remote(count=COUNT)
+
+
+def ranges_of(made: Remote) -> list[ByteRange]:
+    return [byte_range for _, byte_range in made.store.log_fetches() if byte_range is not None]
+
+
+async def stream(path: ReadPath, made: Remote, offset: int) -> bytes:
+    async with aclosing(path.reader.stream_batches(made.builder.partition, offset)) as parts:
+        return b"".join([bytes(part.batches.buffer) async for part in parts])
+
+
+@pytest.mark.parametrize("offset", [0, 1, 127, 128, 129, 300, COUNT - 1])
+async def test_every_batch_from_an_offset_on_is_read_once(made: Remote, offset: int) -> None:
+    async with open_run(made.builder.run, store=made.store) as path:
+        assert await stream(path, made, offset) == made.log[offset * BATCH :]
+        ranges = ranges_of(made)
+        assert [one.stop for one in ranges[:-1]] == [one.start for one in ranges[1:]]
+
+
+@pytest.mark.parametrize("wanted", [1, BATCH, 10 * BATCH + 1, 3 * FIRST_STEP])
+async def test_a_bounded_read_fetches_little_more_than_it_returns(made: Remote, wanted: int) -> None:
+    async with open_run(made.builder.run, store=made.store) as path:
+        found = await read(path, made, 7, wanted)
+        assert found == made.log[7 * BATCH :][: max(wanted // BATCH, 1) * BATCH]
+        assert made.fetched_bytes <= wanted + 64 * 1024
+
+
+async def test_a_reader_that_stops_asking_has_one_step_ahead_and_gives_it_up(made: Remote) -> None:
+    async with open_run(made.builder.run, store=made.store) as path:
+        parts = path.reader.stream_batches(made.builder.partition, 0)
+        first = await anext(parts)
+        assert len(first.batches) <= FIRST_STEP
+        await settle()
+        assert [len(one) for one in ranges_of(made)] == [FIRST_STEP, 2 * FIRST_STEP]
+        made.store.gate.clear()
+        await parts.aclose()
+        made.store.gate.set()
+        assert await stream(path, made, 0) == made.log, "its share of the budget is free again"
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("next of")]
+
+
+async def test_without_budget_left_nothing_is_read_ahead(made: Remote) -> None:
+    settings = ReadSettings(read_ahead_total_bytes=0)
+    async with (
+        open_run(made.builder.run, store=made.store, settings=settings) as path,
+        aclosing(path.reader.stream_batches(made.builder.partition, 0)) as parts,
+    ):
+        await anext(parts)
+        await settle()
+        assert [len(one) for one in ranges_of(made)] == [FIRST_STEP]
+
+
+async def test_any_bytes_of_the_log_file_are_those_that_were_asked_for(made: Remote) -> None:
+    (metadata,) = segments_of(made.builder.run, made.builder.partition)
+    async with open_run(made.builder.run, store=made.store) as path:
+        for byte_range in (ByteRange(0, 10), ByteRange(BATCH - 1, FIRST_STEP + 5), ByteRange(0, len(made.log))):
+            async with aclosing(path.files.stream_log(metadata, byte_range)) as parts:
+                found = b"".join([bytes(part) async for part in parts])
+            assert found == made.log[byte_range.start : byte_range.stop]
+
+
+@pytest.mark.parametrize("layout", ["compression", "encrypted"])
+async def test_what_is_stored_otherwise_than_the_broker_had_it_comes_by_chunks(
+    monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr(FaultyStore, "is_local", True)
+    made = await remote(count=COUNT, **{layout: True})
+    async with open_run(made.builder.run, store=made.store) as path:
+        assert await stream(path, made, 0) == made.log
+        fetches = len(made.store.log_fetches())
+        assert await stream(path, made, 0) == made.log
+        assert len(made.store.log_fetches()) == fetches, "they are kept"
