@@ -6,11 +6,14 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +36,36 @@ class Cost:
 async def cost_of(size_bytes: int, work: Callable[[], Awaitable[object]]) -> Cost:
     """Dirty pages of whatever came before are written first: they would be paid for here."""
     os.sync()
+    return await cost_of_window(size_bytes, work)
+
+
+async def cost_of_window(size_bytes: int, work: Callable[[], Awaitable[object]]) -> Cost:
+    """As :func:`cost_of`, of one of many windows between which nothing is written."""
     gc.collect()
     cpu_s, began_s = _cpu_s(), time.perf_counter()
     await work()
     return Cost(size_bytes=size_bytes, wall_s=time.perf_counter() - began_s, cpu_s=_cpu_s() - cpu_s)
+
+
+async def by_turns(rounds: int, windows: Mapping[str, Callable[[], Awaitable[T]]]) -> dict[str, list[T]]:
+    """What each of ``windows`` gave in each round, after one round that does not count: who shares the machine with us, and its
+    clock rate, change from second to second, and so everybody has his turn in each of them."""
+    found: dict[str, list[T]] = {name: [] for name in windows}
+    for round_number in range(rounds + 1):
+        for name, window in windows.items():
+            result = await window()
+            if round_number:
+                found[name].append(result)
+    return found
+
+
+def in_all(costs: Sequence[Cost]) -> Cost:
+    """One after the other."""
+    return Cost(
+        size_bytes=sum(cost.size_bytes for cost in costs),
+        wall_s=sum(cost.wall_s for cost in costs),
+        cpu_s=sum(cost.cpu_s for cost in costs),
+    )
 
 
 def median(costs: list[Cost]) -> Cost:

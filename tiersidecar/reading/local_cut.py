@@ -13,7 +13,7 @@ from tiersidecar.reading.chunk_manager import ChunkManager
 from tiersidecar.reading.manifests import RemoteSegment
 from tiersidecar.reading.read_ahead import ReadAhead
 
-_FIRST_STEP_BYTES = 512 * 1024
+_FIRST_STEP_BYTES = 1024 * 1024
 _STEP_BYTES = 4 * 1024 * 1024
 """A change of thread and back costs as much as reading half a MiB."""
 
@@ -36,8 +36,9 @@ def step_of(cutter: BatchCutter, slices: list[BatchSlice]) -> CutStep:
 class LocalCut:
     """Feeds ``cutter``, which nobody else may touch meanwhile, with ``segment`` from its position on.
 
-    Steps double up to 4 MiB.  A reader without a bound who has taken one has the next one cut while he is busy with it, if his
-    window can be as large as that: he holds two steps at most.
+    The first step is of 1 MiB, so that it comes soon, or of what is wanted; each is four times the one before, up to 4 MiB.  A
+    reader without a bound who has taken one has the next one cut while he is busy with it, if his window can be as large as
+    that: he holds two steps at most.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class LocalCut:
     async def _step(self) -> CutStep:
         stop = min(self._position + self._step_bytes, self._segment.chunk_index.original_file_size)
         byte_range, self._position = ByteRange(self._position, stop), stop
-        self._step_bytes = min(2 * self._step_bytes, _STEP_BYTES)
+        self._step_bytes = min(4 * self._step_bytes, _STEP_BYTES)
         taken = _Taken(self._cutter)
         await self._chunks.feed(self._segment, byte_range, taken.take)
         taken.check(self._segment.keys.log, byte_range)
