@@ -49,6 +49,9 @@ _PROMETHEUS = GoSource(
 
 GO_TOOLS: dict[str, GoTool | GoSource] = {
     "franz-reader": GoSource(directory=REPOSITORY / "tests" / "support" / "franz_reader", binary="franz-reader"),
+    "dockerfile-instructions": GoSource(
+        directory=REPOSITORY / "tests" / "support" / "dockerfile_instructions", binary="dockerfile-instructions"
+    ),
     "kubernetes-objects": GoSource(
         directory=REPOSITORY / "tests" / "support" / "kubernetes_objects", binary="kubernetes-objects"
     ),
