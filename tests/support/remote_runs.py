@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePath
 
 from tests.support.golden import AIVEN_OBJECTS, read_json_lines
 from tests.support.inline_blocking import InlineBlocking
@@ -15,7 +17,11 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
+from tiersidecar.domain.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
 from tiersidecar.formats.metadata.serde import read_event
@@ -29,6 +35,7 @@ from tiersidecar.reading.lineage import LineageKeeper, LiveLog, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
 
+SegmentEvent = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate
 RUNS = ("plain", "prefix-custommeta", "compressed", "compressed-bigchunk", "encrypted")
 _KEY_PREFIXES = {"prefix-custommeta": "tiered/some-prefix/"}
 
@@ -57,8 +64,9 @@ class RemoteRun:
         return next(one for one in self.partitions if str(one) == name)
 
 
+@cache
 def key_ring() -> KeyRing:
-    """Opens the ``encrypted`` run."""
+    """Opens the ``encrypted`` run.  Made once: its primes are proved when they are read."""
     keys = AIVEN_OBJECTS / "keys"
     pair = read_rsa_key_pair((keys / "rsa-public.spki.der").read_bytes(), (keys / "rsa-private.pkcs8.der").read_bytes())
     return KeyRing(active_key_id="key1", keys={"key1": pair})
@@ -67,15 +75,13 @@ def key_ring() -> KeyRing:
 async def load_run(run: str) -> RemoteRun:
     """The partitions of ``run`` whose objects were kept."""
     store = MemoryStore(clock=ManualClock(), ids=SystemIds())
-    keys = sorted(path for path in (AIVEN_OBJECTS / run).rglob("*") if path.is_file())
-    for path in keys:
-        await store.put_object(str(path.relative_to(AIVEN_OBJECTS / run)), BytesBody(path.read_bytes()))
+    objects = _objects(run)
+    for key, data in objects.items():
+        await store.put_object(key, BytesBody(data))
     metadata = MemoryMetadataLog()
-    kept = {path.parent.parent.name for path in keys}
+    kept = {PurePath(key).parent.parent.name for key in objects}
     partitions: dict[TopicIdPartition, None] = {}
-    for line in read_json_lines("remote-log-metadata", f"{run}.jsonl"):
-        event = read_event(bytes.fromhex(line["value"]), where=run)
-        assert not isinstance(event, RemotePartitionDeleteMetadata)
+    for event in _events(run):
         partition = event.remote_log_segment_id.topic_id_partition
         is_deletion = event.state >= RemoteLogSegmentState.DELETE_SEGMENT_STARTED
         if partition.qualified.partition("/")[0] in kept and not is_deletion:
@@ -89,6 +95,23 @@ async def load_run(run: str) -> RemoteRun:
         key_prefix=_KEY_PREFIXES.get(run, ""),
         log_starts=FixedLogStarts(),
     )
+
+
+@cache
+def _objects(run: str) -> dict[str, bytes]:
+    """By key, in its order."""
+    root = AIVEN_OBJECTS / run
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+@cache
+def _events(run: str) -> list[SegmentEvent]:
+    events: list[SegmentEvent] = []
+    for line in read_json_lines("remote-log-metadata", f"{run}.jsonl"):
+        event = read_event(bytes.fromhex(line["value"]), where=run)
+        assert not isinstance(event, RemotePartitionDeleteMetadata)
+        events.append(event)
+    return events
 
 
 @asynccontextmanager

@@ -52,6 +52,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@cache
 def entities(entity_type: Any) -> st.SearchStrategy[Any]:
     """Values of ``entity_type``; nulls where it allows them, tagged fields of any value."""
     return st.deferred(lambda: st.builds(entity_type, **{field.name: _values(field) for field in fields(entity_type)}))
@@ -70,7 +71,7 @@ def _values(field: Any) -> st.SearchStrategy[Any]:
 
 
 def _value(bare: Any, kafka_type: str | None) -> st.SearchStrategy[Any]:
-    return entities(bare) if is_dataclass(bare) else _VALUES[kafka_type or ""]
+    return entities(bare) if isinstance(bare, type) and is_dataclass(bare) else _VALUES[kafka_type or ""]
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
