@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from tiersidecar.adapters.stores.write_back import begin_write_back
+from tiersidecar.adapters.stores.write_back import begin_write_back, end_write_back
 from tiersidecar.domain.errors import SegmentChangedError
 from tiersidecar.ports.store import Buffer, SourceFile
 
@@ -19,9 +19,10 @@ SLICE_BYTES = 16 * 1024 * 1024
 """At most so much is copied in one call: how long a cancellation waits (10 ms on a quiet disk)."""
 _CACHED_BYTES = 1024 * 1024
 
-_WRITE_BACK_BYTES = 8 * 1024 * 1024
-"""So much at most gathers before the disk is told: the sync at the end is short, and the broker's own writes do not queue
-behind a segment at once (U14)."""
+_WRITE_BACK_BYTES = 4 * 1024 * 1024
+"""So much at most gathers before the disk is told, and twice as much is in memory: the sync at the end is short, the broker's
+own writes do not queue behind a segment at once, and a segment takes no room in the page cache from what consumers read (U14).
+Pages that come round again also cost less than fresh ones: a third of the processor time of a copy."""
 
 _NAMING_ATTEMPTS = 64
 
@@ -38,6 +39,7 @@ class TemporaryFile:
         self._fileno = -1
         self._written = 0
         self._begun = 0
+        self._ended = 0
 
     def open(self) -> None:
         """Create the file; the directory is made when missing, its parent is not."""
@@ -50,7 +52,7 @@ class TemporaryFile:
         return self._written
 
     def write(self, piece: Buffer) -> None:
-        """Append the whole of ``piece``, and let the disk begin with what has gathered."""
+        """Append the whole of ``piece``, let the disk begin with what gathered, and wait for what had gathered before."""
         rest = memoryview(piece).cast("B")
         while rest:
             done = os.write(self._fileno, rest)
@@ -58,7 +60,10 @@ class TemporaryFile:
             rest = rest[done:]
         if self._written - self._begun >= _WRITE_BACK_BYTES:
             begin_write_back(self._fileno, self._begun, self._written - self._begun)
-            self._begun = self._written
+            if self._begun > self._ended:
+                end_write_back(self._fileno, self._ended, self._begun - self._ended)
+                os.posix_fadvise(self._fileno, self._ended, self._begun - self._ended, os.POSIX_FADV_DONTNEED)
+            self._ended, self._begun = self._begun, self._written
 
     def copy_slice(self, source: SourceFile, size_bytes: int = SLICE_BYTES) -> None:
         """Append at most ``size_bytes`` of ``source``, in pieces that stay in the processor's cache between read and write.

@@ -1,0 +1,48 @@
+"""A file on its way to becoming an object: how much of it is in memory (U14)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tiersidecar.adapters.log_dirs_fs.page_cache import resident_slices
+from tiersidecar.adapters.stores import temporary_file
+from tiersidecar.adapters.stores.temporary_file import TemporaryFile
+
+MIB = 1024 * 1024
+
+
+def resident_mib(path: Path) -> int:
+    fileno = os.open(path, os.O_RDONLY)
+    try:
+        return sum(resident_slices(fileno, path.stat().st_size))
+    finally:
+        os.close(fileno)
+
+
+def test_what_the_disk_has_leaves_the_page_cache_while_more_is_written(tmp_path: Path) -> None:
+    pieces = [bytes([number]) * MIB for number in range(48)]
+    file = TemporaryFile(directory=tmp_path / "aside", name="log")
+    file.open()
+    most_mib = 0
+    for piece in pieces:
+        file.write(piece)
+        most_mib = max(most_mib, resident_mib(tmp_path / "aside" / "log"))
+    assert most_mib <= 3 * temporary_file._WRITE_BACK_BYTES // MIB
+    assert file.make_durable().st_size == 48 * MIB
+    file.rename_to(tmp_path / "object", tmp_path)
+    assert (tmp_path / "object").read_bytes() == b"".join(pieces)
+
+
+@pytest.mark.parametrize("size", [0, 1, 8 * MIB, 8 * MIB + 1, 20 * MIB], ids=lambda size: f"{size} bytes")
+def test_pieces_of_any_size_are_whole(tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    file = TemporaryFile(directory=tmp_path / "aside", name="log")
+    file.open()
+    file.write(data)
+    file.write(data[:7])
+    assert file.make_durable().st_size == size + len(data[:7])
+    file.rename_to(tmp_path / "object", tmp_path)
+    assert (tmp_path / "object").read_bytes() == data + data[:7]
