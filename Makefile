@@ -15,6 +15,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 WITH_SERVERS := broker or server or spark or slow
 IN_EVERY_RUN := not exhaustive
+# One file waits for its brokers while another works. Each of the two has brokers, ports and directories of its own.
+TWO_FILES := -n 2 --dist loadfile
 # On a shared CI machine a broker may stand still for longer than any deadline: there a test with servers that fails is run
 # once more, and the summary lists it as RERUN. Such a line is a bug report. Nothing is run twice at a developer's desk.
 RERUNS := $(if $(CI),--reruns 1 -rR)
@@ -34,9 +36,10 @@ demo: .venv/.synced ## The whole product on a real broker, in about a minute; KE
 	@$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
 
 .PHONY: test
-test: .venv/.synced-all ## All tests, the fast ones first
+test: .venv/.synced-all ## All tests, the fast ones first; those with servers file by file, two at a time
 	$(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" $(ARGS)
-	$(BIN)/pytest -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
+	$(BIN)/pytest $(TWO_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
+	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
 test-fast: .venv/.synced ## Tests without servers, in under a minute

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.test_daemon import STRICT, started
 from tests.support.daemon import wait_for
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.alone]
 
 GIB = 1024**3
 

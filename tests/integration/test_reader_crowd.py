@@ -12,7 +12,7 @@ from benchmarks.support.our_copy import copy_all, filesystem_store
 from benchmarks.support.read_server import allow_open_files, running_read_server
 from tiersidecar.reading.read_path import ReadSettings
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.alone]
 
 MIB = 1024 * 1024
 
