@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -15,13 +16,13 @@ import pytest
 import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from xdist.workermanage import NodeManager
 
 from tests.support.first_failures import pytest_terminal_summary as pytest_terminal_summary
 from tests.support.kafka_archive import prepare_class_archive
 from tests.support.kafka_broker import running_brokers
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
+from tests.support.reaper import start_reaper
 
 # No wall clock decides about an example: on a busy machine the same one takes a hundred times as long.  Where CI is set,
 # hypothesis' own profile "ci" says the same, and draws the same examples in every run.
@@ -32,10 +33,12 @@ if hypothesis.settings.get_current_profile_name() == "default":
     hypothesis.settings.load_profile("desk")
 
 
-def pytest_configure() -> None:
+reaper = pytest.StashKey[subprocess.Popen[bytes]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, _end_by_signal)
-    # What xdist gives its workers to end in: their fixtures take brokers down, and a busy machine takes its time.
-    NodeManager.EXIT_TIMEOUT = 60
+    config.stash[reaper] = start_reaper()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
