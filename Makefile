@@ -57,6 +57,10 @@ s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3
 reconcile-live: .venv/.synced-all ## Four reconcile runs over three minutes of copies, expiry and leader changes: no finding
 	$(BIN)/pytest tests/spark/test_reconcile_live_cluster.py $(ARGS)
 
+.PHONY: spark-cluster
+spark-cluster: .venv/.synced-all ## Data source and reconcile on a standalone Spark cluster, from S3
+	$(BIN)/pytest tests/spark/test_standalone_cluster.py $(ARGS)
+
 .PHONY: failover
 failover: .venv/.synced ## Kill the leader's broker in the middle of a copy, 20 times; ROUNDS=n for another count
 	TIERSIDECAR_FAILOVER_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest tests/integration/test_failover.py $(ARGS)

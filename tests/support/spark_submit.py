@@ -22,11 +22,22 @@ SMALL: Mapping[str, str] = {
 """Little data: see the session of the other tests."""
 
 
-def submit(master: str, *arguments: str, settings: Mapping[str, str] = SMALL) -> subprocess.CompletedProcess[str]:
-    """Run our command line with ``arguments`` there, to its end."""
+def submit(
+    master: str,
+    *arguments: str,
+    settings: Mapping[str, str] = SMALL,
+    program: Path = SPARK_MAIN,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run ``program``, by default our command line, with ``arguments`` there, to its end."""
     given = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    command = [SPARK_HOME / "bin" / "spark-submit", "--master", master, *given, SPARK_MAIN, *arguments]
-    environment = {**os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+    command = [SPARK_HOME / "bin" / "spark-submit", "--master", master, *given, program, *arguments]
+    ours = {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
     return subprocess.run(
-        [*map(str, command)], env=environment, capture_output=True, text=True, check=False, timeout=600
+        [*map(str, command)],
+        env={**os.environ, **ours, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
