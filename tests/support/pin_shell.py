@@ -69,6 +69,7 @@ class PinShell:
             log_dirs=self.log_dirs,  # type: ignore[arg-type]
             broker=self.broker,
             metadata=self.metadata,
+            requests=self.state,
             slots=asyncio.Semaphore(2),
             failpoints=self.failpoints,
         )

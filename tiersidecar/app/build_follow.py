@@ -33,6 +33,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
         log_dirs=parts.log_dirs,
         broker=parts.broker,
         metadata=parts.metadata,
+        requests=parts.state,
         slots=asyncio.Semaphore(config.remote_log_manager_follower_thread_pool_size),
         failpoints=parts.failpoints,
     )

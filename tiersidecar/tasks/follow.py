@@ -13,14 +13,15 @@ import structlog
 
 from tiersidecar.decide.pin import PinPlan, PinView, SegmentAt, decide_pin
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.errors import BrokerRefusedError, SegmentChangedError
-from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, SegmentChangedError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.pins import MakePins
+from tiersidecar.ports.recopy import RecopyRequests
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.follow_note import FollowNote
 from tiersidecar.tasks.pin_keeper import PinKeeper
@@ -40,11 +41,12 @@ class FollowTask:
         log_dirs: LogDirs,
         broker: ListOffsets,
         metadata: MetadataView,
+        requests: RecopyRequests,
         slots: asyncio.Semaphore,
         failpoints: Failpoints,
     ) -> None:
         self._board, self._pins, self._keeper, self._log_dirs = board, pins, keeper, log_dirs
-        self._broker, self._metadata, self._slots = broker, metadata, slots
+        self._broker, self._metadata, self._requests, self._slots = broker, metadata, requests, slots
         self._failpoints = failpoints
 
     def has_work(self, partition: TieredPartition) -> bool:
@@ -121,9 +123,24 @@ class FollowTask:
         return answer.offset
 
     def _segment_at(self, tip: TopicIdPartition) -> SegmentAt | None:
-        if not self._metadata.is_ready(tip):
+        doubted = self._doubted(tip)
+        if doubted is None or not self._metadata.is_ready(tip):
             return None
-        return lambda epoch, offset: self._metadata.remote_log_segment_metadata(tip, epoch, offset)
+
+        def segment_at(epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+            found = self._metadata.remote_log_segment_metadata(tip, epoch, offset)
+            return None if found is None or found.remote_log_segment_id.uuid in doubted else found
+
+        return segment_at
+
+    def _doubted(self, tip: TopicIdPartition) -> frozenset[Uuid] | None:
+        """Segments that the store has lost something of, and that are to be copied again: what is on this disk may be the only
+        copy of their records.  None while it is not known."""
+        try:
+            requests = self._requests.recopies(tip)
+        except MetadataNotReadyError:
+            return None
+        return frozenset(one.segment_uuid for one in requests if one.segment_uuid is not None)
 
     def _state(self, partition: TieredPartition, local: LocalPartition) -> object:
         """Whatever a plan depends on that can change, but the bytes of the active segment."""
@@ -135,7 +152,15 @@ class FollowTask:
         ends = (local.segments[0].base_offset, local.segments[-1].base_offset)
         hands = (partition.role, partition.view.leader_epoch, partition.policy)
         deleted = tuple(segment.base_offset for segment in self._deleted(partition))
-        return (ends, deleted, local.leader_epochs, hands, known, self._keeper.can_pin(local.log_dir))
+        return (
+            ends,
+            deleted,
+            local.leader_epochs,
+            hands,
+            known,
+            self._doubted(tip),
+            self._keeper.can_pin(local.log_dir),
+        )
 
     def _deleted(self, partition: TieredPartition) -> tuple[LocalSegment, ...]:
         """A follower's may be what a truncation cut off."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -9,9 +11,10 @@ from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import pin_of
 from tests.support.segments import TIP
 from tiersidecar.decide.topics import PartitionRole
-from tiersidecar.domain.errors import BrokerRefusedError, PinError
+from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, PinError
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.ports.metrics.copying import PINS_DROPPED
+from tiersidecar.ports.recopy import RecopyRequest
 
 
 async def test_a_leader_pins_what_lies_below_the_high_watermark_that_the_broker_tells() -> None:
@@ -239,3 +242,59 @@ async def test_observe_mode_neither_pins_nor_drops() -> None:
     await shell.round()
     assert shell.pins.ranges == [(0, 50)]
     assert not shell.pins.swept
+
+
+def lost(shell: PinShell) -> RecopyRequest:
+    """The request to copy again what the store has lost of the first segment."""
+    (segment, *_) = shell.metadata.list_remote_log_segments(TIP)
+    return RecopyRequest(
+        topic_id_partition=TIP,
+        start_offset=segment.start_offset,
+        end_offset=segment.end_offset,
+        segment_uuid=segment.remote_log_segment_id.uuid,
+        requested_ms=0,
+    )
+
+
+async def test_what_is_to_be_copied_again_keeps_its_pin_until_that_is_done() -> None:
+    """U12: of a segment whose object is lost the pin of a sidecar that was away may be the only copy."""
+    shell = PinShell(pin_of(0, 50), pin_of(50, 100))
+    await shell.open(100, 150)
+    await shell.finish_copy(0, 49)
+    await shell.finish_copy(50, 99)
+    await shell.state.request_recopy(lost(shell))
+    await shell.round()
+    assert (0, 50) in shell.pins.ranges
+    assert (50, 100) not in shell.pins.ranges
+    await shell.state.forget_recopy(lost(shell))
+    await shell.round()
+    assert (0, 50) not in shell.pins.ranges
+
+
+async def test_what_is_to_be_copied_again_is_pinned_anew_where_the_broker_has_it() -> None:
+    """It may go there at any time, in race mode."""
+    shell = PinShell()
+    await shell.open(0, 50)
+    await shell.finish_copy(0, 49)
+    await shell.round()
+    assert shell.pins.ranges == []
+    await shell.state.request_recopy(lost(shell))
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50)]
+
+
+async def test_while_it_is_not_known_what_is_to_be_copied_again_no_pin_goes() -> None:
+    shell = PinShell(pin_of(0, 50))
+    known = shell.state.recopies
+
+    def unread(topic_id_partition: object) -> NoReturn:
+        raise MetadataNotReadyError(subject="the state topic")
+
+    shell.state.recopies = unread  # type: ignore[method-assign]
+    await shell.open(50, 100)
+    await shell.finish_copy(0, 49)
+    await shell.round()
+    assert shell.pins.ranges == [(0, 50)]
+    shell.state.recopies = known  # type: ignore[method-assign]
+    await shell.round()
+    assert (0, 50) not in shell.pins.ranges

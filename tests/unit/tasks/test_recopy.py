@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tier_shell import BROKER, TierShell
+from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does, pin_all
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.cleanup import decide_cleanup
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -228,3 +229,35 @@ async def test_a_partition_that_changes_hands_meanwhile_finishes_nothing(damaged
     with pytest.raises(Exception, match="changed hands"):
         await damaged.shell.recopy.run(damaged.partition)
     assert {one.remote_log_segment_id for one in damaged.finished()} == before
+
+
+async def test_what_only_a_pin_has_any_more_is_copied_again_from_it(damaged: Damaged) -> None:
+    """Of a sidecar that was away while another copied the segment: its broker has deleted the files since."""
+    await pin_all(damaged.shell, damaged.tip)
+    await damaged.copy_all_and_lose("log")
+    await delete_as_retention_does(damaged.shell, damaged.tip, 3)
+    local = damaged.shell.board.local.partitions[damaged.tip]
+    assert damaged.victim.end_offset < local.segments[0].base_offset
+    await damaged.serve()
+    assert await damaged.is_mended()
+
+
+async def test_the_leader_that_follows_serves_what_the_one_before_had_no_time_for(
+    damaged: Damaged, tmp_path: Path
+) -> None:
+    """Two sidecars, one store, one state topic: the request outlives the leader that it was made to, and is served once."""
+    await damaged.copy_all_and_lose("log")
+    before = damaged.shell
+    after = TierShell(
+        tmp_path / "other", before.blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0), store=before.store
+    )
+    await after.look()
+    for event in before.metadata.events:
+        await after.metadata.publish(event)
+    after.state.requests = list(before.state.requests)
+    after.board.pins.unread = frozenset()
+    damaged.shell = after
+    await damaged.serve()
+    assert await damaged.is_mended()
+    before.state.requests = after.state.requests
+    assert not before.recopy.has_work(before.tiered(damaged.tip))
