@@ -134,6 +134,15 @@ def unit() -> configparser.ConfigParser:
     return parser
 
 
+def test_the_unit_gives_the_broker_the_first_turn() -> None:
+    """U14; ``benchmarks/produce_latency.py`` measures with its Nice, so that must say what the weight says: 1.25 a step."""
+    service = unit()["Service"]
+    weight = int(service["CPUWeight"])
+    assert weight <= 20, "of 100"
+    assert 100 * 1.25 ** -int(service["Nice"]) == pytest.approx(weight, rel=0.1)
+    assert int(service["IOWeight"]) <= 20
+
+
 def test_the_unit_restarts_failures_but_not_wrong_configurations() -> None:
     service = unit()["Service"]
     assert service["Restart"] == "on-failure"
