@@ -72,10 +72,13 @@ class LineageSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A lineage, and when its blob was chosen."""
+    """A lineage, when its blob was chosen and among how many segments.  It ``meets`` the live file if the blob has the epoch
+    that the live file begins with: then nothing is missing before it, and its start is the true one."""
 
     lineage: Lineage
     made_at_s: float
+    meets: bool
+    segments: int
 
 
 class LineageKeeper:
@@ -98,7 +101,7 @@ class LineageKeeper:
         self._require_ready(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
         known = self._known.get(topic_id_partition)
-        if known is None or not self._holds(known, live, max_age_s):
+        if known is None or not self._holds(topic_id_partition, known, live, max_age_s):
             known = await self._flights.run(topic_id_partition, lambda: self._build(topic_id_partition))
         return self._keep(
             topic_id_partition, replace(known, lineage=self._extended(topic_id_partition, known.lineage, live))
@@ -132,7 +135,12 @@ class LineageKeeper:
         """Give up what is in flight."""
         await self._flights.aclose()
 
-    def _holds(self, known: _Known, live: tuple[EpochEntry, ...], max_age_s: float) -> bool:
+    def _holds(
+        self, topic_id_partition: TopicIdPartition, known: _Known, live: tuple[EpochEntry, ...], max_age_s: float
+    ) -> bool:
+        # What pins kept may be finished when the broker's log begins far behind it: only then its epochs are known.
+        if not known.meets and self._metadata.segment_count(topic_id_partition) != known.segments:
+            return False
         if not live:
             return self._clock.monotonic_s() - known.made_at_s < max_age_s
         # Epochs between our last one and the live file's first may have come and gone unseen: only a blob has them.
@@ -149,10 +157,15 @@ class LineageKeeper:
     async def _build(self, topic_id_partition: TopicIdPartition) -> _Known:
         self._require_ready(topic_id_partition)
         made_at_s = self._clock.monotonic_s()
-        finished = self._finished(topic_id_partition)
+        segments, finished = self._metadata.segment_count(topic_id_partition), self._finished(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
         remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
-        return _Known(lineage=self._extended(topic_id_partition, remote, live), made_at_s=made_at_s)
+        return _Known(
+            lineage=self._extended(topic_id_partition, remote, live),
+            made_at_s=made_at_s,
+            meets=not live or _meets(remote, Lineage.of(live)),
+            segments=segments,
+        )
 
     def _extended(self, topic_id_partition: TopicIdPartition, remote: Lineage, live: tuple[EpochEntry, ...]) -> Lineage:
         pinned = Lineage.of(self._live.pinned_leader_epochs(topic_id_partition))

@@ -10,7 +10,7 @@ from typing import Protocol
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import OffsetInHoleError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
@@ -53,10 +53,12 @@ class Located:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetBounds:
-    """Offsets that the remote tier holds: ``start`` inclusive, ``end`` exclusive; equal when there are none."""
+    """Offsets that the remote tier holds: ``start`` inclusive, ``end`` exclusive; equal when there are none.  Below
+    ``log_start`` nothing may be read, in neither tier; -1 while nothing moved it."""
 
     start: Offset
     end: Offset
+    log_start: Offset = NO_OFFSET
 
 
 class SegmentLookup:
@@ -98,7 +100,8 @@ class SegmentLookup:
         lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
         end = self._end_offset(topic_id_partition, lineage)
         start = self._start_offset(topic_id_partition, lineage)
-        return OffsetBounds(start=min(start, end), end=end)
+        log_start = self._log_starts.remote_log_start_offset(topic_id_partition, lineage)
+        return OffsetBounds(start=min(start, end), end=end, log_start=log_start)
 
     async def check_start(self, topic_id_partition: TopicIdPartition, offset: int) -> None:
         """Nothing below the remote log start may be read, even while its segment is still there.

@@ -121,10 +121,12 @@ class Rules:
 
     # -- the broker
 
-    def remote_without_hole(self, partition: SimulatedPartition, remote_log_start: int) -> int:
-        """Up to which offset (exclusive) all is remote, from the broker's log start or the remote log start on."""
+    def proven_without_hole(self, partition: SimulatedPartition, remote_log_start: int) -> int:
+        """Up to which offset (exclusive) all is remote and was read back, from the broker's log start or the remote log start
+        on."""
         next_needed = max(partition.leader_log.log_start_offset, remote_log_start)
-        while holders := [one for one in self._held(partition) if _holds(one, next_needed)]:
+        proven = [one for one in self._held(partition) if one.read_back and not self.is_spoiled(one)]
+        while holders := [one for one in proven if _holds(one, next_needed)]:
             next_needed = max(one.metadata.next_offset for one in holders)
         return next_needed
 

@@ -94,7 +94,7 @@ class Surroundings:
     def trimmed(self, partition: SimulatedPartition, offset: int) -> None:
         """DeleteRecords arrives.  What the user lets go when a disk is full is given up."""
         if self.scenario.drops_oldest and partition.leader is not None:
-            held_to = self.rules.remote_without_hole(partition, max(self.may_begin_at(partition), 0))
+            held_to = self.rules.proven_without_hole(partition, max(self.may_begin_at(partition), 0))
             if held_to < offset and self.disks[partition.leader].was_pressed(self.loop.time()):
                 self.note(f"{partition.tip}: [{held_to}, {offset}) is given up, for the disk is full")
                 partition.dropped = max(partition.dropped, offset)

@@ -61,6 +61,7 @@ class World(Surroundings):
         await self._end_the_bad_times()
         await self._settle()
         await self.consumers.finish()
+        await self._settle()  # meanwhile more may have expired
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Something that happens by itself until the end."""
@@ -202,7 +203,7 @@ class World(Surroundings):
             and disk.lacks_reserve(self.loop.time())
             and not disk.has_renamed()
             and len(partition.leader_log.segments) > 2
-            and self.rules.remote_without_hole(partition, 0) >= partition.leader_log.segments[2]
+            and self.rules.proven_without_hole(partition, 0) >= partition.leader_log.segments[2]
         ]
 
     def first_not_remote(self, partition: SimulatedPartition) -> int | None:

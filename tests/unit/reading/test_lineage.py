@@ -204,6 +204,29 @@ async def test_a_live_file_that_is_trimmed_later_costs_no_second_blob() -> None:
     assert setting.blobs.reads == [0]
 
 
+async def test_the_first_segment_that_is_finished_counts_at_once_however_far_the_broker_has_trimmed() -> None:
+    """Cluster seed 59: of what pins kept the first copy came late, and a gateway sent readers of it away."""
+    setting = Setting({1: 326})
+    await setting.metadata.assign([ORDERS])
+    assert await setting.lineage() == {1: 326}
+    await setting.segment(1, 0, 39, {1: 0})
+    assert await setting.lineage() == {1: 0}
+    assert await setting.lineage() == {1: 0}
+    assert setting.blobs.reads == [0]
+
+
+async def test_where_an_epoch_began_that_the_live_file_begins_with_is_known_once_it_is_remote() -> None:
+    """As the one before: epoch 1 was taken to begin where the broker's log does, and its first records for a hole."""
+    setting = Setting({1: 326})
+    await setting.segment(1, 0, 34, {0: 0})
+    assert await setting.lineage() == {0: 0, 1: 326}
+    await setting.segment(2, 35, 60, {0: 0, 1: 35})
+    assert await setting.lineage() == {0: 0, 1: 35}
+    await setting.segment(3, 61, 90, {0: 0, 1: 35})
+    assert await setting.lineage() == {0: 0, 1: 35}
+    assert setting.blobs.reads == [0, 35]
+
+
 async def test_where_the_live_file_no_longer_meets_what_was_known_the_blobs_are_asked_again() -> None:
     setting = Setting({0: 0})
     await setting.segment(1, 0, 49, {0: 0})

@@ -122,7 +122,9 @@ class ListOffsetsRewrite:
         bounds, local_start = await self._reader.bounds(question.partition), question.row.offset
         if bounds.start < bounds.end:
             return question.row if bounds.start >= local_start else await self._at(question, bounds.start)
-        if local_start > 0 and await self._pending.is_pending(question.partition, below=local_start):
+        if local_start > max(bounds.log_start, 0) and await self._pending.is_pending(
+            question.partition, below=local_start
+        ):
             raise OffsetBetweenTiersError(
                 subject=str(question.partition), offset=bounds.end, remote_end=bounds.end, local_start=local_start
             )

@@ -108,7 +108,7 @@ class OutOfRangeJudge:
         except TiersidecarError:
             return RETRY  # not replayed yet, or the store is away: nothing can be said of the offset
         tiers = TiersView(
-            remote_start=bounds.start,
+            remote_start=max(bounds.start, bounds.log_start),
             remote_end=bounds.end,
             local_start=offsets.log_start_offset,
             high_watermark=offsets.high_watermark,

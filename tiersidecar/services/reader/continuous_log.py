@@ -120,7 +120,7 @@ class ContinuousLog:
         if self._local is None or bounds.start < bounds.end:
             return bounds.start
         start = (await self._local.find_offset(caller, partition, -2)).offset
-        if await self._is_pending(partition, start):
+        if bounds.log_start < start and await self._is_pending(partition, start):
             raise OffsetBetweenTiersError(
                 subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=start
             )
@@ -200,7 +200,7 @@ class ContinuousLog:
         bounds = await self._reader.bounds(read.partition)
         has_remote = bounds.start < bounds.end
         is_pending = not has_remote and await self._is_pending(read.partition, error.start)
-        if bounds.start <= offset < error.start and (has_remote or is_pending):
+        if max(bounds.start, bounds.log_start) <= offset < error.start and (has_remote or is_pending):
             return OffsetBetweenTiersError(
                 subject=str(read.partition), offset=offset, remote_end=bounds.end, local_start=error.start
             )

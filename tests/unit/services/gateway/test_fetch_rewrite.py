@@ -153,6 +153,16 @@ async def test_below_the_remote_log_start_it_stays_out_of_range_and_is_told_at_o
         assert (await row_of(world, 50)).records == batches_between("plain-0", 50, END)
 
 
+async def test_below_the_remote_log_start_it_stays_out_of_range_also_where_nothing_is_remote_any_more() -> None:
+    """Cluster seed 42: all had expired, the last of it before it was copied, and a consumer there tried again without end."""
+    run, partition = await plain()
+    run.log_starts.offsets[partition] = END + 10
+    async with open_world(run, partition, local=(END + 10, END + 20)) as world:
+        world.pending.are_all = True
+        for offset in (0, END, END + 9):
+            assert (await row_of(world, offset)).error_code is ErrorCode.offset_out_of_range
+
+
 async def test_past_the_log_end_and_of_untiered_topics_it_stays_out_of_range() -> None:
     run, partition = await plain()
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:

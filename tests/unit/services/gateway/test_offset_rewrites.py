@@ -128,11 +128,12 @@ async def test_a_log_that_begins_in_pins_has_no_earliest_offset_to_tell() -> Non
     """U7; cluster seed 15: nothing remote was left, the oldest records were pinned, and a client was sent past them."""
     run = await load_run("plain")
     partition = run.partition("plain-0")
-    run.log_starts.offsets[partition] = 2**40  # all of it has expired
-    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
-        assert (await listed(world, -2, (LOCAL_START, -1))).offset == LOCAL_START
+    run.log_starts.offsets[partition] = 250  # all that is remote has expired
+    async with open_world(run, partition, local=(300, 400)) as world:
+        assert (await listed(world, -2, (300, -1))).offset == 300
         world.pending.are_all = True
-        assert (await listed(world, -2, (LOCAL_START, -1))).error_code is ErrorCode.not_leader_or_follower
+        assert (await listed(world, -2, (300, -1))).error_code is ErrorCode.not_leader_or_follower
+        assert (await listed(world, -2, (250, -1))).offset == 250, "what is below the log start is nobody's"
         assert (await listed(world, -2, (0, -1))).offset == 0, "nothing can be below"
 
 
