@@ -358,4 +358,8 @@ MUTATIONS = (
     Mutation(plant=aborted_transactions_not_copied, kind=_F, seed=2),
     Mutation(plant=store_errors_swallowed, kind=_F, seed=0),
     Mutation(plant=former_leaders_start_forgotten, kind=_C, seed=922),
+    Mutation(plant=between_the_tiers_is_out_of_range, kind=_C, seed=0),
+    Mutation(plant=gateway_sends_away_by_what_it_remembers, kind=_C, seed=0),
+    Mutation(plant=gateway_forgets_transactions_over_the_border, kind=_C, seed=2),
+    Mutation(plant=gateway_begins_where_the_broker_does, kind=_C, seed=3),
 )
