@@ -362,4 +362,5 @@ MUTATIONS = (
     Mutation(plant=gateway_sends_away_by_what_it_remembers, kind=_C, seed=0),
     Mutation(plant=gateway_forgets_transactions_over_the_border, kind=_C, seed=2),
     Mutation(plant=gateway_begins_where_the_broker_does, kind=_C, seed=3),
+    Mutation(plant=pressure_trims_what_is_not_remote, kind=_C, seed=1),
 )
