@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.gateway_exchange import at_once, exchange_of
+from tests.support.gateway_exchange import exchange_of, rewritten_at_once
 from tests.support.scripted_kafka import ADVERTISED, gateway_between, request, response
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
@@ -76,7 +76,7 @@ class TakesResponses:
         self._memory.give_back(memory_bytes)
         assert pending.exchange is not None
         assert pending.rewrite is not None
-        at_once(pending.rewrite.rewrite(pending.exchange, frame[9:]))
+        rewritten_at_once(pending.rewrite.rewrite(pending.exchange, frame[9:]))
 
     def passed(self, pending: Pending) -> None:
         assert pending.rewrite is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
+from tiersidecar.services.gateway.exchange import ConnectionState, Exchange, Rewritten
 
 T = TypeVar("T")
 
@@ -45,3 +45,13 @@ def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise AssertionError("it awaits something")
+
+
+def rewritten_at_once(answer: Rewritten | Coroutine[Any, Any, Rewritten]) -> Rewritten:
+    """What a rewrite gives that awaits nothing."""
+    return at_once(answer) if isinstance(answer, Coroutine) else answer
+
+
+async def rewritten(answer: Rewritten | Coroutine[Any, Any, Rewritten]) -> Rewritten:
+    """What a rewrite gives, at once or later."""
+    return await answer if isinstance(answer, Coroutine) else answer

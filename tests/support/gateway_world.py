@@ -44,14 +44,14 @@ class FixedTiered:
     """``TieredPartitions``: those of ``known``; with ``is_ready`` off, nothing is known of any."""
 
     def __init__(self, known: Sequence[TopicIdPartition]) -> None:
-        self.known, self.is_ready = known, True
+        self.known, self.is_ready, self.leader_epoch = known, True, LeaderEpoch(0)
 
     def find(self, topic: str | bytes, partition: int) -> TieredView | None:
         if not self.is_ready:
             raise MetadataNotReadyError(subject=str(topic))
         for one in self.known:
             if topic in (one.topic, one.topic_id) and one.partition == partition:
-                return TieredView(topic_id_partition=one, leader_epoch=LeaderEpoch(0))
+                return TieredView(topic_id_partition=one, leader_epoch=self.leader_epoch)
         return None
 
 
@@ -168,6 +168,7 @@ async def open_world(
                     offsets=offsets,
                     pending=pending,
                     holes=Holes(clock, "gateway.hole"),
+                    clock=clock,
                 ),
                 fill=FetchFill(fills=fills, reader=path.reader, clock=clock, telemetry=telemetry),
                 clock=clock,

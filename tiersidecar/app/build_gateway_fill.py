@@ -76,6 +76,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
                 offsets=tier.offsets,
                 pending=tier.pending,
                 holes=tier.holes,
+                clock=parts.clock,
             ),
             fill=FetchFill(fills=tier.fills, reader=reader, clock=parts.clock, telemetry=parts.telemetry),
             clock=parts.clock,

@@ -47,6 +47,15 @@ class BrokerOffsetsCache:
         await self._wait(one for one in partitions if self._age_s(one, now_s) >= self._max_age_s)
         return self._found(partitions, now_s - self._max_age_s)
 
+    def remembered(self, partition: TopicIdPartition) -> BrokerOffsets | None:
+        """As :meth:`recent`, of one partition and without waiting: None where :meth:`recent` would have to ask first."""
+        known, now_s = self._known.get(partition), self._clock.monotonic_s()
+        if known is None or now_s - known.asked_at_s >= self._max_age_s:
+            return None
+        if now_s - known.asked_at_s >= self._refresh_after_s:
+            self._ask((partition,))
+        return known
+
     async def current(self, partitions: Collection[TopicIdPartition]) -> dict[TopicIdPartition, BrokerOffsets]:
         """What leaders say that are asked after this call; partitions whose leader did not answer are left out."""
         now_s = self._clock.monotonic_s()

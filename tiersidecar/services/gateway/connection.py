@@ -17,7 +17,14 @@ import structlog
 from tiersidecar.formats.wire.cursor import Cursor
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Rewrites, UpstreamClosedError
+from tiersidecar.services.gateway.exchange import (
+    Buffer,
+    ConnectionState,
+    Exchange,
+    Rewrites,
+    Rewritten,
+    UpstreamClosedError,
+)
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.pending import Fate, Pending, PendingQueue
 from tiersidecar.services.gateway.request_heads import (
@@ -211,11 +218,14 @@ class GatewayConnection:
             raise AssertionError(f"{pending.fate} is not collected")
         header_bytes = _body_offset(frame, pending.exchange.api_key, pending.exchange.api_version)
         body = frame[header_bytes:]
-        rewriting = pending.rewrite.rewrite(pending.exchange, body)
-        if pending.rewrite.alone:
-            self._start(self._rewrite_alone(rewriting, frame, header_bytes))
-        else:
-            self._write_rewritten(_at_once(rewriting), frame, header_bytes)
+        rewritten = pending.rewrite.rewrite(pending.exchange, body)
+        if isinstance(rewritten, Coroutine) and pending.rewrite.alone:
+            self._start(self._rewrite_alone(rewritten, frame, header_bytes))
+            return
+        self._write_rewritten(
+            _at_once(rewritten) if isinstance(rewritten, Coroutine) else rewritten, frame, header_bytes
+        )
+        self.passed(pending)
 
     def passed(self, pending: Pending) -> None:
         if pending.rewrite is not None and pending.rewrite.alone:
@@ -230,13 +240,13 @@ class GatewayConnection:
         asyncio.get_running_loop().call_soon(self._broker_data, b"")
 
     async def _rewrite_alone(
-        self, rewriting: Coroutine[Any, Any, Sequence[Buffer] | None], frame: memoryview, header_bytes: int
+        self, rewriting: Coroutine[Any, Any, Rewritten], frame: memoryview, header_bytes: int
     ) -> None:
         self._write_rewritten(await rewriting, frame, header_bytes)
         self._task = None
         self._unhold(_Hold.ALONE)
 
-    def _write_rewritten(self, body: Sequence[Buffer] | None, frame: memoryview, header_bytes: int) -> None:
+    def _write_rewritten(self, body: Rewritten, frame: memoryview, header_bytes: int) -> None:
         if body is None:
             self.forward_response(frame)
             return

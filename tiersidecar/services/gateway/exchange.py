@@ -6,12 +6,14 @@ The frame knows no API by name but through the table of rewrites that wiring giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 Buffer = bytes | bytearray | memoryview
 """Bytes on their way; whoever passes one on no longer changes it."""
+Rewritten = Sequence[Buffer] | None
+"""Another message body, as pieces; None passes the one that came."""
 
 
 class Upstream(Protocol):
@@ -50,11 +52,13 @@ class ConnectionState:
     """What rewrites remember for one client connection, from its first request to its end.
 
     ``fetch_sessions`` is by fetch session id (KIP-227); FetchRewrite owns what is in it.  ``fetches_to_collect`` is how many
-    Fetch responses are collected, however large, because the client has lately read what may have to be filled in.
+    Fetch responses are collected, however large, because the client has lately read what may have to be filled in;
+    ``fetch_in_hand`` is the Fetch that the broker is answering, as FetchRewrite has read it.
     """
 
     fetch_sessions: dict[int, object] = field(default_factory=dict)
     fetches_to_collect: int = 0
+    fetch_in_hand: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +123,11 @@ class Rewrite(Protocol):
         """
         ...
 
-    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
-        """Another response body, as pieces; None passes ``response``.  The body begins after the response header."""
+    def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
+        """What the client gets instead of ``response``, a body that begins after the response header.
+
+        At once, where nothing has to be waited for; a coroutine is run as a task, some turns of the loop later.
+        """
         ...
 
 

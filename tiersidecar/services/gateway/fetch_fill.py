@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -53,26 +53,56 @@ class FetchFill:
         self._fills, self._reader, self._clock, self._telemetry = fills, reader, clock, telemetry
         self._troubled: dict[TopicIdPartition, str] = {}
 
+    def fill_at_once(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition] | None:
+        """As :meth:`fill`, where all that is wanted has been read ahead; None, and nothing is done, where it has not."""
+        taken_bytes, grants = _take_room(wanted)
+        answers: dict[PartitionKey, FilledPartition] | None = None
+        try:
+            if taken_bytes and all(grants.values()):
+                wants = [_want(wanted, key, grant) for key, grant in grants.items()]
+                found = self._fills.take_ready(wants)
+                if found is not None:
+                    fetched = zip(grants, found, strict=True)
+                    answers = self._returned(
+                        wanted, grants, {key: self._fetched(wanted, key, one) for key, one in fetched}
+                    )
+        finally:
+            self._keep_room(wanted, taken_bytes, answers or {})
+        return answers
+
     async def fill(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition]:
         """An answer for each of ``wanted.judged``: batches, none because they did not come in time, or an error that clients
         try again after."""
-        keys = list(wanted.judged)
-        limits = [wanted.asked[key].max_bytes for key in keys]
-        grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)
-        memory, kept_bytes = wanted.exchange.upstream, 0
-        taken_bytes = memory.take_memory(max(sum(grants), 1))
-        has_room, grants = taken_bytes > 0, decide_grants(grants, taken_bytes, 0)
+        taken_bytes, grants = _take_room(wanted)
+        answers: dict[PartitionKey, FilledPartition] = {}
         try:
-            answers = await self._read_all(wanted, dict(zip(keys, grants, strict=True)) if has_room else {})
-            sizes = [answers[key].records_bytes for key in keys]
-            for key, returned in zip(keys, decide_returned(sizes, grants, wanted.local_bytes), strict=True):
-                if not returned and answers[key].records_bytes:
-                    answers[key] = self._filled(wanted, key, _NOTHING)
-            kept_bytes = sum(answer.records_bytes for answer in answers.values())
+            read = await self._read_all(wanted, grants if taken_bytes else {})
+            answers = self._returned(wanted, grants, read)
         finally:
-            memory.give_memory_back(taken_bytes - min(kept_bytes, taken_bytes))
-        self._telemetry.count(GATEWAY_FILLED_BYTES, kept_bytes)
+            self._keep_room(wanted, taken_bytes, answers)
         return answers
+
+    def _returned(
+        self,
+        wanted: FillRequest,
+        grants: Mapping[PartitionKey, int],
+        answers: dict[PartitionKey, FilledPartition],
+    ) -> dict[PartitionKey, FilledPartition]:
+        """Without the batches that are too many for the response."""
+        sizes = [answers[key].records_bytes for key in grants]
+        for key, returned in zip(grants, decide_returned(sizes, [*grants.values()], wanted.local_bytes), strict=True):
+            if not returned and answers[key].records_bytes:
+                answers[key] = self._filled(wanted, key, _NOTHING)
+        return answers
+
+    def _keep_room(
+        self, wanted: FillRequest, taken_bytes: int, answers: Mapping[PartitionKey, FilledPartition]
+    ) -> None:
+        """The room that ``answers`` need until the client has them; the rest is for others."""
+        kept_bytes = sum(answer.records_bytes for answer in answers.values())
+        wanted.exchange.upstream.give_memory_back(taken_bytes - min(kept_bytes, taken_bytes))
+        if kept_bytes:
+            self._telemetry.count(GATEWAY_FILLED_BYTES, kept_bytes)
 
     async def _read_all(
         self, wanted: FillRequest, grants: Mapping[PartitionKey, int]
@@ -115,31 +145,18 @@ class FetchFill:
         return done, pending - done
 
     async def _read(self, wanted: FillRequest, key: PartitionKey, grant: int) -> FetchedBatches:
-        judged, offset = wanted.judged[key], wanted.asked[key].fetch_offset
-        assert judged.partition is not None  # what is to be filled has them both
+        judged, want = wanted.judged[key], _want(wanted, key, grant)
         assert judged.bounds is not None
-        want = FillWant(
-            partition=judged.partition,
-            offset=offset,
-            max_bytes=grant,
-            read_committed=wanted.request.is_read_committed,
-        )
-        if want.read_committed and offset >= await self._reader.last_stable_offset(judged.partition):
+        if want.read_committed and want.offset >= await self._reader.last_stable_offset(want.partition):
             beyond = await aborted_beyond(wanted.exchange, key, judged.bounds.end)
             if isinstance(beyond, Undecided):
                 return _NOTHING
             if isinstance(beyond, NotLocal):
                 bounds = judged.bounds
                 raise OffsetOutOfRangeError(
-                    subject=str(judged.partition), offset=bounds.end, start=bounds.start, stop=bounds.end
+                    subject=str(want.partition), offset=bounds.end, start=bounds.start, stop=bounds.end
                 )
-            want = FillWant(
-                partition=want.partition,
-                offset=offset,
-                max_bytes=grant,
-                read_committed=True,
-                aborted_beyond=beyond,
-            )
+            want = replace(want, aborted_beyond=beyond)
         return await self._fills.read(want)
 
     def _answer(
@@ -153,9 +170,7 @@ class FetchFill:
         assert partition is not None
         match error:
             case None:
-                self._troubled.pop(partition, None)
-                self._count("filled" if read.result().slices else "empty")
-                return self._filled(wanted, key, read.result())
+                return self._fetched(wanted, key, read.result())
             case QuotaExceededError():
                 self._count("shed")
                 return self._filled(wanted, key, _NOTHING)
@@ -173,6 +188,13 @@ class FetchFill:
                 self._note(partition, error)
                 return FilledPartition(error_code=KAFKA_STORAGE_ERROR)
         raise error
+
+    def _fetched(self, wanted: FillRequest, key: PartitionKey, fetched: FetchedBatches) -> FilledPartition:
+        partition = wanted.judged[key].partition
+        if partition is not None:
+            self._troubled.pop(partition, None)
+        self._count("filled" if fetched.slices else "empty")
+        return self._filled(wanted, key, fetched)
 
     def _filled(self, wanted: FillRequest, key: PartitionKey, fetched: FetchedBatches) -> FilledPartition:
         judged = wanted.judged[key]
@@ -199,6 +221,26 @@ class FetchFill:
         if self._troubled.get(partition) != reason:
             self._troubled[partition] = reason
             log.warning("gateway.fill.failed", topic=partition.topic, partition=partition.partition, reason=reason)
+
+
+def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:
+    """Bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.judged``."""
+    keys = list(wanted.judged)
+    limits = [wanted.asked[key].max_bytes for key in keys]
+    grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)
+    taken_bytes = wanted.exchange.upstream.take_memory(max(sum(grants), 1))
+    return taken_bytes, dict(zip(keys, decide_grants(grants, taken_bytes, 0), strict=True))
+
+
+def _want(wanted: FillRequest, key: PartitionKey, grant: int) -> FillWant:
+    partition = wanted.judged[key].partition
+    assert partition is not None  # what is to be filled has one
+    return FillWant(
+        partition=partition,
+        offset=wanted.asked[key].fetch_offset,
+        max_bytes=grant,
+        read_committed=wanted.request.is_read_committed,
+    )
 
 
 def _has_batches(read: asyncio.Task[FetchedBatches]) -> bool:

@@ -6,7 +6,9 @@ would have said so instead.  All other bytes of the response pass as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
 from tiersidecar.formats.wire.cursor import Replacement, splice
@@ -36,7 +38,7 @@ from tiersidecar.formats.wire.fetch_responses import (
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing
+from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewritten
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
@@ -82,16 +84,17 @@ class FetchRewrite:
     async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
         """As it is, but for a fetch session that we could not keep up with: it is refused, by not asking for it."""
         request = read_fetch_request(exchange.request, exchange.api_version)
+        exchange.connection.fetch_in_hand = _InHand(exchange, request)
         position = session_epoch_position(exchange.api_version)
         if position is None or not self._sessions.must_refuse(request):
             return None
         refusal = SESSIONLESS_EPOCH.to_bytes(4, "big", signed=True)
         return splice(exchange.request, [(position, position + len(refusal), refusal)])
 
-    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
-        """See :class:`Rewrite`."""
+    def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
+        """See :class:`Rewrite`.  At once, unless something has to be read or looked at first."""
         version = exchange.api_version
-        request = read_fetch_request(exchange.request, version)
+        request = _asked_by(exchange)
         fetched = read_fetch_response(response, version)
         session = self._sessions.follow(exchange.connection, request, fetched)
         rows = [one for one in fetched.partitions if one.error_code == OFFSET_OUT_OF_RANGE]
@@ -103,7 +106,25 @@ class FetchRewrite:
         if len(known) < len(rows):
             # Nobody can tell which offset was out of range: the client begins a new session, and says it again.
             return [write_session_error(version, fetched.throttle_time_ms, FETCH_SESSION_ID_NOT_FOUND)]
-        answers = await self._answers(exchange, request, fetched, known)
+        out_of_range = _OutOfRange(exchange, request, fetched, known)
+        answers = self._answers_at_once(out_of_range)
+        if answers is not None:
+            return self._replaced(version, response, rows, answers)
+        return self._rewrite_later(out_of_range, response, rows)
+
+    async def _rewrite_later(
+        self, out_of_range: _OutOfRange, response: memoryview, rows: Sequence[FetchedPartition]
+    ) -> Rewritten:
+        answers = await self._answers(out_of_range)
+        return self._replaced(out_of_range.exchange.api_version, response, rows, answers)
+
+    def _replaced(
+        self,
+        version: int,
+        response: memoryview,
+        rows: Sequence[FetchedPartition],
+        answers: Mapping[PartitionKey, FilledPartition],
+    ) -> Rewritten:
         changes = list[Replacement]()
         for row in rows:
             answer = answers.get(row.key)
@@ -116,19 +137,23 @@ class FetchRewrite:
         """See :class:`PassesLarge`.  A client that has lately met what is remote is not sent away with what passes."""
         if exchange.connection.fetches_to_collect:
             return None
-        request = read_fetch_request(exchange.request, exchange.api_version)
-        return _PassingFetch(self._sessions, exchange, request, size_bytes)
+        return _PassingFetch(self._sessions, exchange, _asked_by(exchange), size_bytes)
 
-    async def _answers(
-        self,
-        exchange: Exchange,
-        request: FetchRequest,
-        fetched: FetchResponse,
-        asked: Mapping[PartitionKey, FetchPartition],
-    ) -> dict[PartitionKey, FilledPartition]:
+    def _answers_at_once(self, out_of_range: _OutOfRange) -> dict[PartitionKey, FilledPartition] | None:
+        """What replaces the broker's answers, where all of it has been read ahead; None where it has not."""
+        judged = self._judge.judge_at_once(out_of_range.asked)
+        if judged is None:
+            return None
+        answers = self._fill.fill_at_once(out_of_range.to_fill(judged, wait_s=0.0))
+        if answers is not None:
+            self._telemetry.count(GATEWAY_OUT_OF_RANGE, len(judged), outcome=OutOfRange.FILL.name.lower())
+        return answers
+
+    async def _answers(self, out_of_range: _OutOfRange) -> dict[PartitionKey, FilledPartition]:
         """What replaces the broker's answers; those that stand are left out."""
+        request, fetched = out_of_range.request, out_of_range.fetched
         began_s = self._clock.monotonic_s()
-        judged = await self._judge.judge(asked)
+        judged = await self._judge.judge(out_of_range.asked)
         for one in judged.values():
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
         patience = decide_patience(
@@ -137,16 +162,8 @@ class FetchRewrite:
             local_bytes=fetched.records_bytes,
             remote_max_wait_ms=self._remote_max_wait_ms,
         )
-        answers = await self._fill.fill(
-            FillRequest(
-                exchange=exchange,
-                request=request,
-                local_bytes=fetched.records_bytes,
-                asked=asked,
-                judged={key: one for key, one in judged.items() if one.verdict is OutOfRange.FILL},
-                wait_s=_left_s(patience.for_first, began_s, self._clock),
-            )
-        )
+        wait_s = _left_s(patience.for_first, began_s, self._clock)
+        answers = await self._fill.fill(out_of_range.to_fill(judged, wait_s=wait_s))
         for key, one in judged.items():
             if one.verdict in _TRIED_AGAIN:
                 answers[key] = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
@@ -162,6 +179,42 @@ class FetchRewrite:
         left_s = _left_s(hold_s, began_s, self._clock)
         if left_s > 0:
             await self._clock.sleep(left_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _InHand:
+    """A Fetch that was read before it went to the broker."""
+
+    exchange: Exchange
+    request: FetchRequest
+
+
+@dataclass(frozen=True, slots=True)
+class _OutOfRange:
+    """A Fetch, and what was ``asked`` of the partitions that the broker has answered OFFSET_OUT_OF_RANGE."""
+
+    exchange: Exchange
+    request: FetchRequest
+    fetched: FetchResponse
+    asked: Mapping[PartitionKey, FetchPartition]
+
+    def to_fill(self, judged: Mapping[PartitionKey, Judged], *, wait_s: float) -> FillRequest:
+        """Those of ``judged`` that the remote tier has."""
+        return FillRequest(
+            exchange=self.exchange,
+            request=self.request,
+            local_bytes=self.fetched.records_bytes,
+            asked=self.asked,
+            judged={key: one for key, one in judged.items() if one.verdict is OutOfRange.FILL},
+            wait_s=wait_s,
+        )
+
+
+def _asked_by(exchange: Exchange) -> FetchRequest:
+    in_hand, exchange.connection.fetch_in_hand = exchange.connection.fetch_in_hand, None
+    if isinstance(in_hand, _InHand) and in_hand.exchange is exchange:
+        return in_hand.request
+    return read_fetch_request(exchange.request, exchange.api_version)
 
 
 class _PassingFetch:

@@ -10,7 +10,8 @@ from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of
 from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.wire.fetch_requests import FetchPartition, PartitionKey
-from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
@@ -29,6 +30,21 @@ class Judged:
     offsets: BrokerOffsets | None = None
 
 
+_REMEMBERED_S = 1.0
+"""As long as the broker's offsets beside them, and the lineage under them, may have been known."""
+_MOST_KNOWN = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The bounds of a partition's remote tier, and what they held for."""
+
+    bounds: OffsetBounds
+    state: PartitionState
+    leader_epoch: int
+    since_s: float
+
+
 STANDS, RETRY = Judged(verdict=OutOfRange.STANDS), Judged(verdict=OutOfRange.RETRY)
 
 
@@ -44,9 +60,41 @@ class OutOfRangeJudge:
         offsets: BrokerOffsetsCache,
         pending: PendingCopies,
         holes: Holes,
+        clock: Clock,
     ) -> None:
         self._tiered, self._reader, self._state, self._offsets = tiered, reader, state, offsets
-        self._pending, self._holes = pending, holes
+        self._pending, self._holes, self._clock = pending, holes, clock
+        self._known: dict[TopicIdPartition, _Known] = {}
+
+    def judge_at_once(self, asked: Mapping[PartitionKey, FetchPartition]) -> dict[PartitionKey, Judged] | None:
+        """Each partition of ``asked`` to be filled, by what is remembered; None if any has to be looked at anew."""
+        judged = dict[PartitionKey, Judged]()
+        for key, wanted in asked.items():
+            found = self._remembered(key, wanted.fetch_offset)
+            if found is None:
+                return None
+            judged[key] = found
+        return judged
+
+    def _remembered(self, key: PartitionKey, offset: int) -> Judged | None:
+        try:
+            view = self._tiered.find(*key)
+            partition = None if view is None else view.topic_id_partition
+            known = None if partition is None else self._known.get(partition)
+            if view is None or partition is None or known is None:
+                return None
+            # A delete has published another state, an election has made another epoch: what was known tells nothing then.
+            is_same_log = known.leader_epoch == view.leader_epoch and known.state == self._state.partition_state(
+                partition
+            )
+        except MetadataNotReadyError:
+            return None
+        if not is_same_log or self._clock.monotonic_s() - known.since_s >= _REMEMBERED_S:
+            return None
+        offsets = self._offsets.remembered(partition)
+        if offsets is None or decide_out_of_range(offset, _tiers(known, offsets)) is not OutOfRange.FILL:
+            return None
+        return Judged(verdict=OutOfRange.FILL, partition=partition, bounds=known.bounds, offsets=offsets)
 
     async def judge(self, asked: Mapping[PartitionKey, FetchPartition]) -> dict[PartitionKey, Judged]:
         """Each partition of ``asked``, for its fetch offset."""
@@ -103,19 +151,28 @@ class OutOfRangeJudge:
             return RETRY
         partition = view.topic_id_partition
         try:
+            began_s, state = self._clock.monotonic_s(), self._state.partition_state(partition)
             bounds = await self._reader.bounds(partition)
-            trim_offset = self._state.partition_state(partition).trim_offset
         except TiersidecarError:
             return RETRY  # not replayed yet, or the store is away: nothing can be said of the offset
-        tiers = TiersView(
-            remote_start=max(bounds.start, bounds.log_start),
-            remote_end=bounds.end,
-            local_start=offsets.log_start_offset,
-            high_watermark=offsets.high_watermark,
-            trim_offset=trim_offset,
-            is_copy_pending=is_copy_pending,
-        )
+        known = _Known(bounds, state, view.leader_epoch, began_s)
+        tiers = _tiers(known, offsets, is_copy_pending=is_copy_pending)
         verdict = decide_out_of_range(offset, tiers)
         if verdict is OutOfRange.HOLE:
             self._holes.met(partition, offset, tiers.remote_end, tiers.local_start)
+        elif verdict is OutOfRange.FILL:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[partition] = known
         return Judged(verdict=verdict, partition=partition, bounds=bounds, offsets=offsets)
+
+
+def _tiers(known: _Known, offsets: BrokerOffsets, *, is_copy_pending: bool = False) -> TiersView:
+    return TiersView(
+        remote_start=max(known.bounds.start, known.bounds.log_start),
+        remote_end=known.bounds.end,
+        local_start=offsets.log_start_offset,
+        high_watermark=offsets.high_watermark,
+        trim_offset=known.state.trim_offset,
+        is_copy_pending=is_copy_pending,
+    )

@@ -26,7 +26,7 @@ class PlainSide:
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._waiting: deque[Buffer] = deque()
-        self._reading = False
+        self._reading = self._watched = False
         self._closing = False
         self.full_since_s: float | None = None
         self.is_gone = True  # until it is there
@@ -40,13 +40,13 @@ class PlainSide:
 
     def read(self, *, wanted: bool) -> None:
         """See :class:`Side`."""
-        if self._socket is None or self._closing or wanted == self._reading:
+        if self._socket is None or self._closing:
             return
         self._reading = wanted
-        if wanted:
+        if wanted and not self._watched:
             self._loop.add_reader(self._socket, self._readable)
-        else:
-            self._loop.remove_reader(self._socket)
+            self._watched = True
+        # Unwanted, it is watched on until something comes: who asks, and waits for the answer, is unwanted once a request.
 
     def write(self, data: Buffer) -> None:
         """See :class:`Side`."""
@@ -76,7 +76,7 @@ class PlainSide:
 
     def close(self) -> None:
         """See :class:`Side`."""
-        self.read(wanted=False)
+        self._unwatch()
         self._closing = True
         if not self._waiting:
             self._end()
@@ -86,8 +86,17 @@ class PlainSide:
         self._closing = True
         self._end()
 
+    def _unwatch(self) -> None:
+        self._reading = False
+        if self._watched and self._socket is not None:
+            self._loop.remove_reader(self._socket)
+        self._watched = False
+
     def _readable(self) -> None:
         if self._socket is None:
+            return
+        if not self._reading:
+            self._unwatch()
             return
         try:
             size = self._socket.recv_into(self._buffer)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.clock import Clock
+from tiersidecar.reading.batch_cutter import BatchSlice
+from tiersidecar.reading.batch_parts import parts_of
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.reading.single_flight import SingleFlight
@@ -18,9 +22,11 @@ _READY_BYTES = 32 * 1024 * 1024
 _READY_S = 2.0
 """How long a fill is kept that was read before it was asked for: as long as a response may take to arrive."""
 _EXPECTED = 10_000
-_FILLS_AHEAD = 4
-"""Of one reader, while others leave room: with Java's default of 1 MiB a fill, that is a chunk, so that the next one comes
-from the store while this one is read."""
+_STRETCH_FILLS = 4
+"""Of one reader and one read, while others leave room: with Java's default of 1 MiB a fill, that is a chunk.  A read costs as
+much Python for four as for one."""
+_FOLLOWED_AT = 2
+"""The next stretch is read when so many fills of the last one are left: it comes from the store while those are fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +40,20 @@ class FillWant:
     aborted_beyond: tuple[AbortedTransaction, ...] | None = None
 
 
+@dataclass(slots=True)
+class _Stretch:
+    """Fills that were read ahead together, ``left`` of them not fetched yet; ``following`` is wanted after the last."""
+
+    following: FillWant
+    left: int
+    is_followed: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class _Ready:
     batches: FetchedBatches
     since_s: float
+    stretch: _Stretch
 
 
 class RemoteFills:
@@ -45,10 +61,18 @@ class RemoteFills:
 
     def __init__(self, *, reader: RemoteLogReader, clock: Clock, ready_bytes: int = _READY_BYTES) -> None:
         self._reader, self._clock, self._ready_bytes = reader, clock, ready_bytes
-        self._flights: SingleFlight[FillWant, FetchedBatches] = SingleFlight("remote fills")
+        self._flights: SingleFlight[FillWant, tuple[FetchedBatches, ...]] = SingleFlight("remote fills")
         self._ready: ByteLru[FillWant, _Ready] = ByteLru(ready_bytes)
         self._expected: ByteLru[tuple[TopicIdPartition, int], bool] = ByteLru(_EXPECTED)
-        self._ahead: set[asyncio.Task[None]] = set()
+        self._ahead: dict[asyncio.Task[None], int] = {}
+        """Reads ahead that are under way, and how many bytes each may bring."""
+
+    def take_ready(self, wants: Sequence[FillWant]) -> list[FetchedBatches] | None:
+        """The batches of all ``wants``, if they have been read ahead; None, and nothing is taken, if one has not."""
+        if not all(self._is_ready(want) for want in wants):
+            return None
+        found = [self._take(want) for want in wants]
+        return [one for one in found if one is not None]
 
     async def read(self, want: FillWant) -> FetchedBatches:
         """The batches wanted; a caller that is cancelled leaves the read going on.
@@ -56,13 +80,12 @@ class RemoteFills:
         Raises:
             As :meth:`RemoteLogReader.read_batches`.
         """
-        ready = self._ready.discard(want)
-        if ready is not None and self._clock.monotonic_s() - ready.since_s <= _READY_S:
-            fetched = ready.batches
-        else:
-            fetched = await self._flights.run(want, lambda: self._read(want))
-            self._ready.discard(want)  # it was read ahead, and had not come yet
-        self._look_ahead(want, fetched)
+        fetched = self._take(want)
+        if fetched is not None:
+            return fetched
+        (fetched, *_) = await self._flights.run(want, partial(self._read, want, 1))
+        if self._take(want) is None:  # else it was being read ahead, with what follows
+            self._look_ahead(want, fetched)
         return fetched
 
     async def aclose(self) -> None:
@@ -72,49 +95,84 @@ class RemoteFills:
         await asyncio.gather(*self._ahead, return_exceptions=True)
         await self._flights.aclose()
 
-    async def _read(self, want: FillWant) -> FetchedBatches:
-        return await self._reader.read_batches(
+    async def _read(self, want: FillWant, fills: int) -> tuple[FetchedBatches, ...]:
+        fetched = await self._reader.read_batches(
             want.partition,
             want.offset,
-            max_bytes=want.max_bytes,
+            max_bytes=want.max_bytes * fills,
             read_committed=want.read_committed,
             aborted_beyond=want.aborted_beyond,
         )
+        if fills == 1 or fetched.size_bytes <= want.max_bytes:
+            return (fetched,)
+        parts = list[FetchedBatches]()
+        for slices in islice(parts_of(fetched.slices, want.max_bytes), fills):  # what is over would be a small one
+            parts.append(_part(fetched, slices))
+            await asyncio.sleep(0)  # of small batches there are thousands to walk
+        return tuple(parts)
+
+    def _is_ready(self, want: FillWant) -> bool:
+        ready = self._ready.get(want)
+        return ready is not None and self._clock.monotonic_s() - ready.since_s <= _READY_S
+
+    def _take(self, want: FillWant) -> FetchedBatches | None:
+        ready = self._ready.discard(want)
+        if ready is None or self._clock.monotonic_s() - ready.since_s > _READY_S:
+            return None
+        stretch = ready.stretch
+        stretch.left -= 1
+        if stretch.left <= _FOLLOWED_AT and not stretch.is_followed:
+            stretch.is_followed = True
+            self._read_on(stretch.following)
+        return ready.batches
 
     def _look_ahead(self, want: FillWant, fetched: FetchedBatches) -> None:
         goes_on = self._expected.discard((want.partition, want.offset)) is not None
         if not fetched.slices:
             return
         self._expected.put((want.partition, fetched.next_offset), True, 1)  # noqa: FBT003 - a set, in order of use
-        if goes_on and self._has_room(want):
-            task = asyncio.create_task(self._read_ahead(want, fetched), name=f"remote fills after {want.offset}")
-            self._ahead.add(task)
-            task.add_done_callback(self._ahead.discard)
+        if goes_on:
+            self._read_on(replace(want, offset=fetched.next_offset))
 
-    def _has_room(self, want: FillWant) -> bool:
-        return (len(self._ahead) + 1) * want.max_bytes <= self._ready_bytes
+    def _read_on(self, want: FillWant) -> None:
+        """One fill in any case, more where they displace nothing."""
+        under_way = sum(self._ahead.values())
+        if under_way + want.max_bytes > self._ready_bytes:
+            self._expected.put((want.partition, want.offset), True, 1)  # noqa: FBT003 - begun anew when there is room
+            return
+        self._forget_old()
+        stretch_bytes = _STRETCH_FILLS * want.max_bytes
+        has_room = self._ready.size_bytes + under_way + stretch_bytes <= self._ready_bytes // 2
+        fills = _STRETCH_FILLS if has_room else 1
+        task = asyncio.create_task(self._read_stretch(want, fills), name=f"remote fills from {want.offset}")
+        self._ahead[task] = fills * want.max_bytes
+        task.add_done_callback(lambda _: self._ahead.pop(task))
 
-    async def _read_ahead(self, want: FillWant, fetched: FetchedBatches) -> None:
-        """One after the other, as each tells where the next begins: the first in any case, more where they displace nothing."""
-        for number in range(_FILLS_AHEAD):
-            want = replace(want, offset=fetched.next_offset)
-            self._forget_old()
-            if number and self._ready.size_bytes + len(self._ahead) * want.max_bytes > self._ready_bytes // 2:
-                return
-            ready = self._ready.get(want)
-            if ready is not None:
-                fetched = ready.batches
-                continue
-            try:
-                fetched = await self._flights.run(want, partial(self._read, want))
-            except TiersidecarError:
-                return  # whoever asks for it will find out
-            if not fetched.slices:
-                return
-            self._ready.put(want, _Ready(fetched, self._clock.monotonic_s()), fetched.size_bytes)
+    async def _read_stretch(self, want: FillWant, fills: int) -> None:
+        try:
+            found = await self._flights.run(want, partial(self._read, want, fills))
+        except TiersidecarError:
+            return  # whoever asks for it will find out
+        if not found[-1].slices:
+            return
+        stretch = _Stretch(following=replace(want, offset=found[-1].next_offset), left=len(found))
+        now_s = self._clock.monotonic_s()
+        for one in found:
+            self._ready.put(want, _Ready(one, now_s, stretch), one.size_bytes)
+            want = replace(want, offset=one.next_offset)
 
     def _forget_old(self) -> None:
         """What nobody came for."""
         now_s = self._clock.monotonic_s()
         while (oldest := self._ready.oldest()) is not None and now_s - oldest[1].since_s > _READY_S:
             self._ready.discard(oldest[0])
+
+
+def _part(whole: FetchedBatches, slices: tuple[BatchSlice, ...]) -> FetchedBatches:
+    """With those of the aborted transactions that touch it: one that had ended before it would hide later records of its
+    producer."""
+    start, stop = slices[0].base_offset, slices[-1].next_offset
+    aborted = whole.aborted_transactions
+    if aborted is not None:
+        aborted = tuple(one for one in aborted if one.first_offset < stop and one.last_offset >= start)
+    return FetchedBatches(slices=slices, next_offset=stop, aborted_transactions=aborted)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
-from tests.support.gateway_exchange import at_once, exchange_of
+from tests.support.gateway_exchange import exchange_of, rewritten_at_once
 from tests.unit.formats.wire.entities import entities
 from tiersidecar.formats.wire.messages import MalformedMessageError, write_message
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
@@ -74,7 +74,7 @@ def test_every_address_changes_and_nothing_else(api_key: int, data: st.DataObjec
     response = data.draw(entities(response_type(api_key, version)).filter(known_nodes))
     body = write_message(response)
     exchange = exchange_of(api_key, version)
-    pieces = at_once(REWRITES[api_key].rewrite(exchange, memoryview(body)))
+    pieces = rewritten_at_once(REWRITES[api_key].rewrite(exchange, memoryview(body)))
     rewritten = body if pieces is None else b"".join(pieces)
     assert rewritten == write_message(with_gateways(response))
 
@@ -85,6 +85,6 @@ def test_every_address_changes_and_nothing_else(api_key: int, data: st.DataObjec
 def test_any_bytes_are_rewritten_or_refused(api_key: int, data: st.DataObject) -> None:
     version, body = data.draw(versions_of(api_key)), data.draw(st.binary(max_size=200))
     try:
-        at_once(REWRITES[api_key].rewrite(exchange_of(api_key, version), memoryview(body)))
+        rewritten_at_once(REWRITES[api_key].rewrite(exchange_of(api_key, version), memoryview(body)))
     except MalformedMessageError:
         return

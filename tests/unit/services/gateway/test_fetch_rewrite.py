@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from structlog.testing import capture_logs
 
 from tests.support.faulty_store import FaultyStore
+from tests.support.gateway_exchange import rewritten
 from tests.support.gateway_world import (
     Ask,
     World,
@@ -27,18 +29,19 @@ from tests.support.remote_runs import RemoteRun, load_run
 from tests.unit.reading.test_remote_log_reader import only_until
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, read_fetch_request
 from tiersidecar.formats.wire.fetch_responses import write_session_error
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANGE
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.exchange import ConnectionState
 from tiersidecar.services.gateway.fetch_sessions import FetchSession, FetchSessions
 from tiersidecar.services.gateway.limits import ResponseMemory
 
-END, LOCAL_START, HIGH_WATERMARK = 245, 200, 246
+END, LOCAL_START, HIGH_WATERMARK, FILL_BYTES = 245, 200, 246, 3000
 OTHER = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=3)
 NEWEST = FETCH_VERSIONS[-1]
 
@@ -62,7 +65,8 @@ async def fetched(
     exchange = world.exchange(1, version, fetch_request(version, asked, **fields), connection)
     assert await world.fetch.prepare(exchange) is None
     answered = {world.partition: out_of_range()} if answered is None else answered
-    pieces = await world.fetch.rewrite(exchange, memoryview(fetch_response(version, answered, session_id=session_id)))
+    response = memoryview(fetch_response(version, answered, session_id=session_id))
+    pieces = await rewritten(world.fetch.rewrite(exchange, response))
     return None if pieces is None else list(pieces)
 
 
@@ -311,6 +315,76 @@ async def test_a_store_that_is_away_is_an_error_that_clients_try_again_after() -
         assert (await asking).error_code is ErrorCode.not_leader_or_follower
 
 
+# -- what was read ahead is answered at once
+
+
+async def reading_on(world: World, times: int = 3) -> int:
+    """A consumer that goes on: from the offset returned, the next fills are ready."""
+    offset = 0
+    for _ in range(times):
+        row = await row_of(world, offset, max_bytes=FILL_BYTES)
+        offset = [header for _, header in iter_batch_headers(row.records)][-1].next_offset
+        await settle(300)
+    return offset
+
+
+def begun(world: World, offset: int, *, version: int = NEWEST, **fields: Any) -> Any:
+    """What the rewrite gives without waiting: pieces, or a coroutine."""
+    asked = fetch_request(version, {world.partition: Ask(offset=offset, max_bytes=FILL_BYTES)}, **fields)
+    response = fetch_response(version, {world.partition: out_of_range()})
+    return world.fetch.rewrite(world.exchange(1, version, asked), memoryview(response))
+
+
+async def test_who_goes_on_is_answered_in_the_turn_of_the_loop_in_which_the_broker_has_authorised_it() -> None:
+    """U3; the same bytes and numbers as by the longer way."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        offset = await reading_on(world)
+        pieces = begun(world, offset)
+        assert not isinstance(pieces, Coroutine)
+        row = read_rows(NEWEST, pieces)[key_of(NEWEST, partition)]
+        assert world.upstream.taken_bytes, "counted in the response memory"
+        async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as fresh:
+            assert row == await row_of(fresh, offset, max_bytes=FILL_BYTES)
+        assert row.records
+
+
+async def test_what_is_ready_waits_for_the_longer_way_once_a_delete_an_election_or_time_has_come_between() -> None:
+    """Deleted records are not served though they lie in memory, and the bounds of another leader's time are looked at anew."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        offset = await reading_on(world)
+        world.state.partition_states[partition] = PartitionState(
+            remote_log_start_offset=Offset(LOCAL_START), remote_log_start_epoch=LeaderEpoch(0)
+        )
+        run.log_starts.offsets[partition] = LOCAL_START
+        assert (await row_of(world, offset, max_bytes=FILL_BYTES)).error_code is ErrorCode.offset_out_of_range
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        offset = await reading_on(world)
+        world.tiered.leader_epoch = LeaderEpoch(world.tiered.leader_epoch + 1)
+        later = begun(world, offset)
+        assert isinstance(later, Coroutine)
+        assert await later
+        offset = await reading_on(world)
+        await world.clock.advance(1.1)
+        later = begun(world, offset)
+        assert isinstance(later, Coroutine)
+        assert await later
+
+
+async def test_ready_or_not_an_offset_that_is_local_again_is_tried_again() -> None:
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        offset = await reading_on(world)
+        world.broker.log_starts[partition] = offset
+        await world.clock.advance(0.1)
+        await world.offsets.current([partition])
+        asking = asyncio.create_task(row_of(world, offset, max_bytes=FILL_BYTES))
+        await world.clock.advance(1)
+        assert (await asking).error_code is ErrorCode.not_leader_or_follower
+
+
 # -- incremental fetch sessions (KIP-227)
 
 
@@ -378,7 +452,7 @@ async def test_a_session_that_the_broker_has_evicted_is_the_client_s_to_begin_an
         await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=9)
         exchange = world.exchange(1, NEWEST, fetch_request(NEWEST, {}, session=(9, 1)))
         refusal = write_session_error(NEWEST, 0, ErrorCode.fetch_session_id_not_found.value)
-        pieces = await world.fetch.rewrite(exchange, memoryview(refusal))
+        pieces = await rewritten(world.fetch.rewrite(exchange, memoryview(refusal)))
         assert pieces is None or b"".join(pieces) == refusal
         assert not world.connection.fetch_sessions
         again = await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=10)

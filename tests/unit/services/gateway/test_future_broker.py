@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.gateway_exchange import at_once, exchange_of
+from tests.support.gateway_exchange import exchange_of, rewritten_at_once
 from tests.support.scripted_kafka import ADVERTISED, gateway_between, request, response
 from tests.unit.formats.wire.entities import FUTURE_TAG, entities, of_the_future
 from tests.unit.services.gateway.test_addresses import (
@@ -124,7 +124,7 @@ async def test_a_broker_that_does_not_know_the_request_s_version_answers_in_vers
 
     rewrite = ApiVersionsRewrite(address_rewrites(ADVERTISED))
     exchange = exchange_of(ApiKey.API_VERSIONS, version)
-    pieces = at_once(rewrite.rewrite(exchange, memoryview(told(of_the_broker))))
+    pieces = rewritten_at_once(rewrite.rewrite(exchange, memoryview(told(of_the_broker))))
     assert pieces is not None
     assert b"".join(pieces) == told(of_the_gateway)
 
@@ -165,5 +165,5 @@ def test_tagged_fields_of_the_future_stay_where_they_are_beside_the_gateway_s_ad
     version = data.draw(versions_of(api_key).filter(lambda one: response_type(api_key, one).__flexible__))
     answer = data.draw(entities(of_the_future(response_type(api_key, version))).filter(known_nodes))
     body = write_message(answer)
-    pieces = at_once(REWRITES[api_key].rewrite(exchange_of(api_key, version), memoryview(body)))
+    pieces = rewritten_at_once(REWRITES[api_key].rewrite(exchange_of(api_key, version), memoryview(body)))
     assert (body if pieces is None else b"".join(pieces)) == write_message(with_gateways(answer))

@@ -11,6 +11,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
 from tests.support.faulty_store import FaultyStore
+from tests.support.gateway_exchange import rewritten
 from tests.support.gateway_world import World, open_world
 from tests.support.local_batches import local_batches
 from tests.support.remote_runs import load_run
@@ -84,7 +85,7 @@ async def row_after(
     exchange = world.exchange(api_key, version, body)
     assert version in rewrite.versions()
     assert await rewrite.prepare(exchange) is None
-    pieces: Sequence[Any] | None = await rewrite.rewrite(exchange, memoryview(response))
+    pieces: Sequence[Any] | None = await rewritten(rewrite.rewrite(exchange, memoryview(response)))
     message, _ = read_message(answer_schema, response if pieces is None else b"".join(pieces))
     return message.topics[0].partitions[0]
 

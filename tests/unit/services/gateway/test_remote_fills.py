@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
+
 from tests.support.gateway_world import World, open_world
 from tests.support.local_batches import batches_between
 from tests.support.manual_clock import settle
 from tests.support.remote_runs import load_run
+from tiersidecar.reading.remote_log_reader import FetchedBatches
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 
 START, END, FILL_BYTES = 200, 245, 3000
@@ -64,3 +67,46 @@ async def test_what_nobody_came_for_is_forgotten() -> None:
         await settle(300)
         kept = fills._ready.keys()
         assert all(key.max_bytes == other.max_bytes for key in kept)
+
+
+async def test_what_is_ready_is_taken_at_once_and_all_of_it_or_none() -> None:
+    async with fills_of() as (_, fills, want):
+        assert fills.take_ready([want]) is None
+        first = await fills.read(want)
+        second = await fills.read(replace(want, offset=first.next_offset))
+        await settle(300)
+        third = replace(want, offset=second.next_offset)
+        assert fills.take_ready([third, replace(want, offset=7)]) is None
+        found = (fills.take_ready([third]) or [first])[0]
+        alone = await world_free_read(fills, third)
+        assert [bytes(one.buffer) for one in found.slices] == [bytes(one.buffer) for one in alone.slices]
+        assert fills.take_ready([third]) is None, "it is taken"
+
+
+async def world_free_read(fills: RemoteFills, want: FillWant) -> FetchedBatches:
+    """What a read of its own gives."""
+    return await fills._reader.read_batches(want.partition, want.offset, max_bytes=want.max_bytes)
+
+
+@pytest.mark.parametrize("fill_bytes", [700, 3000])
+async def test_aborted_transactions_of_a_fill_read_ahead_are_those_of_a_read_of_its_own(fill_bytes: int) -> None:
+    """S-155: one too many would hide the producer's later records, one too few would show aborted ones."""
+    run = await load_run("plain")
+    partition = run.partition("transactions-0")
+    compared = 0
+    async with open_world(run, partition, local=(START, END + 1)) as world:
+        fills, reader = RemoteFills(reader=world.path.reader, clock=world.clock), world.path.reader
+        stop = await reader.last_stable_offset(partition)
+        want = FillWant(partition=partition, offset=0, max_bytes=fill_bytes, read_committed=True)
+        while want.offset < stop:
+            found = await fills.read(want)
+            alone = await reader.read_batches(partition, want.offset, max_bytes=fill_bytes, read_committed=True)
+            assert b"".join(bytes(one.buffer) for one in found.slices) == b"".join(
+                bytes(one.buffer) for one in alone.slices
+            )
+            assert set(found.aborted_transactions or ()) == set(alone.aborted_transactions or ())
+            compared += len(found.aborted_transactions or ())
+            want = replace(want, offset=found.next_offset)
+            await settle(300)
+        await fills.aclose()
+    assert compared, "there were some to compare"
