@@ -1,11 +1,14 @@
 """What the gateway costs a client: throughput of Java clients and latency of small requests, direct and through it.
 
-``benchmarks/gateway.py [--quick]``: a table, then the goals; exit code 1 if one is missed.  The gateway is a process of its
-own; below the table a second one copies as well (roles ``tier`` and ``gateway`` in one process).
+``benchmarks/gateway.py [--quick] [--kafka-proxy PROGRAM]``: a table, then the goals; exit code 1 if one is missed.  The gateway
+is a process of its own; below the table a second one copies as well (roles ``tier`` and ``gateway`` in one process), and in the
+full form clients reach it by TLS.
 
 The peer is *toxiproxy*, a proxy in Go that knows no protocol and changes nothing, so it shows what a hop costs at all.  The
-nearer peer would be grepplabs/kafka-proxy: the Go module proxy does not serve it (``go install`` ends with 403 Forbidden for
-every version), and a benchmark that only some machines can run shows nothing.
+nearer peer is grepplabs/kafka-proxy, which rewrites addresses as the gateway does.  Where the Go module proxy does not serve it
+(``go install`` ends with 403 Forbidden), it is built from its repository, which has all that it needs (``go build
+-mod=vendor``); whoever has the binary names it by ``--kafka-proxy``, and it is measured in turn with the others, for goals of
+its own.
 """
 
 from __future__ import annotations
@@ -26,9 +29,12 @@ from pathlib import Path  # noqa: E402
 from statistics import median  # noqa: E402
 
 from benchmarks.support.crowded_gateway import crowd  # noqa: E402
+from benchmarks.support.kafka_proxy import running_kafka_proxy  # noqa: E402
 from benchmarks.support.perf_clients import RECORD_BYTES, PerfClients  # noqa: E402
+from benchmarks.support.process_cpu import cpu_s  # noqa: E402
 from benchmarks.support.report import Goal, Report, spread  # noqa: E402
 from benchmarks.support.round_trips import RoundTrips  # noqa: E402
+from tests.support.certificates import CertificateAuthority  # noqa: E402
 from tests.support.daemon import Daemon, daemon_settings  # noqa: E402
 from tests.support.gateway import GatewayDaemon  # noqa: E402
 from tests.support.kafka_cluster import KafkaCluster  # noqa: E402
@@ -37,8 +43,8 @@ from tests.support.loopback_ports import free_port  # noqa: E402
 from tests.support.toxiproxy import running_toxiproxy  # noqa: E402
 
 PARTITIONS = 4
-DIRECT, GATEWAY, TOXIPROXY, COPYING = "direct", "gateway", "toxiproxy", "gateway-copying"
-WAYS = (DIRECT, GATEWAY, TOXIPROXY)
+DIRECT, GATEWAY, COPYING, TLS = "direct", "gateway", "gateway-copying", "gateway-tls"
+TOXIPROXY, KAFKA_PROXY = "toxiproxy", "kafka-proxy"
 PRODUCE, CONSUME = "produce", "consume"
 COPY_MIB_PER_S = 20
 BLOCK = 250
@@ -55,11 +61,16 @@ class Scale:
     rounds: int
     round_trips: int
     copying_rounds: int
+    tls_rounds: int
     idle: int
 
 
-FULL = Scale(records=200_000, warm_up_records=600_000, rounds=12, round_trips=10_000, copying_rounds=6, idle=1_000)
-QUICK = Scale(records=60_000, warm_up_records=150_000, rounds=6, round_trips=2_500, copying_rounds=3, idle=1_000)
+FULL = Scale(
+    records=200_000, warm_up_records=600_000, rounds=12, round_trips=10_000, copying_rounds=6, tls_rounds=6, idle=1_000
+)
+QUICK = Scale(
+    records=60_000, warm_up_records=150_000, rounds=6, round_trips=2_500, copying_rounds=3, tls_rounds=0, idle=1_000
+)
 
 
 @dataclass(slots=True)
@@ -78,11 +89,11 @@ class Bench:
     def __init__(self, cluster: KafkaCluster, clients: PerfClients, scale: Scale) -> None:
         self._cluster, self._clients, self._scale = cluster, clients, scale
 
-    def prepare(self) -> None:
+    def prepare(self, names: Sequence[str]) -> None:
         """Warm clients and broker, and something to read."""
         for topic in ("written", "read"):
             self._cluster.create_topic(topic, partitions=PARTITIONS, configs={"file.delete.delay.ms": "1000"})
-        for name in WAYS:
+        for name in names:
             self._warm_up(name)
 
     def windows(self, names: Sequence[str], rounds: int) -> dict[str, Way]:
@@ -136,22 +147,33 @@ def round_trips(ways: dict[str, Way], servers: Mapping[str, str], times: int) ->
 
 
 @contextlib.contextmanager
-def ways_to(cluster: KafkaCluster, scratch: Path) -> Iterator[tuple[dict[str, str], GatewayDaemon]]:
+def ways_to(
+    cluster: KafkaCluster, scratch: Path, kafka_proxy: Path | None
+) -> Iterator[tuple[dict[str, str], GatewayDaemon]]:
     """The broker tells clients of its second listener that it is where toxiproxy listens."""
     broker = cluster[1]
-    with running_toxiproxy(scratch, broker.bootstrap_server_of("PROXIED")) as proxy:
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(running_toxiproxy(scratch, broker.bootstrap_server_of("PROXIED")))
         direct, proxied = broker.bootstrap_server, proxy.url.removeprefix("http://")
         broker.set_properties({"advertised.listeners": f"{INTERNAL}://{direct},PROXIED://{proxied}"})
         cluster.start()
-        with GatewayDaemon(scratch / "gateway", broker) as gateway:
-            gateway.wait_until_ready()
-            yield {DIRECT: direct, GATEWAY: gateway.bootstrap_server, TOXIPROXY: proxied}, gateway
-
-
-def cpu_s(daemon: Daemon) -> float:
-    """Of the process so far."""
-    fields = Path(f"/proc/{daemon.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        authority = CertificateAuthority(scratch / "certificates")
+        issued = authority.issue("gateway")
+        encrypted = {
+            "name": "TLS",
+            "listen": f"127.0.0.1:{free_port()}",
+            "ssl.certificate.location": str(issued.certificate_path),
+            "ssl.key.location": str(issued.key_path),
+        }
+        listeners = [{"name": "PLAINTEXT", "listen": f"127.0.0.1:{free_port()}"}, encrypted]
+        gateway = stack.enter_context(GatewayDaemon(scratch / "gateway", broker, listeners=listeners))
+        gateway.wait_until_ready()
+        trust = f"ssl.truststore.type=PEM ssl.truststore.location={scratch / 'certificates' / 'ca.pem'}"
+        tls = f"{encrypted['listen']} security.protocol=SSL {trust}"
+        ways = {DIRECT: direct, GATEWAY: gateway.bootstrap_server, TOXIPROXY: proxied, TLS: tls}
+        if kafka_proxy is not None:
+            ways[KAFKA_PROXY] = stack.enter_context(running_kafka_proxy(kafka_proxy, scratch, direct))
+        yield ways, gateway
 
 
 def copying_daemon(scratch: Path, cluster: KafkaCluster, clients: PerfClients, records: int) -> Daemon:
@@ -187,12 +209,16 @@ def tell(ways: Mapping[str, Way], report: Report) -> None:
 
 
 def judge(ways: Mapping[str, Way], report: Report) -> None:
-    direct, gateway, hop = (ways[name] for name in WAYS)
+    gateway, direct = ways[GATEWAY], ways[DIRECT]
     for what in (PRODUCE, CONSUME):
-        of_direct, of_hop = ratio(gateway, direct, what), ratio(gateway, hop, what)
-        report.line(f"{what}: gateway/direct {spread(of_direct, '.2f')}, gateway/toxiproxy {spread(of_hop, '.2f')}")
-        report.goals.append(Goal(name=f"{what}_of_direct", figure=median(of_direct), least=0.85))
-        report.goals.append(Goal(name=f"{what}_of_toxiproxy", figure=median(of_hop), least=1.0))
+        for name, other in ways.items():
+            if name == GATEWAY:
+                continue
+            of_other = ratio(gateway, other, what)
+            report.line(f"{what}: gateway/{name} {spread(of_other, '.2f')}")
+            least = 0.85 if name == DIRECT else 1.0
+            goal = f"{what}_of_{name.replace('-', '_')}"
+            report.goals.append(Goal(name=goal, figure=median(of_other), least=least))
     for what in ("produce", "fetch"):
         blocks = zip(gateway.block_p99_ms[what], direct.block_p99_ms[what], strict=True)
         added = [through - straight for through, straight in blocks]
@@ -200,16 +226,17 @@ def judge(ways: Mapping[str, Way], report: Report) -> None:
         report.goals.append(Goal(name=f"{what}_added_p99_ms", figure=median(added), most=1.0))
 
 
-def measure(cluster: KafkaCluster, scratch: Path, scale: Scale, report: Report) -> None:
+def measure(cluster: KafkaCluster, scratch: Path, scale: Scale, report: Report, kafka_proxy: Path | None) -> None:
     with contextlib.ExitStack() as stack:
-        servers, gateway = stack.enter_context(ways_to(cluster, scratch))
+        servers, gateway = stack.enter_context(ways_to(cluster, scratch, kafka_proxy))
+        names = [name for name in servers if name != TLS]
         clients = stack.enter_context(PerfClients(servers))
         bench = Bench(cluster, clients, scale)
-        bench.prepare()
-        began_s = cpu_s(gateway)
-        ways = bench.windows(WAYS, scale.rounds)
-        used_s = cpu_s(gateway) - began_s
-        for name in WAYS:
+        bench.prepare(names)
+        began_s = cpu_s(gateway.pid)
+        ways = bench.windows(names, scale.rounds)
+        used_s = cpu_s(gateway.pid) - began_s
+        for name in names:
             cluster.create_topic(f"small-{name}")
         round_trips(ways, servers, scale.round_trips)
         tell(ways, report)
@@ -217,6 +244,10 @@ def measure(cluster: KafkaCluster, scratch: Path, scale: Scale, report: Report) 
         gib = 2 * scale.rounds * scale.records * RECORD_BYTES / 2**30
         report.line(f"the gateway's process took {used_s / gib:.2f} CPU s/GiB")
         measure_crowd(cluster, gateway, scale, report)
+        if scale.tls_rounds:
+            bench.warm_up_way(TLS)
+            report.line("with TLS from the client to the gateway:")
+            tell(bench.windows((GATEWAY, TLS), scale.tls_rounds), report)
         measure_copying(stack, bench, copying_daemon(scratch, cluster, clients, 250_000), clients, scale, report)
 
 
@@ -257,7 +288,9 @@ def measure_copying(
 def main() -> int:
     parser = argparse.ArgumentParser(description="The gateway against no gateway.")
     parser.add_argument("--quick", action="store_true", help="less data, fewer rounds")
-    scale = QUICK if parser.parse_args().quick else FULL
+    parser.add_argument("--kafka-proxy", type=Path, metavar="PROGRAM", help="kafka-proxy's binary, to be measured too")
+    arguments = parser.parse_args()
+    scale = QUICK if arguments.quick else FULL
     report = Report()
     report.line(
         f"{scale.rounds} windows of {scale.records} records of {RECORD_BYTES} B on each way, {PARTITIONS} partitions,"
@@ -266,7 +299,7 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="tiersidecar-gateway-"))
     cluster = KafkaCluster(scratch / "kafka", listeners=[Listener(name="PROXIED", security_protocol="PLAINTEXT")])
     try:
-        measure(cluster, scratch, scale, report)
+        measure(cluster, scratch, scale, report, arguments.kafka_proxy)
     finally:
         cluster.close()
         shutil.rmtree(scratch)

@@ -17,10 +17,13 @@ import argparse  # noqa: E402
 import contextlib  # noqa: E402
 import shutil  # noqa: E402
 import tempfile  # noqa: E402
+from collections.abc import Mapping  # noqa: E402
+from dataclasses import dataclass, field  # noqa: E402
 from pathlib import Path  # noqa: E402
 from statistics import median  # noqa: E402
 
 from benchmarks.support.perf_clients import RECORD_BYTES, PerfClients  # noqa: E402
+from benchmarks.support.process_cpu import cpu_s  # noqa: E402
 from benchmarks.support.report import Goal, Report, spread  # noqa: E402
 from tests.support.daemon import Daemon, daemon_settings, wait_for  # noqa: E402
 from tests.support.kafka_cluster import KafkaCluster  # noqa: E402
@@ -29,6 +32,15 @@ from tests.support.loopback_ports import free_port  # noqa: E402
 LOCAL, TIERED = "local", "tiered"
 DIRECT, GATEWAY = "direct", "gateway"
 SEGMENT_BYTES = 16 * 1024 * 1024
+WAYS = ((DIRECT, LOCAL), (GATEWAY, LOCAL), (GATEWAY, TIERED))
+
+
+@dataclass(slots=True)
+class Row:
+    """Of one way and topic: MiB/s of each round, and the CPU seconds of each process in all of them."""
+
+    mib_per_s: list[float] = field(default_factory=list)
+    cpu_s: dict[str, float] = field(default_factory=dict)
 
 
 def measure(cluster: KafkaCluster, scratch: Path, records: int, rounds: int, report: Report) -> None:
@@ -53,29 +65,37 @@ def measure(cluster: KafkaCluster, scratch: Path, records: int, rounds: int, rep
         wait_for(lambda: cluster.admin.earliest_offset(TIERED, 0) == active, "trimmed", tier, timeout_s=300)
         gateway = stack.enter_context(Daemon(scratch / "gateway", beside, roles="gateway"))
         gateway.wait_until_ready()
-        took = windows(clients, records, rounds)
+        processes = {"gateway": gateway.pid, "broker": cluster[1].pid, "consumer": clients.pid}
+        rows = windows(clients, processes, records, rounds)
         filled = gateway.metric("tiersidecar_gateway_filled_bytes_total")
     assert filled >= (rounds + 1) * active * RECORD_BYTES, "what was read was remote"
-    tell(took, report)
+    tell(rows, rounds * records * RECORD_BYTES / 2**30, report)
 
 
-def windows(clients: PerfClients, records: int, rounds: int) -> dict[tuple[str, str], list[float]]:
-    """MiB/s by way and topic, in each round; the first round of all only warms up."""
-    took: dict[tuple[str, str], list[float]] = {(DIRECT, LOCAL): [], (GATEWAY, LOCAL): [], (GATEWAY, TIERED): []}
+def windows(
+    clients: PerfClients, processes: Mapping[str, int], records: int, rounds: int
+) -> dict[tuple[str, str], Row]:
+    """By way and topic; the first round of all only warms up.  ``processes`` are their ids by name."""
+    rows = {way: Row() for way in WAYS}
     for number in range(rounds + 1):
-        turn = number % len(took)
-        rows = list(took)
-        for way, topic in (*rows[turn:], *rows[:turn]):
-            mib_per_s = clients.consume(way, topic, records)
+        turn = number % len(WAYS)
+        for way in (*WAYS[turn:], *WAYS[:turn]):
+            began = {name: cpu_s(pid) for name, pid in processes.items()}
+            mib_per_s = clients.consume(*way, records)
             if number:
-                took[way, topic].append(mib_per_s)
-    return took
+                row = rows[way]
+                row.mib_per_s.append(mib_per_s)
+                for name, pid in processes.items():
+                    row.cpu_s[name] = row.cpu_s.get(name, 0.0) + cpu_s(pid) - began[name]
+    return rows
 
 
-def tell(took: dict[tuple[str, str], list[float]], report: Report) -> None:
-    for (way, topic), values in took.items():
-        report.line(f"{topic + ', ' + way:20}{spread(values, '.0f')} MiB/s")
-    of_direct = [one / other for one, other in zip(took[GATEWAY, TIERED], took[DIRECT, LOCAL], strict=True)]
+def tell(rows: Mapping[tuple[str, str], Row], gib: float, report: Report) -> None:
+    for (way, topic), row in rows.items():
+        costs = ", ".join(f"{name} {used_s / gib:.2f}" for name, used_s in row.cpu_s.items())
+        report.line(f"{topic + ', ' + way:18}{spread(row.mib_per_s, '.0f'):>20} MiB/s; CPU s/GiB: {costs}")
+    remote, local = rows[GATEWAY, TIERED], rows[DIRECT, LOCAL]
+    of_direct = [one / other for one, other in zip(remote.mib_per_s, local.mib_per_s, strict=True)]
     report.line(f"round by round, remote of local {spread(of_direct, '.2f')}")
     report.goals.append(Goal(name="remote_of_local_direct", figure=median(of_direct), least=0.9))
 

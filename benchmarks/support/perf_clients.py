@@ -37,6 +37,11 @@ class PerfClients:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def add_way(self, name: str, servers: str) -> None:
         """One more, or another one of that name that has not been used."""
         self._ask(f"way {name} {servers}")
