@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from enum import Enum
@@ -184,7 +184,8 @@ class Serving:
         )
         assert await rewrite.prepare(exchange) is None, "outside a session nothing is to be changed"
         response = await upstream.ask(api_key, version, body, 30.0)
-        pieces = await rewrite.rewrite(exchange, response)
+        rewritten = rewrite.rewrite(exchange, response)
+        pieces = await rewritten if isinstance(rewritten, Coroutine) else rewritten
         return response if pieces is None else memoryview(b"".join(pieces))
 
 

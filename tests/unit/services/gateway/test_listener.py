@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED, GATEWAY_CONNECTIONS_REFUSED
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite, UpstreamClosedError
+from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite, Rewritten, UpstreamClosedError
 from tiersidecar.services.gateway.limits import GatewayLimits
 
 HEARTBEAT, LIST_OFFSETS = 12, ApiKey.LIST_OFFSETS
@@ -179,6 +180,50 @@ async def test_a_rewrite_asks_on_the_clients_own_connection_before_anything_else
         broker.send(response(struct.unpack_from(">i", asked, 8)[0], b"metadata!"))
         assert await client.frame() == response(9, b"<answermetadata!>")
         assert await broker.frame() == request(HEARTBEAT, 4, 10)
+
+
+@dataclass(slots=True)
+class TurnAndTurn:
+    """Every other answer is there at once, as what was read ahead is."""
+
+    reads_request: bool = True
+    alone: bool = True
+    later: Filling = field(default_factory=Filling)
+    number: int = 0
+
+    def versions(self) -> range:
+        return self.later.versions()
+
+    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
+        return await self.later.prepare(exchange)
+
+    def put(self, rewrites: dict[int, Rewrite]) -> None:
+        rewrites[LIST_OFFSETS] = self
+
+    def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
+        self.number += 1
+        return (b"at once ", response) if self.number % 2 else self.later.rewrite(exchange, response)
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+async def test_answers_that_need_no_waiting_keep_the_order_and_let_the_next_request_go(step: int) -> None:
+    """However the requests arrive: with the one before, in the midst of it, or after its answer."""
+    async with gateway_between(more=TurnAndTurn().put) as ends:
+        client, broker = await ends.pair()
+        sent = b"".join(request(LIST_OFFSETS, 1, number) + request(HEARTBEAT, 4, 100 + number) for number in range(6))
+        for begin in range(0, len(sent), step):
+            client.send(sent[begin : begin + step])
+            await asyncio.sleep(0)
+        for number in range(6):
+            assert await broker.frame() == request(LIST_OFFSETS, 1, number, b"[]")
+            broker.send(response(number, b"answer"))
+            filled = b"<answer>" if number % 2 else b"at once answer"
+            assert await client.frame() == response(number, filled)
+            assert await broker.frame() == request(HEARTBEAT, 4, 100 + number)
+            broker.send(response(100 + number))
+            assert await client.frame() == response(100 + number)
+        client.send(request(LIST_OFFSETS, 1, 9))
+        assert await broker.frame() == request(LIST_OFFSETS, 1, 9, b"[]")
 
 
 async def test_a_slow_rewrite_holds_up_its_own_connection_only() -> None:
