@@ -38,12 +38,17 @@ demo: .venv/.synced ## The whole product on a real broker, in about a minute; KE
 .PHONY: test
 test: .venv/.synced-all ## All tests, the fast ones first; those with servers file by file, two at a time
 	$(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" $(ARGS)
+	@$(MAKE) test-programs
 	$(BIN)/pytest $(TWO_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
 	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
 test-fast: .venv/.synced ## Tests without servers, in under a minute
 	$(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" $(ARGS)
+
+.PHONY: test-programs
+test-programs: .venv/.synced ## Brokers, S3 server, Prometheus and so on for the tests, fetched and built once into the user's cache
+	@$(BIN)/python scripts/test_programs.py
 
 .PHONY: crash
 crash: .venv/.synced ## kill -9 at every point of copy, pin, trim and expiry (make test takes some)
