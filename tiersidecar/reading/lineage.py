@@ -224,9 +224,12 @@ async def _remote_lineage(finished: Sequence[RemoteLogSegmentMetadata], live: Li
         # An older blob than the one that cannot be read must meet the live file: between the two no epoch is missing then.
         if agrees(blob, live) and (unreadable is None or _meets(blob, live)):
             return blob
-    if unreadable is not None and not _has_all_of(live, finished):
+    if unreadable is None or _has_all_of(live, finished):
+        return Lineage()
+    told = _told_by_metadata(live, finished)
+    if told is None:
         raise unreadable
-    return Lineage()
+    return told
 
 
 def _meets(blob: Lineage, live: Lineage) -> bool:
@@ -236,6 +239,18 @@ def _meets(blob: Lineage, live: Lineage) -> bool:
 def _has_all_of(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> bool:
     """Whether the live file begins no later than what is remote: then no blob knows more of it."""
     return bool(live) and live.entries[0].start_offset <= min(one.start_offset for one in finished)
+
+
+def _told_by_metadata(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> Lineage | None:
+    """What a blob that cannot be read must have said: where one segment reaches from the first remote offset to an epoch of the
+    live file, its metadata have every epoch from there on.  Else nothing would be copied after a first segment that is lost,
+    once a user has deleted into it (simulation, cluster seed 221)."""
+    first_offset = min(one.start_offset for one in finished)
+    for segment in finished:
+        own = Lineage.of(segment.segment_leader_epochs)
+        if segment.start_offset == first_offset and agrees(own, live) and _meets(own, live):
+            return own
+    return None
 
 
 def _around(remote: Lineage, pinned: Lineage) -> Lineage:

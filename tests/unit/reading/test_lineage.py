@@ -186,6 +186,44 @@ async def test_where_the_live_file_has_all_that_is_remote_no_blob_need_be_read()
     assert await setting.lineage() == {0: 0, 2: 35, 4: 70, 6: 105}
 
 
+@pytest.mark.parametrize("error", [CORRUPT, GONE])
+@pytest.mark.parametrize(
+    ("live", "segments", "expected"),
+    [
+        pytest.param({0: 11}, [(9, 18, {0: 9})], {0: 9}, id="a user has deleted into the only one"),
+        pytest.param(
+            {2: 130, 3: 150}, [(100, 140, {0: 90, 2: 120})], {0: 100, 2: 120, 3: 150}, id="with an epoch before"
+        ),
+        pytest.param({2: 130}, [(100, 119, {0: 90})], None, id="epochs between it and the live file may be missing"),
+        pytest.param(
+            {2: 130}, [(90, 99, {0: 90}), (100, 140, {2: 100})], None, id="it is not the first that is remote"
+        ),
+        pytest.param(
+            {2: 130},
+            [(100, 140, {2: 100, 3: 135})],
+            {2: 130},
+            id="it is of a history that the live file has not: nothing that is remote counts",
+        ),
+        pytest.param({}, [(100, 140, {2: 100})], None, id="there is no live file"),
+    ],
+)
+async def test_where_no_blob_can_be_read_the_metadata_of_the_first_segment_tell_if_it_reaches_the_live_file(
+    live: Epochs,
+    segments: list[tuple[int, int, Epochs]],
+    expected: Epochs | None,
+    error: StoreError | CorruptDataError,
+) -> None:
+    setting = Setting(live)
+    for number, (start, end, blob) in enumerate(segments):
+        await setting.segment(number, start, end, blob)
+        setting.blobs.broken[start] = error
+    if expected is not None:
+        assert await setting.lineage() == expected
+        return
+    with pytest.raises(type(error)):
+        await setting.lineage()
+
+
 async def test_a_store_that_is_away_is_no_blob_that_cannot_be_read() -> None:
     setting = Setting({4: 99, 6: 105})
     await setting.segment(0, *OLDER)
