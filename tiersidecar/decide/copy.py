@@ -21,7 +21,7 @@ class CopyView:
     """A led partition as the copy decision sees it.
 
     ``copied_offset`` is the highest remote offset of this lineage, inclusive (-1: none); ``last_stable_offset`` is
-    exclusive; ``segments`` ascend and end with the active one.
+    exclusive; ``segments`` ascend and end with the active one.  ``remote_log_start_offset`` is -1 while nothing moved it.
     """
 
     policy: TopicPolicy
@@ -29,6 +29,7 @@ class CopyView:
     copied_offset: int
     last_stable_offset: int
     now_ms: int
+    remote_log_start_offset: int = NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class CopyPlan:
 
     ``held_back`` says why the first sealed segment that is not in ``segments`` must wait; empty when none waits.
     ``gap`` is the half-open offset range that neither tier holds any more, None when there is none.
-    ``expired`` are past total retention: they are not worth an upload, and expiry trims them (U8).
+    ``expired`` are past total retention: they are not worth an upload, and expiry trims them (U8).  Not where something before
+    them is still readable: a hole would follow it, with the ends of its transactions, should expiry judge otherwise.
     """
 
     segments: tuple[LocalSegment, ...]
@@ -61,7 +63,9 @@ class CopyLag:
 def decide_copy(view: CopyView) -> CopyPlan:
     """The plan for one partition."""
     pending = pending_segments(view.segments, view.copied_offset)
-    waiting = not_expired(pending, view.segments, view.policy, view.now_ms)
+    waiting = pending
+    if view.copied_offset < max(view.remote_log_start_offset, 0):
+        waiting = not_expired(pending, view.segments, view.policy, view.now_ms)
     held_back, chosen = "", []
     for segment in waiting:
         held_back = _reason_to_wait(view, segment)

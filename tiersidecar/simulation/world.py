@@ -171,6 +171,7 @@ class World(Surroundings):
                 and self.loop.time() - self._last_written_s() > _QUIET_S
                 and self.loop.time() - self.halted_at_s > _HALTED_S
                 and not self.pressed()
+                and not self.emptying()
             ):
                 return
         self.note("it did not settle")
@@ -205,6 +206,13 @@ class World(Surroundings):
             and len(partition.leader_log.segments) > 2
             and self.rules.proven_without_hole(partition, 0) >= partition.leader_log.segments[2]
         ]
+
+    def emptying(self) -> bool:
+        """Whether a broker still has files to delete where the reserve is lacking: what more must go is seen only then."""
+        now_s = self.loop.time()
+        return self.scenario.trims_for_space and any(
+            disk.lacks_reserve(now_s) and disk.has_renamed() for disk in self.disks.values()
+        )
 
     def first_not_remote(self, partition: SimulatedPartition) -> int | None:
         """The first offset below the leader's active segment that must be readable, and that no finished segment holds: what

@@ -93,6 +93,7 @@ class CopyTask:
                 copied_offset=copied_offset,
                 last_stable_offset=await self._last_stable_offset(tip, partition.view.leader_epoch),
                 now_ms=self._clock.now_ms(),
+                remote_log_start_offset=self._log_start_offset(tip, lineage),
             )
         )
         self._board.copied_offsets[tip] = copied_offset

@@ -146,6 +146,31 @@ def test_segments_past_total_retention_are_not_uploaded(
     assert lag.segments == len(copied), "what is not worth an upload is no lag"
 
 
+@pytest.mark.parametrize(
+    ("copied_offset", "remote_log_start_offset", "copied"),
+    [
+        pytest.param(-1, -1, [200], id="nothing is remote yet"),
+        pytest.param(99, 100, [200], id="all that is remote is below the remote log start"),
+        pytest.param(99, 50, [100, 200], id="what is remote can still be read: a hole would follow it"),
+        pytest.param(99, -1, [100, 200], id="nobody has moved the remote log start"),
+    ],
+)
+def test_what_is_expired_is_left_out_only_where_no_hole_is_left_with_it(
+    copied_offset: int, remote_log_start_offset: int, copied: list[int]
+) -> None:
+    """Its transaction markers would be missing too: aborted records before it were shown (cluster seeds 1059, 1132)."""
+    first, second, active = local_segments(100, 200, 300)
+    given = CopyView(
+        policy=TopicPolicy(retention_ms=100),
+        segments=(replace(first, modified_ms=0), replace(second, modified_ms=950), active),
+        copied_offset=copied_offset,
+        last_stable_offset=10**9,
+        now_ms=1000,
+        remote_log_start_offset=remote_log_start_offset,
+    )
+    assert [segment.base_offset for segment in decide_copy(given).segments] == copied
+
+
 def test_an_expired_segment_behind_one_that_is_not_is_copied() -> None:
     """Strictly oldest to newest, no gaps (S-014)."""
     given = view([0, 100, 200], policy=TopicPolicy(retention_ms=50), now_ms=100)
