@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISDIR
 
 from tiersidecar.adapters.stores.write_back import begin_write_back, end_write_back
 from tiersidecar.domain.errors import SegmentChangedError
@@ -147,12 +148,19 @@ def make_directories(directory: Path, *, root: Path) -> None:
         root.stat()
         return
     try:
-        directory.mkdir()
+        _make_directory(directory)
     except FileNotFoundError:
         make_directories(directory.parent, root=root)
-        directory.mkdir(exist_ok=True)
+        _make_directory(directory)
+
+
+def _make_directory(directory: Path) -> None:
+    """Raises as :func:`make_directories`."""
+    try:
+        directory.mkdir()
     except FileExistsError as error:
-        if not directory.is_dir():
+        # Asked anew: between the two a delete may have taken it away, which is no object of that name.
+        if not S_ISDIR(directory.stat().st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from error
 
 

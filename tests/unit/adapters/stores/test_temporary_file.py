@@ -9,7 +9,7 @@ import pytest
 
 from tiersidecar.adapters.log_dirs_fs.page_cache import resident_slices
 from tiersidecar.adapters.stores import temporary_file
-from tiersidecar.adapters.stores.temporary_file import TemporaryFile
+from tiersidecar.adapters.stores.temporary_file import TemporaryFile, make_directories
 
 MIB = 1024 * 1024
 
@@ -46,3 +46,17 @@ def test_pieces_of_any_size_are_whole(tmp_path: Path, size: int) -> None:
     assert file.make_durable().st_size == size + len(data[:7])
     file.rename_to(tmp_path / "object", tmp_path)
     assert (tmp_path / "object").read_bytes() == data + data[:7]
+
+
+def test_a_directory_that_a_delete_takes_away_while_it_is_made_is_no_object_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mkdir_of_one_that_was_there(directory: Path, mode: int = 0o777) -> None:
+        raise FileExistsError(17, "File exists", str(directory))
+
+    monkeypatch.setattr(os, "mkdir", mkdir_of_one_that_was_there)
+    with pytest.raises(FileNotFoundError):
+        make_directories(tmp_path / "orders", root=tmp_path)
+    (tmp_path / "object").touch()
+    with pytest.raises(NotADirectoryError):
+        make_directories(tmp_path / "object", root=tmp_path)
