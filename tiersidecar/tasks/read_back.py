@@ -56,10 +56,11 @@ class ReadBack:
         async with aclosing(self._feed_local(local, step.local)) as feeding_local:
             ahead_bytes = 0
             for metadata in step.remote:
-                async for remote_bytes in self._feed_remote(remote, metadata):
-                    ahead_bytes += remote_bytes
-                    while ahead_bytes > 0 and (local_bytes := await anext(feeding_local, 0)):
-                        ahead_bytes -= local_bytes
+                async with aclosing(self._feed_remote(remote, metadata)) as feeding_remote:
+                    async for remote_bytes in feeding_remote:
+                        ahead_bytes += remote_bytes
+                        while ahead_bytes > 0 and (local_bytes := await anext(feeding_local, 0)):
+                            ahead_bytes -= local_bytes
             async for _ in feeding_local:
                 pass
         if local.digest() != remote.digest():
@@ -82,7 +83,7 @@ class ReadBack:
                 yield read
             digest.end_segment()
 
-    async def _feed_remote(self, digest: BatchDigest, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[int]:
+    async def _feed_remote(self, digest: BatchDigest, metadata: RemoteLogSegmentMetadata) -> AsyncGenerator[int]:
         """Chunk by chunk, each with its bytes, and paid for before the next one is asked for."""
         await self._quota.admit(metadata.segment_size_in_bytes)
         digest.begin_segment(str(metadata.remote_log_segment_id))

@@ -68,11 +68,11 @@ class RemoteFills:
         """Reads ahead that are under way, and how many bytes each may bring."""
 
     def take_ready(self, wants: Sequence[FillWant]) -> list[FetchedBatches] | None:
-        """The batches of all ``wants``, if they have been read ahead; None, and nothing is taken, if one has not."""
+        """The batches of all ``wants``, if they have been read ahead; None if one has not."""
         if not all(self._is_ready(want) for want in wants):
             return None
-        found = [self._take(want) for want in wants]
-        return [one for one in found if one is not None]
+        found = [one for want in wants if (one := self._take(want)) is not None]
+        return found if len(found) == len(wants) else None  # one may have grown too old between the two looks
 
     async def read(self, want: FillWant) -> FetchedBatches:
         """The batches wanted; a caller that is cancelled leaves the read going on.

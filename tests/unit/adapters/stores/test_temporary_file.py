@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tiersidecar.adapters.log_dirs_fs.page_cache import resident_slices
-from tiersidecar.adapters.stores import temporary_file
+from tiersidecar.adapters.stores import temporary_file, write_back
 from tiersidecar.adapters.stores.temporary_file import TemporaryFile, make_directories
 
 MIB = 1024 * 1024
@@ -46,6 +49,31 @@ def test_pieces_of_any_size_are_whole(tmp_path: Path, size: int) -> None:
     assert file.make_durable().st_size == size + len(data[:7])
     file.rename_to(tmp_path / "object", tmp_path)
     assert (tmp_path / "object").read_bytes() == data + data[:7]
+
+
+@pytest.mark.parametrize(
+    ("code", "raises"),
+    [
+        pytest.param(errno.EIO, True, id="the disk is broken: fsync would not tell it a second time"),
+        pytest.param(errno.ENOSPC, True, id="delayed allocation found the disk full"),
+        pytest.param(errno.EINVAL, False, id="a file system that cannot do it"),
+    ],
+)
+def test_what_the_disk_did_not_take_is_an_error_before_fsync(
+    code: int, raises: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def sync_file_range(self, fileno: int, position: int, size_bytes: int, flags: int) -> int:
+            ctypes.set_errno(code)
+            return -1
+
+    monkeypatch.setattr(write_back, "_LIBC", Refusing())
+    file = TemporaryFile(directory=tmp_path / "aside", name="log")
+    file.open()
+    with pytest.raises(OSError, match=os.strerror(code)) if raises else nullcontext():
+        for _ in range(16):
+            file.write(bytes(MIB))
+    file.discard()
 
 
 def test_a_directory_that_a_delete_takes_away_while_it_is_made_is_no_object_of_that_name(
