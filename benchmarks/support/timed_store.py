@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from tiersidecar.adapters.stores.wrapped_body import WrappedBody
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import Buffer, ObjectBody, SourceFile, Store, StoredObject
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 
 
 class TimedStore:
@@ -66,26 +67,12 @@ class TimedStore:
         await self._store.check_writable()
 
 
-class _TimedBody:
+class _TimedBody(WrappedBody):
     def __init__(self, body: ObjectBody, sent: list[tuple[float, int]]) -> None:
-        self._body, self._sent = body, sent
-
-    @property
-    def size_bytes(self) -> int | None:
-        return self._body.size_bytes
-
-    @property
-    def piece_count(self) -> int:
-        return self._body.piece_count
-
-    @property
-    def source_file(self) -> SourceFile | None:
-        return self._body.source_file
-
-    async def piece(self, index: int) -> Buffer:
-        return await self._body.piece(index)
+        super().__init__(body)
+        self._sent = sent
 
     async def grant(self, wanted_bytes: int) -> int:
-        count = await self._body.grant(wanted_bytes)
+        count = await super().grant(wanted_bytes)
         self._sent.append((time.perf_counter(), count))
         return count
