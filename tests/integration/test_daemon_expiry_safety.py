@@ -114,13 +114,20 @@ def test_a_metadata_topic_that_comes_back_empty(kafka: KafkaCluster, tmp_path: P
         assert object_keys_in(daemon.store_root) == objects
 
 
-def test_a_lineage_that_cannot_be_read(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """The epoch blobs are garbage, and all would be due by size: nothing goes before they can be read again."""
-    topic = "safe-lineage"
-    produced = filled(kafka, topic)
-    with started(tmp_path, kafka, topic, **UNGUARDED) as daemon:
-        local_start = wait_until_trimmed(kafka, daemon, topic)
-        with nothing_goes(kafka, daemon):
+def test_a_lineage_that_cannot_be_read(kafka_cluster: Any, tmp_path: Path) -> None:
+    """The epoch blobs are garbage, and all would be due by size: nothing goes before they can be read again.
+
+    The broker has led anew and forgotten its first epoch since: nothing else can tell the whole history.
+    """
+    cluster, topic = kafka_cluster(), "safe-lineage"
+    produced = filled(cluster, topic)
+    cluster.brokers[0].restart()
+    produced += produce(cluster, topic, total_bytes=400_000, seed=1)
+    with started(tmp_path, cluster, topic, **UNGUARDED) as daemon:
+        local_start = wait_until_trimmed(cluster, daemon, topic)
+        first, last = (one.segment_leader_epochs for one in (finished(cluster, daemon)[at] for at in (0, -1)))
+        assert {one.epoch for one in first}.isdisjoint(one.epoch for one in last)
+        with nothing_goes(cluster, daemon):
             assert daemon.stop() == 0
             blobs = {path: path.read_bytes() for path in daemon.store_root.rglob("*.indexes")}
             assert blobs

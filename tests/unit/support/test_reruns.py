@@ -10,6 +10,17 @@ FLAKY = """
 import pathlib
 import pytest
 
+@pytest.fixture(scope="session")
+def kafka():
+    topics = set()
+    print("a broker starts")
+    yield topics
+    print("a broker ends")
+
+@pytest.fixture(scope="module")
+def gateway(kafka):
+    return kafka
+
 @pytest.fixture
 def server():
     print("the server said why")
@@ -27,12 +38,20 @@ def test_in_its_set_up(server):
 
 def test_in_its_call():
     once("call")
+
+def test_on_a_shared_broker(gateway):
+    assert "orders" not in gateway
+    gateway.add("orders")
+    once("broker")
+
+def test_after_it_on_the_same_broker(kafka):
+    assert kafka == {"orders"}
 """
 
 
-def test_what_failed_first_is_told_though_it_passed_then(tmp_path: Path) -> None:
+def test_what_failed_first_is_told_and_run_again_on_new_brokers(tmp_path: Path) -> None:
     (tmp_path / "test_flaky.py").write_text(FLAKY)
-    plugins = ["-p", "pytest_rerunfailures", "-p", "tests.support.first_failures", "-p", "no:cacheprovider"]
+    plugins = ["-p", "pytest_rerunfailures", "-p", "tests.support.reruns", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "--reruns", "1", "--rootdir", str(tmp_path), str(tmp_path)],
         cwd=ROOT,
@@ -43,5 +62,10 @@ def test_what_failed_first_is_told_though_it_passed_then(tmp_path: Path) -> None
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    for words in ("RuntimeError: first setup", "the server said why", "RuntimeError: first call"):
+    for words in (
+        "RuntimeError: first setup",
+        "the server said why",
+        "RuntimeError: first call",
+        "RuntimeError: first broker",
+    ):
         assert words in done.stdout
