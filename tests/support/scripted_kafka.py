@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -72,10 +73,11 @@ class Ends:
     telemetry: RecordedTelemetry
     arrived: asyncio.Queue[Peer]
     close_broker: Callable[[], None]
+    client_tls: ssl.SSLContext | None = None
     opened: list[Peer] = field(default_factory=list)
 
     async def client(self) -> Peer:
-        peer = Peer(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**26))
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**26, ssl=self.client_tls))
         self.opened.append(peer)
         return peer
 
@@ -95,8 +97,10 @@ async def gateway_between(
     more: Callable[[dict[int, Rewrite]], None] | None = None,
     max_connections: int = 100,
     max_connections_per_ip: int = 100,
+    tls: ssl.SSLContext | None = None,
+    client_tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Ends]:
-    """``more`` may change the table of rewrites before ApiVersions is put in."""
+    """``more`` may change the table of rewrites before ApiVersions is put in; clients meet ``tls``, and have ``client_tls``."""
     rewrites: dict[int, Rewrite] = address_rewrites(ADVERTISED)
     if more is not None:
         more(rewrites)
@@ -114,6 +118,7 @@ async def gateway_between(
         broker_port=server.sockets[0].getsockname()[1],
         max_connections=max_connections,
         max_connections_per_ip=max_connections_per_ip,
+        tls=tls,
     )
     async with AsyncExitStack() as stack:
         stack.callback(server.close)
@@ -122,7 +127,14 @@ async def gateway_between(
                 settings, rewrites=rewrites, limits=limits or GatewayLimits(), memory=memory, telemetry=telemetry
             )
         )
-        ends = Ends(port=listener.port, memory=memory, telemetry=telemetry, arrived=arrived, close_broker=server.close)
+        ends = Ends(
+            port=listener.port,
+            memory=memory,
+            telemetry=telemetry,
+            arrived=arrived,
+            close_broker=server.close,
+            client_tls=client_tls,
+        )
         try:
             yield ends
         finally:

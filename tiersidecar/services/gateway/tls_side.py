@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
@@ -12,7 +13,10 @@ from tiersidecar.services.gateway.exchange import Buffer
 from tiersidecar.services.gateway.side import SideEvents
 
 _WRITE_BUFFER_BYTES = 256 * 1024
-"""What may wait for a peer that takes less than the other gives, before the other is no longer read."""
+"""What may wait, encrypted, for a peer that takes less than the other gives; and what is handed to the transport at once.
+
+The transport encrypts all that it is given, and passes it on to the one below without counting what waits there: a whole
+response would seem to be taken while its client has not begun to read."""
 
 
 class TlsSide(asyncio.Protocol):
@@ -27,6 +31,7 @@ class TlsSide(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reading = True
         self._closing = False
+        self._waiting: deque[Buffer] = deque()
         self.full_since_s: float | None = None
         self.is_gone = True  # until it is there
 
@@ -59,15 +64,22 @@ class TlsSide(asyncio.Protocol):
         self._events.received(data)
 
     def pause_writing(self) -> None:
-        self.full_since_s = asyncio.get_running_loop().time()
-        self._events.changed()
+        is_news, self.full_since_s = self.full_since_s is None, asyncio.get_running_loop().time()
+        if is_news:
+            self._events.changed()
 
     def resume_writing(self) -> None:
         self.full_since_s = None
-        self._events.changed()
+        if not self._hand_on():
+            return
+        if self._closing:
+            self._close()
+        else:
+            self._events.changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_gone = True
+        self.is_gone, self.full_since_s = True, None
+        self._waiting.clear()
         self._events.lost()
 
     def read(self, *, wanted: bool) -> None:
@@ -86,14 +98,34 @@ class TlsSide(asyncio.Protocol):
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
         """See :class:`Side`."""
-        if self._transport is not None and not self._closing:
-            self._transport.writelines(pieces)
+        if self._transport is None or self._closing:
+            return
+        self._waiting.extend(pieces)
+        self._hand_on()
 
     def close(self) -> None:
         """See :class:`Side`."""
+        self.read(wanted=False)
         self._closing = True
+        if not self._waiting:
+            self._close()
+
+    def _close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def _hand_on(self) -> bool:
+        """As much as the transport takes before it is full; gives whether it is not."""
+        while self._transport is not None and self._waiting and self.full_since_s is None:
+            taken, size = list[Buffer](), 0
+            while self._waiting and size < _WRITE_BUFFER_BYTES:
+                piece = memoryview(self._waiting.popleft())
+                taken.append(piece[: _WRITE_BUFFER_BYTES - size])
+                if len(piece) > _WRITE_BUFFER_BYTES - size:
+                    self._waiting.appendleft(piece[_WRITE_BUFFER_BYTES - size :])
+                size += len(taken[-1])
+            self._transport.writelines(taken)
+        return self.full_since_s is None
 
     def abort(self) -> None:
         """See :class:`Side`."""
