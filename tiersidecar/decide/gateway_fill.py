@@ -98,12 +98,13 @@ class Patience:
 
 
 def decide_patience(*, max_wait_ms: int, min_bytes: int, local_bytes: int, remote_max_wait_ms: int) -> Patience:
-    """A client waits ``max_wait_ms`` for ``min_bytes``; with as many from the broker already, it should wait no longer than
-    ``remote.fetch.max.wait.ms`` for what is remote."""
-    hold_s = max(max_wait_ms, 0) / 1000
+    """A client waits ``max_wait_ms`` for ``min_bytes``; with as many from the broker already, it waits for what is remote
+    ``remote.fetch.max.wait.ms``, as natively (``DelayedRemoteFetch``), and so long at least also where there is nothing yet:
+    one that waits for nothing (``fetch.max.wait.ms`` 0) would never see a remote record."""
+    hold_s, remote_s = max(max_wait_ms, 0) / 1000, remote_max_wait_ms / 1000
     if local_bytes >= max(min_bytes, 1):
-        return Patience(for_first=min(hold_s, remote_max_wait_ms / 1000), hold=0.0)
-    return Patience(for_first=hold_s, hold=hold_s)
+        return Patience(for_first=remote_s, hold=0.0)
+    return Patience(for_first=max(hold_s, remote_s), hold=hold_s)
 
 
 def decide_grace(elapsed_s: float) -> float:

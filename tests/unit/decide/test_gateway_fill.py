@@ -108,10 +108,10 @@ def test_returned(sizes: list[int], grants: list[int], local_bytes: int, expecte
     [
         pytest.param(2000, 1, 0, Patience(for_first=2.0, hold=2.0), id="nothing local: the client's time"),
         pytest.param(2000, 1, 10, Patience(for_first=0.5, hold=0.0), id="local data waits for remote a little"),
-        pytest.param(100, 1, 10, Patience(for_first=0.1, hold=0.0), id="but never longer than the client would"),
-        pytest.param(100, 50, 10, Patience(for_first=0.1, hold=0.1), id="fewer than min_bytes are held"),
-        pytest.param(100, 0, 0, Patience(for_first=0.1, hold=0.1), id="min_bytes of 0 must not make clients spin"),
-        pytest.param(-1, 0, 0, Patience(for_first=0.0, hold=0.0), id="a negative wait is none"),
+        pytest.param(0, 1, 10, Patience(for_first=0.5, hold=0.0), id="also of a client that waits for nothing"),
+        pytest.param(100, 50, 10, Patience(for_first=0.5, hold=0.1), id="fewer than min_bytes are held"),
+        pytest.param(100, 0, 0, Patience(for_first=0.5, hold=0.1), id="min_bytes of 0 must not make clients spin"),
+        pytest.param(-1, 0, 0, Patience(for_first=0.5, hold=0.0), id="a negative wait is none"),
     ],
 )
 def test_patience(max_wait_ms: int, min_bytes: int, local_bytes: int, expected: Patience) -> None:

@@ -30,6 +30,8 @@ from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 
 log = structlog.get_logger(__name__)
 
+_MOST_FILL_BYTES = 16 * 1024 * 1024
+"""Of one partition, whatever the client allows: a read goes on when its client is gone, and its memory counts as given back."""
 _NOTHING = FetchedBatches(slices=(), next_offset=Offset(0), aborted_transactions=None)
 
 
@@ -226,7 +228,7 @@ class FetchFill:
 def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:
     """Bytes of the response memory, 0 while there are none, and what they grant each of ``wanted.judged``."""
     keys = list(wanted.judged)
-    limits = [wanted.asked[key].max_bytes for key in keys]
+    limits = [min(wanted.asked[key].max_bytes, _MOST_FILL_BYTES) for key in keys]
     grants = decide_grants(limits, wanted.request.max_bytes, wanted.local_bytes)
     taken_bytes = wanted.exchange.upstream.take_memory(max(sum(grants), 1))
     return taken_bytes, dict(zip(keys, decide_grants(grants, taken_bytes, 0), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -263,6 +264,25 @@ async def test_fills_count_in_the_response_memory_and_no_room_is_an_empty_answer
         assert world.telemetry.by_label(GATEWAY_FILLS, "outcome")["no_room"] == 1
 
 
+@dataclass(slots=True)
+class NotedMemory(ResponseMemory):
+    wanted: list[int] = field(default_factory=list)
+
+    def take_some(self, size_bytes: int) -> int:
+        self.wanted.append(size_bytes)
+        return ResponseMemory.take_some(self, size_bytes)
+
+
+async def test_a_fill_is_of_16_mib_at_most_whatever_its_client_allows() -> None:
+    """A read goes on when its client has left, and nobody counts its bytes then: 2 GiB of each who comes and goes."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        memory = world.upstream.memory = NotedMemory(2**40)
+        asked = {partition: Ask(offset=0, max_bytes=2**31 - 1)}
+        assert await fetched(world, asked, max_bytes=2**31 - 1) is not None
+        assert memory.wanted == [16 * 2**20]
+
+
 async def test_local_data_are_not_held_back_by_a_used_up_quota() -> None:
     """S-139, S-166."""
     run, partition = await plain()
@@ -291,6 +311,24 @@ async def test_a_slow_store_gives_an_empty_answer_in_time_and_the_data_the_next_
         seen = list(store.fetched)
         assert (await row_of(world, 0)).records == batches_between("plain-0", 0, END)
         assert store.fetched == seen, "nothing was fetched again"
+
+
+async def test_a_client_that_waits_for_nothing_gets_remote_records_all_the_same() -> None:
+    """T-55: natively ``remote.fetch.max.wait.ms`` counts, not the client's.  Found by review: with ``fetch.max.wait.ms`` 0 a
+    consumer never got one, since each read was given up before it could come."""
+    run, partition = await plain()
+    store = FaultyStore(run.store)
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), store=store) as world:
+        for answered in ({partition: out_of_range()}, {OTHER: {"records": b"local"}, partition: out_of_range()}):
+            asked = {one: Ask(offset=0) for one in answered}
+            store.gate.clear()
+            asking = asyncio.create_task(fetched(world, asked, answered, max_wait=timedelta(0)))
+            await settle(200)
+            await world.clock.advance(0.4)
+            store.gate.set()
+            pieces = await asking
+            assert pieces is not None
+            assert read_rows(NEWEST, pieces)[key_of(NEWEST, partition)].records
 
 
 async def test_a_store_that_is_away_is_an_error_that_clients_try_again_after() -> None:
