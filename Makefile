@@ -43,7 +43,7 @@ test: .venv/.synced-all ## All tests, the fast ones first; those with servers fi
 	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
-test-fast: .venv/.synced ## Tests without servers, in under a minute
+test-fast: .venv/.synced ## Tests without servers, in about two minutes
 	$(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" $(ARGS)
 
 .PHONY: test-programs

@@ -202,12 +202,14 @@ def _compare(daemon: Daemon, lost: list[ProducedRecord], starts: dict[int, int],
 def _show(outcome: Outcome, daemon: Daemon) -> None:
     size_bytes = sum(segment.segment_size_in_bytes for segment in outcome.segments)
     table = Table(title="tiersidecar demo", show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")
     table.add_row("segments tiered", str(len(outcome.segments)))
     table.add_row("bytes tiered", f"{size_bytes / 1e6:.1f} MB")
     table.add_row(
         "copied, read back, trimmed in", f"{outcome.tiering_s:.1f} s ({size_bytes / 1e6 / outcome.tiering_s:.0f} MB/s)"
     )
-    table.add_row("objects in the store", f"{outcome.objects} in {daemon.store_root}")
+    table.add_row("objects in the store", str(outcome.objects))
     table.add_row("offsets that only the store still has", str(outcome.remote_only))
     table.add_row(
         "records read back and compared", f"{outcome.compared} in both isolation levels, {outcome.read_s:.1f} s"
@@ -231,9 +233,11 @@ def _leave_running(directory: Path, cluster: KafkaCluster, daemon: Daemon) -> No
         f"broker        {cluster.bootstrap_servers}\n"
         f"read service  {daemon.read_url}/topics/{TOPIC}/partitions/0/records?offset=0&limit=3\n"
         f"status        {daemon.status_url}/\n"
+        f"store         {daemon.store_root}\n"
         f"configuration {daemon.config_path}\n"
         f"end it with   kill {pids}; rm -r {directory}",
         highlight=False,
+        soft_wrap=True,
     )
 
 

@@ -78,5 +78,28 @@ def test_kustomize_puts_the_sidecar_beside_the_broker_and_leaves_the_broker_as_i
         assert mounted <= {*volumes, claim["metadata"]["name"]}
 
 
+def test_kustomize_adds_the_gateway_and_takes_its_role_from_the_sidecar() -> None:
+    done = subprocess.run(
+        [go_tool("kustomize"), "build", MANIFESTS.with_name("kubernetes-gateway")],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert read_strictly(done.stdout)[0] == 0
+    built = {document["kind"]: document for document in YAML(typ="safe", pure=True).load_all(done.stdout)}
+    pod = built["StatefulSet"]["spec"]["template"]["spec"]
+    containers = {one["name"]: one for one in pod["containers"]}
+    assert containers.keys() == {"tiersidecar", "tiersidecar-gateway", "kafka"}
+    assert "tier,read" in containers["tiersidecar"]["args"]
+    assert containers["tiersidecar"]["image"] == containers["tiersidecar-gateway"]["image"]
+    [claim] = built["StatefulSet"]["spec"]["volumeClaimTemplates"]
+    volumes = {*(one["name"] for one in pod["volumes"]), claim["metadata"]["name"]}
+    assert {mount["name"] for mount in containers["tiersidecar-gateway"]["volumeMounts"]} <= volumes
+    assert [port["name"] for port in built["Service"]["spec"]["ports"]] == ["gateway", "kafka"]
+    assert "advertised.pattern" in built["ConfigMap"]["data"]["tiersidecar.yaml"]
+
+
 def loaded(name: str) -> list[Any]:
     return list(YAML(typ="safe", pure=True).load_all((MANIFESTS / name).read_text()))

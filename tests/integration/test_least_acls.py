@@ -18,7 +18,9 @@ from aiokafka.errors import KafkaError
 from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
 from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
 from kio.schema.describe_acls.v3.request import DescribeAclsRequest
+from ruamel.yaml import YAML
 
+from tests.support.command_line import answer_of, run_command
 from tests.support.daemon import Daemon, daemon_settings, get, wait_for
 from tests.support.kafka_admin import KafkaAdminError, wait_until
 from tests.support.kafka_cluster import KafkaCluster
@@ -46,7 +48,8 @@ METADATA_TOPIC, STATE_TOPIC, TIERED_TOPIC, SECRET_TOPIC = (
     "secret",
 )
 OWN_TOPICS = (METADATA_TOPIC, STATE_TOPIC)
-USERS = {"tiersidecar": "tier-secret", "alice": "alice-secret", "bob": "bob-secret"}
+OPERATOR = "tiersidecar-operator"
+USERS = {"tiersidecar": "tier-secret", OPERATOR: "operator-secret", "alice": "alice-secret", "bob": "bob-secret"}
 TOKENS = {"alice": "a" * 32, "bob": "b" * 32}
 LIMITS = ConnectionLimits(connect_timeout_s=10, request_timeout_s=10)
 SETTINGS = SecuritySettings(
@@ -56,7 +59,7 @@ SETTINGS = SecuritySettings(
     password=USERS["tiersidecar"],
 )
 
-OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10, "AlterConfigs": 11}
 """``AclOperation``."""
 KINDS = {"--topic": 2, "--group": 3, "--cluster": 4}
 """``ResourceType``, by the option of kafka-acls.sh."""
@@ -452,12 +455,7 @@ def test_the_daemon_lives_on_these_rights(granted: KafkaCluster, tmp_path: Path)
         log_dirs=list(broker.log_dirs),
         topics=[{"name": TIERED_TOPIC, "local.retention.bytes": 1, "trim.consumer.groups.pattern": ".*"}],
     )
-    settings["broker"] |= {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "tiersidecar",
-        "sasl.password": USERS["tiersidecar"],
-    }
+    settings["broker"] |= login_of("tiersidecar")
     settings["read"] |= {
         "callers": [
             {"bearer.token": TOKENS[user], "sasl.username": user, "sasl.password": USERS[user]} for user in TOKENS
@@ -477,6 +475,46 @@ def test_the_daemon_lives_on_these_rights(granted: KafkaCluster, tmp_path: Path)
         assert answers == {"alice": 200, "bob": 403}
         assert get(url, headers={"Authorization": f"Bearer {TOKENS['alice'][:-1]}"})[0] == 401
         assert daemon.stop() == 0
+
+
+def test_the_commands_live_on_the_operators_rights(granted: KafkaCluster, tmp_path: Path) -> None:
+    """The daemon has made its topics, and is away: the operator switches the topic on and off, and deletes records of it."""
+    asyncio.run(produce_mix(granted.client_settings, TIERED_TOPIC, total_bytes=100_000, batch_bytes=16_384, seed=2))
+    settings = daemon_settings(
+        tmp_path,
+        bootstrap_servers=granted.bootstrap_servers_of("CLIENT"),
+        log_dirs=list(granted.brokers[0].log_dirs),
+        topics=[],
+    )
+    settings["broker"] |= login_of("tiersidecar")
+    with Daemon(tmp_path, settings) as daemon:
+        daemon.wait_until_ready()
+        assert daemon.stop() == 0
+    granted.admin.alter_topic(TIERED_TOPIC, {"retention.ms": "86400000"})
+    refused = run_command(daemon.config_path, "enable", TIERED_TOPIC, "--yes")
+    assert refused.returncode == 1
+    assert "TOPIC_AUTHORIZATION_FAILED" in refused.stderr
+    assert "docs/operations/acls.md" in refused.stderr
+
+    before = len(denials(granted))
+    operators = tmp_path / "operator.yaml"
+    with operators.open("w") as file:
+        YAML().dump({**settings, "broker": {**settings["broker"], **login_of(OPERATOR)}}, file)
+    assert answer_of(operators, "enable", TIERED_TOPIC, "--yes")["done"]
+    assert answer_of(operators, "disable", TIERED_TOPIC, "--yes")["done"]
+    assert answer_of(operators, "delete-records", TIERED_TOPIC, "-p", "0", "--offset", "1", "--yes")["done"]
+    assert answer_of(operators, "accept-log-loss", TIERED_TOPIC, "-p", "0", "--yes")["done"]
+    assert denials(granted)[before:] == []
+    granted.admin.alter_topic(TIERED_TOPIC, {"retention.ms": "-1"})
+
+
+def login_of(user: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": USERS[user],
+    }
 
 
 def denials(cluster: KafkaCluster) -> list[str]:

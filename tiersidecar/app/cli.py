@@ -1,4 +1,4 @@
-"""The command line.  Exit codes: 0 done, 1 failed, 2 wrong configuration or wrong usage."""
+"""The command line.  Exit codes: 0 done, 1 failed, 2 wrong configuration or wrong usage, 3 reconcile has findings."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tiersidecar.app.commands.complaints import FAILED, WRONG_USAGE, complain
+from tiersidecar.app.commands.options import address
 from tiersidecar.app.commands.register import register_commands
 from tiersidecar.app.config import Config, load_config
 from tiersidecar.app.config_report import effective_settings, render_yaml, warnings_of
 from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.config_values import Address
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
-
-FAILED, WRONG_CONFIGURATION = 1, 2
 
 app = typer.Typer(
     name="tiersidecar",
     help="Tiered storage (KIP-405) for an unmodified Kafka broker, from a daemon beside it.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong configuration or usage.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong configuration or usage, 3 reconcile has findings.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,9 +52,18 @@ def run(
         str,
         typer.Option(
             metavar="ROLE,...",
+            envvar="TIERSIDECAR_ROLES",
             help="What this process does: tier copies, trims and follows; read serves HTTP; gateway Kafka clients.",
         ),
     ] = ",".join(Role),
+    status_listen: Annotated[
+        Address | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            parser=address,
+            help="In place of status.listen: for a second process with the same configuration.",
+        ),
+    ] = None,
 ) -> None:
     """Run the daemon until SIGTERM or SIGINT.
 
@@ -61,18 +71,23 @@ def run(
     SIGHUP reads the configuration again and changes the rates that it sets; the reference says which keys these are.
     """
     wanted = _roles(roles)
-    with _expected_errors():
+
+    def load() -> Config:
         config = load_config(config_file, os.environ)
+        return config if status_listen is None else config.with_status_listen(status_listen)
+
+    with _expected_errors():
+        config = load()
     configure_logging(config.logging)
     log = structlog.get_logger(__name__)
     names = sorted(wanted)
     log.info("daemon.starting", version=_version(), roles=names, mode=config.mode.value, config=str(config_file))
     for warning in warnings_of(config):
         log.warning("config.warning", warning=warning)
-    raise typer.Exit(_run_daemon(config, wanted, lambda: load_config(config_file, os.environ)))
+    raise typer.Exit(_run_daemon(config, wanted, load))
 
 
-@app.command("check-config")
+@app.command("check-config", short_help="Check a configuration, without broker and store.")
 def check_config(
     config_file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration (YAML).")],
     as_json: Annotated[
@@ -87,10 +102,10 @@ def check_config(
         config = load_config(config_file, os.environ)
     except ConfigError as error:
         if as_json:
-            typer.echo(json.dumps({"valid": False, "faults": list(error.faults)}, indent=2))
+            typer.echo(json.dumps({"valid": False, "file": str(config_file), "faults": list(error.faults)}, indent=2))
         else:
-            _complain(str(error))
-        raise typer.Exit(WRONG_CONFIGURATION) from None
+            complain(error, _console())
+        raise typer.Exit(WRONG_USAGE) from None
     warnings = warnings_of(config)
     if as_json:
         settings = effective_settings(config, units=False)
@@ -150,7 +165,7 @@ def _run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Confi
         return run_daemon(config, roles, load)
     except TiersidecarError as error:
         structlog.get_logger(__name__).error("daemon.failed", error=type(error).__name__, reason=str(error))
-        return WRONG_CONFIGURATION if isinstance(error, ConfigError) else FAILED
+        return WRONG_USAGE if isinstance(error, ConfigError) else FAILED
 
 
 @contextmanager
@@ -159,13 +174,7 @@ def _expected_errors() -> Iterator[None]:
     try:
         yield
     except TiersidecarError as error:
-        _complain(str(error))
-        raise typer.Exit(WRONG_CONFIGURATION if isinstance(error, ConfigError) else FAILED) from None
-
-
-def _complain(sentences: str) -> None:
-    for sentence in sentences.splitlines():
-        _console().print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True)
+        raise typer.Exit(complain(error, _console())) from None
 
 
 def _console() -> Console:

@@ -17,6 +17,7 @@ from tiersidecar.app.config_prefixes import without_plugin_prefixes
 from tiersidecar.app.config_section import refuse
 from tiersidecar.app.config_top_level import TopLevelKeys
 from tiersidecar.app.config_topics import RetentionDefaults
+from tiersidecar.app.config_values import Address
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy, TrimHolds
@@ -31,6 +32,10 @@ class Config(TopLevelKeys):
         """Itself, with its :attr:`source` known."""
         self._source = path
         return self
+
+    def with_status_listen(self, address: Address) -> Self:
+        """The same but for ``status.listen``: two processes beside a broker have one file and an address each."""
+        return self.model_copy(update={"status": self.status.model_copy(update={"listen": address})})
 
     @property
     def source(self) -> Path:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from tiersidecar.app import supervise
 from tiersidecar.app.cli import app
+from tiersidecar.app.config import Config
+from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.reload import changed_keys
 
 GOOD = """\
 log.dirs: [/no/such/dir]
@@ -67,7 +72,9 @@ def test_json_is_one_document_either_way(good: str, bad: str) -> None:
     assert len(document["warnings"]) == 1
     result = invoke("check-config", "--json", bad)
     assert result.exit_code == 2
-    assert json.loads(result.stdout)["faults"][0].startswith("line 5: mode:")
+    refused = json.loads(result.stdout)
+    assert refused["faults"][0].startswith("line 5: mode:")
+    assert (refused["valid"], refused["file"]) == (False, bad)
 
 
 @pytest.mark.parametrize("arguments", [("check-config", "/no/such.yaml"), ("run", "--config", "/no/such.yaml")])
@@ -90,6 +97,37 @@ def test_run_refuses_roles_that_there_are_not(good: str, roles: str) -> None:
     assert "tier, read" in result.stderr
 
 
+@pytest.mark.parametrize("address", ["8092", "127.0.0.1", "127.0.0.1:65536"])
+def test_run_refuses_a_status_address_without_host_or_port(good: str, address: str) -> None:
+    result = invoke("run", "--config", good, "--status-listen", address)
+    assert result.exit_code == 2
+    assert "expected host:port such as 127.0.0.1:9092" in result.stderr
+
+
+def test_a_second_process_with_the_same_file_has_a_status_address_of_its_own(
+    good: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a reload as well: what was given on the command line is no change of the file."""
+    started: list[tuple[Config, frozenset[Role], Config]] = []
+
+    def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
+        started.append((config, roles, load()))
+        return 0
+
+    monkeypatch.setattr(supervise, "run_daemon", run_daemon)
+    monkeypatch.setenv("TIERSIDECAR_ROLES", "tier,read")
+    assert invoke("run", "--config", good).exit_code == 0
+    assert invoke("run", "--config", good, "--roles", "gateway", "--status-listen", "[::1]:8092").exit_code == 0
+    (sidecar, its_roles, _), (gateway, other_roles, reloaded) = started
+    assert its_roles == frozenset({Role.TIER, Role.READ})
+    assert other_roles == frozenset({Role.GATEWAY})
+    assert str(sidecar.status.listen) == "127.0.0.1:8091"
+    assert str(gateway.status.listen) == str(reloaded.status.listen) == "[::1]:8092"
+    assert changed_keys(gateway, reloaded) == frozenset()
+    assert changed_keys(sidecar, gateway) == {"status.listen"}
+    assert gateway.source == sidecar.source == Path(good)
+
+
 def test_run_needs_a_configuration() -> None:
     result = invoke("run")
     assert result.exit_code == 2
@@ -99,6 +137,13 @@ def test_run_needs_a_configuration() -> None:
 def test_version_is_the_installed_one() -> None:
     for spelling in ("version", "--version"):
         assert invoke(spelling).stdout == f"tiersidecar {version('tiersidecar')}\n"
+
+
+def test_no_line_of_the_list_of_commands_is_cut_short() -> None:
+    result = invoke("--help")
+    _, commands = result.stdout.split("Commands:")
+    assert "..." not in commands
+    assert "3 reconcile" in commands
 
 
 @pytest.mark.parametrize("command", [(), ("run",), ("check-config",), ("version",)])

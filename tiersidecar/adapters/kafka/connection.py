@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -210,6 +212,10 @@ def _reason(error: BaseException | None, timed_out: str) -> str:
             )
         case MalformedMessageError():
             return f"not a valid answer: {error}"
+        case socket.gaierror():
+            return f"unknown host: {(error.strerror or str(error)).lower()}"
+        case OSError() if error.errno:
+            return os.strerror(error.errno).lower()
         case _:
             return str(error) or type(error).__name__
 

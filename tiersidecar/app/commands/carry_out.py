@@ -17,15 +17,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tiersidecar.app.commands.complaints import FAILED, complain
 from tiersidecar.app.config import Config, load_config
 from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.logging import configure_logging
-from tiersidecar.domain.errors import ConfigError, TiersidecarError
+from tiersidecar.domain.errors import TiersidecarError
 
 if TYPE_CHECKING:  # adapters are slow to import, and --help needs none
     from tiersidecar.app.commands.session import Session
 
-DONE, FAILED, WRONG_USAGE = 0, 1, 2
+DONE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +71,7 @@ def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None
         configure_logging(config.logging.model_copy(update={"level": "error"}))
         code = asyncio.run(_carry_out(config, look, manner, with_metadata=with_metadata))
     except TiersidecarError as error:
-        for sentence in str(error).splitlines():
-            manner.console.print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True)
-        code = WRONG_USAGE if isinstance(error, ConfigError) else FAILED
+        code = complain(error, manner.console, manner.config_file)
     raise typer.Exit(code)
 
 
@@ -138,7 +137,13 @@ def _show(intent: Intent, console: Console) -> None:
 
 def _show_facts(facts: Mapping[str, Any], console: Console) -> None:
     for name, value in facts.items():
-        console.print(f"{escape(name.replace('_', ' '))}: {escape(str(value))}", soft_wrap=True)
+        console.print(f"{escape(name.replace('_', ' '))}: {escape(_shown(value))}", soft_wrap=True)
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    return ", ".join(f"{key}={one}" for key, one in value.items()) or "none"
 
 
 def _document(intent: Intent, *, done: bool) -> dict[str, Any]:

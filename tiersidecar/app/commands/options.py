@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic_core import PydanticCustomError
 
-from tiersidecar.app.config_values import Quantity
+from tiersidecar.app.config_values import Address, Quantity
 
 ConfigFile = Annotated[
     Path,
@@ -35,3 +35,11 @@ def quantity(kind: str, at_least: int) -> Callable[[str], int]:
             raise typer.BadParameter(error.message()) from None
 
     return parse
+
+
+def address(text: str) -> Address:
+    """``host:port``, as in the configuration."""
+    try:
+        return Address.parse(text)
+    except PydanticCustomError as error:
+        raise typer.BadParameter(error.message()) from None

@@ -16,12 +16,12 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tiersidecar.app.commands.carry_out import FAILED, WRONG_USAGE
+from tiersidecar.app.commands.complaints import FAILED, complain
 from tiersidecar.app.commands.options import ConfigFile, quantity
 from tiersidecar.app.config import Config, load_config
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.decide.reconcile_findings import Graces
-from tiersidecar.domain.errors import ConfigError, TiersidecarError
+from tiersidecar.domain.errors import TiersidecarError
 
 if TYPE_CHECKING:  # Spark is slow to import, and --help needs none
     from tiersidecar.app.reconcile_run import RunOptions
@@ -114,10 +114,11 @@ def reconcile(
         with _progress(console) as say:
             summary = _run(config, options, master, dict(_setting(text) for text in conf or ()), say)
     except TiersidecarError as error:
-        console.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True)
-        raise typer.Exit(WRONG_USAGE if isinstance(error, ConfigError) else FAILED) from None
+        raise typer.Exit(complain(error, console, config_file)) from None
     except ImportError as error:
-        console.print(f"[red]error:[/red] {escape(str(error))}: pip install 'tiersidecar\\[spark]'", soft_wrap=True)
+        console.print(
+            f"[red]error:[/red] {escape(str(error))}: install tiersidecar with its extra `spark`", soft_wrap=True
+        )
         raise typer.Exit(FAILED) from None
     if as_json:
         typer.echo(json.dumps(summary.document(), indent=2))

@@ -13,9 +13,9 @@ from tiersidecar.app.commands.tiering import disable, enable
 
 def register_commands(app: typer.Typer) -> None:
     """Add ``enable``, ``disable``, ``delete-records``, ``accept-log-loss``, ``reconcile`` and ``repair`` to ``app``."""
-    app.command("enable")(enable)
-    app.command("disable")(disable)
-    app.command("delete-records")(delete_records)
-    app.command("accept-log-loss")(accept_log_loss)
-    app.command("reconcile")(reconcile)
-    app.command("repair")(repair)
+    app.command("enable", short_help="Tier a topic.")(enable)
+    app.command("disable", short_help="Stop tiering a topic, and put its own retention back.")(disable)
+    app.command("delete-records", short_help="Delete records below an offset, remote and local.")(delete_records)
+    app.command("accept-log-loss", short_help="Confirm that all replicas of a partition were lost.")(accept_log_loss)
+    app.command("reconcile", short_help="Compare the store with the metadata, on Spark.")(reconcile)
+    app.command("repair", short_help="Repair what a reconcile report found.")(repair)

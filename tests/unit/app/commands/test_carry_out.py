@@ -14,7 +14,8 @@ from rich.console import Console
 
 from tests.unit.app.config_files import LEAST, load
 from tiersidecar.app.commands import carry_out, session
-from tiersidecar.app.commands.carry_out import DONE, FAILED, Intent, Manner
+from tiersidecar.app.commands.carry_out import DONE, Intent, Manner
+from tiersidecar.app.commands.complaints import FAILED
 
 STEPS = ("broker: retention.ms of the topic becomes 1",)
 
