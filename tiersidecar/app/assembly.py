@@ -3,55 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import fields
 
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_top_level import Role
-from tiersidecar.app.identity import Identity
-from tiersidecar.app.parts import Parts
-from tiersidecar.app.process_status import ProcessStatus
-from tiersidecar.app.tuning import Tuning
-from tiersidecar.formats.aiven.key_ring import KeyRing
-from tiersidecar.ports.broker import Broker
-from tiersidecar.ports.clock import Blocking, Clock, Ids
-from tiersidecar.ports.failpoints import AllFailpoints
-from tiersidecar.ports.log_dirs import LogDirs
-from tiersidecar.ports.metadata_log import MetadataLog
-from tiersidecar.ports.pins import Pins
-from tiersidecar.ports.recopy import RequestingStateLog
-from tiersidecar.ports.store import Store
-from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies
 from tiersidecar.tasks.roster import Roster
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """What a process has opened, and who it is."""
-
-    config: Config
-    tuning: Tuning
-    roles: frozenset[Role]
-    identity: Identity
-    kafka_version: tuple[int, int]
-    board: Board
-    status: ProcessStatus
-    log_dirs: LogDirs
-    pins: Pins
-    broker: Broker
-    store: Store
-    key_ring: KeyRing | None
-    metadata: MetadataLog
-    state: RequestingStateLog
-    blocking: Blocking
-    clock: Clock
-    ids: Ids
-    failpoints: AllFailpoints
-    telemetry: Telemetry
 
 
 def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
@@ -84,28 +43,5 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         telemetry=opened.telemetry,
         forget=lineages.forget,
     )
-    return Parts(
-        config=opened.config,
-        tuning=opened.tuning,
-        roles=opened.roles,
-        identity=opened.identity,
-        kafka_version=opened.kafka_version,
-        board=opened.board,
-        status=opened.status,
-        log_dirs=opened.log_dirs,
-        pins=opened.pins,
-        broker=opened.broker,
-        store=opened.store,
-        key_ring=opened.key_ring,
-        metadata=opened.metadata,
-        state=opened.state,
-        manifests=manifests,
-        lineages=lineages,
-        policies=policies,
-        roster=roster,
-        blocking=opened.blocking,
-        clock=opened.clock,
-        ids=opened.ids,
-        failpoints=opened.failpoints,
-        telemetry=opened.telemetry,
-    )
+    shared = {one.name: getattr(opened, one.name) for one in fields(Opened)}
+    return Parts(**shared, manifests=manifests, lineages=lineages, policies=policies, roster=roster)

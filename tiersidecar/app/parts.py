@@ -31,8 +31,8 @@ _LOOK_INTERVAL_MAX_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """Open, and closed by whoever opened them."""
+class Opened:
+    """What a process has opened, and who it is."""
 
     config: Config
     tuning: Tuning
@@ -48,15 +48,21 @@ class Parts:
     key_ring: KeyRing | None
     metadata: MetadataLog
     state: RequestingStateLog
-    manifests: ManifestCache
-    lineages: LineageKeeper
-    policies: TopicPolicies
-    roster: Roster
     blocking: Blocking
     clock: Clock
     ids: Ids
     failpoints: AllFailpoints
     telemetry: Telemetry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts(Opened):
+    """With what is made of it for all roles; closed by whoever opened it."""
+
+    manifests: ManifestCache
+    lineages: LineageKeeper
+    policies: TopicPolicies
+    roster: Roster
     read_path: ReadPath | None = None
     """Of a process with the role ``read`` or ``gateway``."""
 

@@ -19,14 +19,14 @@ from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
-from tiersidecar.app.assembly import Opened, assemble
+from tiersidecar.app.assembly import assemble
 from tiersidecar.app.build_logs import open_metadata_log, open_state_log
 from tiersidecar.app.build_security import bootstrap_servers, broker_security
 from tiersidecar.app.build_store import open_key_ring, open_store
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_top_level import IoPriority, Role
 from tiersidecar.app.identity import confirm_cluster, identity_of, patiently
-from tiersidecar.app.parts import Parts
+from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.state_dir import state_dir_of
 from tiersidecar.app.tuning import Tuning, initial_tuning
