@@ -24,6 +24,7 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
+from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 BROKER = BrokerId(1)
 
@@ -45,6 +46,7 @@ class PinShell:
         self, *pins: Pin, limits: PinLimits | None = None, makes_pins: bool = True, drops_pins: bool = True
     ) -> None:
         self.pins, self.board, self.clock = MemoryPins(*pins), Board(), ManualClock()
+        self.written_ms = self.clock.now_ms()
         self.metadata, self.state, self.broker = MemoryMetadataLog(), MemoryStateLog(), ScriptedBroker()
         self.log_dirs, self.telemetry, self.failpoints = HighWatermarks(), RecordedTelemetry(), ScriptedFailpoints()
         self.broker.last_stable_offsets[TIP] = 10_000
@@ -58,6 +60,7 @@ class PinShell:
             pins=self.pins,
             metadata=self.metadata,
             state=self.state,
+            copies=TrustedCopies(self.metadata, self.state),
             clock=self.clock,
             failpoints=self.failpoints,
             telemetry=self.telemetry,
@@ -69,7 +72,7 @@ class PinShell:
             log_dirs=self.log_dirs,  # type: ignore[arg-type]
             broker=self.broker,
             metadata=self.metadata,
-            requests=self.state,
+            copies=TrustedCopies(self.metadata, self.state),
             slots=asyncio.Semaphore(2),
             failpoints=self.failpoints,
         )
@@ -89,8 +92,10 @@ class PinShell:
         faults: Iterable[str] = (),
         deleted: tuple[int, ...] = (),
     ) -> None:
-        """What a scan shows from now on; no bases: no directory.  ``deleted`` are bases of segments with other names."""
-        found = local_partition(local_segments(*bases), epochs=epochs)
+        """What a scan shows from now on, last written at ``written_ms``; no bases: no directory.  ``deleted`` are bases of
+        segments with other names."""
+        written = tuple(replace(one, modified_ms=self.written_ms) for one in local_segments(*bases))
+        found = local_partition(written, epochs=epochs)
         renamed = [replace(one, file_suffix=".deleted") for one in local_segments(*deleted, *bases[:1])[:-1]]
         partitions = {TIP: replace(found, deleted=tuple(renamed))} if bases else {}
         self.board.local = LogDirsView(partitions=partitions, faults=dict.fromkeys(faults, "unreadable"))

@@ -70,7 +70,7 @@ def local_partition(
 class MemoryPins:
     """``ports.pins.Pins`` that keeps pins in a list.  ``refusals`` are log dirs in which nothing can be linked, and why;
     ``faults`` those whose pins cannot be read; ``gone`` base offsets that the broker deletes first, ``stuck`` those whose links
-    cannot be removed."""
+    cannot be removed, ``bad`` those of files that cannot be linked."""
 
     def __init__(self, *pins: Pin) -> None:
         self.pins = list(pins)
@@ -79,6 +79,7 @@ class MemoryPins:
         self.spaces: dict[str, DiskSpace] = {LOG_DIR: DiskSpace(device=1, size_bytes=10_000, free_bytes=9_000)}
         self.gone: set[int] = set()
         self.stuck: set[int] = set()
+        self.bad: set[int] = set()
         self.swept = False
 
     async def scan(self, *, sweep: bool) -> PinsView:
@@ -91,6 +92,8 @@ class MemoryPins:
     async def pin(self, local: LocalPartition, segment: LocalSegment) -> Pin:
         if local.log_dir in self.refusals:
             raise PinError(path=local.log_dir, reason=self.refusals[local.log_dir])
+        if segment.base_offset in self.bad:
+            raise PinError(path=segment.log_path, reason="Input/output error")
         if segment.base_offset in self.gone or segment.next_base_offset is None:
             raise SegmentChangedError(path=segment.log_path, reason="it is gone")
         pin = pin_of(

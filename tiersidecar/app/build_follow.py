@@ -11,17 +11,19 @@ from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
+from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 
 def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
     """By plain constructor calls.  The keeper has to run, or nothing is copied: it reads what earlier processes pinned."""
-    config, pins = parts.config, parts.pins
+    config, pins, copies = parts.config, parts.pins, TrustedCopies(parts.metadata, parts.state)
     keeper = PinKeeper(
         settings=_settings(config),
         board=parts.board,
         pins=pins,
         metadata=parts.metadata,
         state=parts.state,
+        copies=copies,
         clock=parts.clock,
         failpoints=parts.failpoints,
         telemetry=parts.telemetry,
@@ -33,7 +35,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
         log_dirs=parts.log_dirs,
         broker=parts.broker,
         metadata=parts.metadata,
-        requests=parts.state,
+        copies=copies,
         slots=asyncio.Semaphore(config.remote_log_manager_follower_thread_pool_size),
         failpoints=parts.failpoints,
     )
@@ -52,7 +54,7 @@ def build_disk_watch(parts: Parts) -> DiskWatch:
         settings=settings,
         board=parts.board,
         disks=parts.pins,
-        metadata=parts.metadata,
+        copies=TrustedCopies(parts.metadata, parts.state),
         clock=parts.clock,
         telemetry=parts.telemetry,
     )

@@ -114,7 +114,8 @@ class ProcessStatus:
     def _remote_log_start(self, tiered: TieredPartition) -> Offset:
         if self.state is None:
             return NO_OFFSET
+        tip = tiered.view.topic_id_partition
         try:
-            return self.state.partition_state(tiered.view.topic_id_partition).remote_log_start_offset
+            return self.state.partition_state(tip).start_in(self.board.lineage_on_disk(tip))
         except MetadataNotReadyError:
             return NO_OFFSET

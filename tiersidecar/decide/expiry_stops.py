@@ -6,7 +6,7 @@ Each reason is a sentence for the operator, who can mend the cause or confirm.  
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -117,12 +117,17 @@ def _reason_in_silence(view: ExpiryView) -> str:
         return ""
     times_ms = [segment.event_timestamp_ms for segment in view.remote_segments]
     times_ms += [segment.modified_ms for segment in view.local_segments if segment.next_base_offset is not None]
-    past_ms = [*sorted(time_ms for time_ms in times_ms if time_ms <= view.now_ms), view.now_ms]
-    silence_ms = max((after - before for before, after in pairwise(past_ms)), default=0)
-    if silence_ms <= view.policy.retention_ms + view.limits.idle_slack_ms:
+    silent_ms = longest_silence_ms(times_ms, view.now_ms)
+    if silent_ms <= view.policy.retention_ms + view.limits.idle_slack_ms:
         return ""
     return (
-        f"by this clock nothing happened to the partition for {silence_ms // 1000} s, longer than its retention and "
+        f"by this clock nothing happened to the partition for {silent_ms // 1000} s, longer than its retention and "
         f"{view.limits.idle_slack_ms // 1000} s, and yet it has segments from before: the clock is wrong, or no sidecar was "
         "there; confirm with `tiersidecar delete-records`"
     )
+
+
+def longest_silence_ms(times_ms: Iterable[int], now_ms: int) -> int:
+    """The longest time between two of ``times_ms``, or between the last of them and ``now_ms``; what is later is left out."""
+    past_ms = [*sorted(time_ms for time_ms in times_ms if time_ms <= now_ms), now_ms]
+    return max((after - before for before, after in pairwise(past_ms)), default=0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tiersidecar.decide.expiry_stops import longest_silence_ms
+from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.domain.pins import DropReason, Pin, Unpin
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.segments import LocalPartition
@@ -33,8 +35,15 @@ class Disk:
 
 
 def is_alone(pin: Pin, local: LocalPartition | None) -> bool:
-    """Whether only the pin keeps the segment's bytes: the broker's directory has it no more, or is gone itself."""
-    return local is None or pin.base_offset < local.segments[0].base_offset
+    """Whether only the pin keeps the segment's bytes: the broker's directory has it no more, or is gone itself.
+
+    What the broker has only renamed yet (``.deleted``) it still has: to drop the pin would free nothing for now, and the next
+    round, which finds as little room as this one, would drop another.
+    """
+    if local is None:
+        return True
+    is_renamed = any(pin.base_offset == one.base_offset for one in local.deleted)
+    return pin.base_offset < local.segments[0].base_offset and not is_renamed
 
 
 def reason_expired(
@@ -51,6 +60,17 @@ def reason_expired(
     if pin.max_timestamp_ms < now_ms - policy.retention_ms:
         return DropReason.EXPIRED
     return None
+
+
+def is_time_in_doubt(policy: TopicPolicy, times_ms: Iterable[int], now_ms: int) -> bool:
+    """Whether nothing may be taken for past its retention: expiry stops for the same two reasons (docs/design/0003).
+
+    A retention of 0 may be a configuration that lost its value.  A silence longer than the retention and its slack, between the
+    partition's ``times_ms`` and up to ``now_ms``, says that the clock jumped while no process saw it: a pin that is still there
+    would have gone before.
+    """
+    slack_ms = ExpiryLimits().idle_slack_ms
+    return policy.retention_ms == 0 or longest_silence_ms(times_ms, now_ms) > policy.retention_ms + slack_ms
 
 
 def decide_room(

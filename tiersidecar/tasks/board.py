@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
-from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.pins import epochs_with_pins, with_pins
@@ -44,6 +44,9 @@ class Board:
     unproven: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Why a trim waits for a remote copy that cannot be read back."""
 
+    unproven_from: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """Base offset of the local segment before which it waits."""
+
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
     """Why somebody has to look at a disk, by its log dirs."""
@@ -73,6 +76,10 @@ class Board:
         local = self.local.partitions.get(topic_id_partition)
         return () if local is None else epochs_with_pins(local.leader_epochs, self.pins.of(topic_id_partition))
 
+    def lineage_on_disk(self, topic_id_partition: TopicIdPartition) -> Lineage:
+        """What live file and pins tell of the partition's history, for what must be known while the store is away."""
+        return Lineage(tuple(self.leader_epochs_with_pins(topic_id_partition)))
+
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
         """Not known: directory listings do not tell it."""
         return None
@@ -96,6 +103,7 @@ class Board:
             self.expiry_stops,
             self.trim_holds,
             self.unproven,
+            self.unproven_from,
             self.follow_notes,
         ):
             hints.pop(partition, None)

@@ -9,21 +9,20 @@ from dataclasses import dataclass
 import structlog
 
 from tiersidecar.decide.disk_pressure import DiskSample, DiskState, decide_state, seconds_to_full, with_sample
-from tiersidecar.decide.pin import is_remote
+from tiersidecar.decide.pin import SegmentAt, is_remote
 from tiersidecar.decide.pin_room import Disk, PinLimits, is_alone
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy, PressedPartition, PressureTrim, decide_pressure
 from tiersidecar.decide.topics import PartitionRole
-from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.pins import PinnedPartition
 from tiersidecar.domain.policy import RetentionMode
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, LocalSegment
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.retention import DISK_FREE_BYTES, DISK_SECONDS_TO_FULL, DISK_SIZE_BYTES, DISK_STATE
 from tiersidecar.ports.pins import MeasureDisks
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 log = structlog.get_logger(__name__)
 
@@ -69,11 +68,11 @@ class DiskWatch:
         settings: DiskSettings,
         board: Board,
         disks: MeasureDisks,
-        metadata: MetadataView,
+        copies: TrustedCopies,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self._settings, self._board, self._disks, self._metadata = settings, board, disks, metadata
+        self._settings, self._board, self._disks, self._copies = settings, board, disks, copies
         self._clock, self._telemetry = clock, telemetry
         self._watched: dict[frozenset[str], _Watched] = {}
 
@@ -155,22 +154,35 @@ class DiskWatch:
         for local in here:
             tip = local.topic_id_partition
             tiered = self._board.assignment.get(tip)
+            segment_at = self._copies.segment_at(tip)
             if tiered is None or tiered.role is not PartitionRole.LEADER:
                 continue  # its leader's sidecar trims it
-            if tiered.policy.mode is not RetentionMode.STRICT or not self._metadata.is_ready(tip):
+            if tiered.policy.mode is not RetentionMode.STRICT or segment_at is None:
                 continue
+            if tip.topic in self._board.untrimmable_topics:
+                continue  # what it is to give will not come: the others have to give it
             start = self._board.log_start_offsets.get(tip, -1)
             sealed = [one for one in local.sealed_segments if (one.next_base_offset or 0) > start]
-            found.append(PressedPartition(topic_id_partition=tip, sealed=sealed, remote=self._remote(tip, sealed)))
+            remote = self._remote(tip, sealed, segment_at)
+            found.append(PressedPartition(topic_id_partition=tip, sealed=sealed, remote=remote))
         return found
 
-    def _remote(self, tip: TopicIdPartition, sealed: Sequence[LocalSegment]) -> int:
-        """How many of them, from the first, are remote."""
-        lineage = Lineage(tuple(self._board.leader_epochs_with_pins(tip)))
+    def _remote(self, tip: TopicIdPartition, sealed: Sequence[LocalSegment], segment_at: SegmentAt) -> int:
+        """How many of them, from the first, are remote and may go.  What cannot be trimmed relieves no disk: were it counted
+        on, nothing else would be looked for."""
+        lineage = self._board.lineage_on_disk(tip)
+        stop = self._held_from(tip)
 
-        def is_held(segment: LocalSegment) -> bool:
-            return is_remote(
-                lineage, lambda epoch, offset: self._metadata.remote_log_segment_metadata(tip, epoch, offset), segment
-            )
+        def may_go(segment: LocalSegment) -> bool:
+            return (segment.next_base_offset or 0) <= stop and is_remote(lineage, segment_at, segment)
 
-        return next((number for number, one in enumerate(sealed) if not is_held(one)), len(sealed))
+        return next((number for number, one in enumerate(sealed) if not may_go(one)), len(sealed))
+
+    def _held_from(self, tip: TopicIdPartition) -> int:
+        """The first offset that stays: its remote copy could not be read back, or a group holds it, unless drop-oldest passes
+        any group."""
+        stops = [self._board.unproven_from.get(tip, NO_LOG_END)]
+        hold = self._board.trim_holds.get(tip)
+        if hold is not None and self._settings.policy is not DiskPressurePolicy.DROP_OLDEST:
+            stops += [-1 if holder.offset is None else holder.offset for holder, _ in hold.holders]
+        return min(stops)

@@ -7,24 +7,26 @@ pins themselves, not by a lineage whose older part lies in the store.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
-from tiersidecar.decide.pin import PinPlan, PinView, SegmentAt, decide_pin
+from tiersidecar.decide.pin import PinPlan, PinView, decide_pin
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
-from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, SegmentChangedError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.errors import BrokerRefusedError, PinError, SegmentChangedError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.pins import MakePins
-from tiersidecar.ports.recopy import RecopyRequests
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.follow_note import FollowNote
 from tiersidecar.tasks.pin_keeper import PinKeeper
+from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 log = structlog.get_logger(__name__)
 
@@ -41,12 +43,12 @@ class FollowTask:
         log_dirs: LogDirs,
         broker: ListOffsets,
         metadata: MetadataView,
-        requests: RecopyRequests,
+        copies: TrustedCopies,
         slots: asyncio.Semaphore,
         failpoints: Failpoints,
     ) -> None:
         self._board, self._pins, self._keeper, self._log_dirs = board, pins, keeper, log_dirs
-        self._broker, self._metadata, self._requests, self._slots = broker, metadata, requests, slots
+        self._broker, self._metadata, self._copies, self._slots = broker, metadata, copies, slots
         self._failpoints = failpoints
 
     def has_work(self, partition: TieredPartition) -> bool:
@@ -76,11 +78,11 @@ class FollowTask:
         async with self._slots:
             state = self._state(partition, local)
             plan = await self._plan(partition, local)
-            for unpin in plan.drop:
-                await self._keeper.drop(unpin)
             known = replace(local, leader_epochs=self._note(tip).epochs.entries)
-            for segment in plan.pin:
-                await self._pin(tip, known, segment)
+            await _do_all(
+                *(partial(self._keeper.drop, unpin) for unpin in plan.drop),
+                *(partial(self._pin, tip, known, segment) for segment in plan.pin),
+            )
             if plan.is_settled:
                 self._note(tip).settled = state
 
@@ -91,7 +93,7 @@ class FollowTask:
             local=local,
             pins=self._board.pins.of(tip),
             can_pin=self._keeper.can_pin(local.log_dir),
-            segment_at=self._segment_at(tip),
+            segment_at=self._copies.segment_at(tip),
             deleted=self._deleted(partition),
             refused=self._board.pins.refused_of(tip),
             epochs=self._note(tip).epochs,
@@ -122,26 +124,6 @@ class FollowTask:
             raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
         return answer.offset
 
-    def _segment_at(self, tip: TopicIdPartition) -> SegmentAt | None:
-        doubted = self._doubted(tip)
-        if doubted is None or not self._metadata.is_ready(tip):
-            return None
-
-        def segment_at(epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-            found = self._metadata.remote_log_segment_metadata(tip, epoch, offset)
-            return None if found is None or found.remote_log_segment_id.uuid in doubted else found
-
-        return segment_at
-
-    def _doubted(self, tip: TopicIdPartition) -> frozenset[Uuid] | None:
-        """Segments that the store has lost something of, and that are to be copied again: what is on this disk may be the only
-        copy of their records.  None while it is not known."""
-        try:
-            requests = self._requests.recopies(tip)
-        except MetadataNotReadyError:
-            return None
-        return frozenset(one.segment_uuid for one in requests if one.segment_uuid is not None)
-
     def _state(self, partition: TieredPartition, local: LocalPartition) -> object:
         """Whatever a plan depends on that can change, but the bytes of the active segment."""
         tip = partition.view.topic_id_partition
@@ -158,7 +140,7 @@ class FollowTask:
             local.leader_epochs,
             hands,
             known,
-            self._doubted(tip),
+            self._copies.doubted(tip),
             self._keeper.can_pin(local.log_dir),
         )
 
@@ -170,3 +152,16 @@ class FollowTask:
 
     def _note(self, tip: TopicIdPartition) -> FollowNote:
         return self._board.follow_notes.setdefault(tip, FollowNote())
+
+
+async def _do_all(*steps: Callable[[], Awaitable[None]]) -> None:
+    """One after the other.  A file that its disk refuses does not keep the segments after it from being pinned: the first error
+    is raised at the end."""
+    failure: PinError | None = None
+    for step in steps:
+        try:
+            await step()
+        except PinError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

@@ -71,7 +71,10 @@ class LogStartWatch:
         state = self._state.partition_state(tip)
         # Until our first trim whatever was there when we came is no news.
         first_seen = self._first_seen.setdefault(tip, log_start_offset)
-        meant = max(state.remote_log_start_offset, state.trim_offset if state.trim_offset >= 0 else first_seen)
+        # Each as far as it holds in this history: what was meant before an unclean election may be above all of it.
+        lineage = self._board.lineage_on_disk(tip)
+        trimmed = lineage.as_of(state.trim_offset, state.trim_epoch) if state.trim_offset >= 0 else first_seen
+        meant = max(state.start_in(lineage), trimmed)
         is_unexplained = log_start_offset > meant
         labels = {"topic": tip.topic, "partition": str(tip.partition)}
         self._telemetry.gauge(LOG_START_UNEXPLAINED, 1 if is_unexplained else 0, **labels)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 import structlog
 
 from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
 from tiersidecar.decide.pin import is_remote
-from tiersidecar.decide.pin_room import Disk, PinLimits, decide_room, is_alone, reason_expired, room_bytes
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.decide.pin_room import (
+    Disk,
+    PinLimits,
+    decide_room,
+    is_alone,
+    is_time_in_doubt,
+    reason_expired,
+    room_bytes,
+)
 from tiersidecar.domain.errors import MetadataNotReadyError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.offsets import NO_OFFSET
 from tiersidecar.domain.pins import DropReason, Pin, PinnedPartition, Unpin
+from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
@@ -25,6 +33,7 @@ from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.disk_watch import measure
+from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 log = structlog.get_logger(__name__)
 
@@ -61,12 +70,13 @@ class PinKeeper:
         pins: Pins,
         metadata: MetadataView,
         state: StateLog,
+        copies: TrustedCopies,
         clock: Clock,
         failpoints: Failpoints,
         telemetry: Telemetry,
     ) -> None:
         self._settings, self._board, self._pins = settings, board, pins
-        self._metadata, self._state = metadata, state
+        self._metadata, self._state, self._copies = metadata, state, copies
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
         self._places = _Places()
         self._first_reading = self._reading()
@@ -189,15 +199,25 @@ class PinKeeper:
                 state = self._state.partition_state(tip)
             except MetadataNotReadyError:
                 continue
-            lineage = Lineage(tuple(self._board.leader_epochs_with_pins(tip)))
-            start_offset = state.start_in(lineage)
+            start_offset = state.start_in(self._board.lineage_on_disk(tip))
+            # By a clock that jumped everything may look expired, and a pin may be the only copy.
+            now_ms = None if is_doubted or self._is_doubted(tip, tiered.policy, reading.wall_ms) else reading.wall_ms
             for pin in pins:
-                # By a clock that jumped everything may look expired, and a pin may be the only copy.
-                now_ms = None if is_doubted else reading.wall_ms
                 reason = reason_expired(pin, tiered.policy, start_offset, now_ms)
                 if reason is not None:
                     unpins.append(Unpin(pin=pin, reason=reason))
         return unpins
+
+    def _is_doubted(self, tip: TopicIdPartition, policy: TopicPolicy, now_ms: int) -> bool:
+        """Whether what is past its retention is so by a clock, or a configuration, by which expiry would stop too."""
+        pins, local = self._board.pins.of(tip), self._board.local.partitions.get(tip)
+        if all(reason_expired(pin, policy, NO_OFFSET, now_ms) is None for pin in pins):
+            return False
+        times_ms = [pin.segment.modified_ms for pin in pins]
+        times_ms += [] if local is None else [segment.modified_ms for segment in local.sealed_segments]
+        if self._metadata.is_ready(tip):
+            times_ms += [segment.event_timestamp_ms for segment in self._metadata.list_remote_log_segments(tip)]
+        return is_time_in_doubt(policy, times_ms, now_ms)
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
         tips = {PinnedPartition.of(tip): tip for tip in self._board.assignment}
@@ -210,14 +230,13 @@ class PinKeeper:
         return [pin for pin in self._board.pins if is_alone(pin, present.get(pin.owner))]
 
     def _is_remote(self, tip: TopicIdPartition | None, pin: Pin) -> bool:
-        if tip is None or not pin.leader_epochs or not self._metadata.is_ready(tip):
+        segment_at = None if tip is None or not pin.leader_epochs else self._copies.segment_at(tip)
+        if tip is None or segment_at is None:
             return False
         highest = self._metadata.highest_offset_for_epoch(tip, pin.leader_epochs[-1].epoch)
         if highest is None or highest < pin.next_base_offset - 1:
             return False
-        lineage = Lineage(tuple(self._board.leader_epochs_with_pins(tip)))
-        segment_at = partial(self._metadata.remote_log_segment_metadata, tip)
-        return is_remote(lineage, segment_at, pin.segment)
+        return is_remote(self._board.lineage_on_disk(tip), segment_at, pin.segment)
 
     def _report(self, disks: tuple[Disk, ...]) -> None:
         log_dirs = {log_dir for disk in disks for log_dir in disk.log_dirs}

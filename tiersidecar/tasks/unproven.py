@@ -56,6 +56,7 @@ class Unproven:
         found.until_s = self._clock.monotonic_s() + delay_s
         reason = "missing" if isinstance(error, ObjectNotFoundError) else "corrupt"
         self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason=reason)
+        self._board.unproven_from[tip] = found.base_offset
         self._board.unproven[tip] = (
             f"trimming waits before offset {found.base_offset}, whose remote copy is {reason}: {error}; it is looked at again, "
             "and `tiersidecar reconcile` tells what is damaged"
@@ -79,4 +80,5 @@ class Unproven:
             return
         del self._found[tip]
         self._board.unproven.pop(tip, None)
+        self._board.unproven_from.pop(tip, None)
         log.info("trim.read_back.mended", topic=tip.topic, partition=tip.partition, base_offset=step.local.base_offset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.pins import LOG_DIR, local_partition, pin_of
@@ -108,6 +110,11 @@ def test_expired(policy: TopicPolicy, start_offset: int, now_ms: int, expected: 
     [
         pytest.param(local_partition(local_segments(0, 50)), False, id="the broker still has the segment"),
         pytest.param(local_partition(local_segments(50)), True, id="the broker has deleted it"),
+        pytest.param(
+            replace(local_partition(local_segments(50)), deleted=local_segments(0, 50)[:1]),
+            False,
+            id="the broker has renamed it and not removed it yet: to drop the pin frees nothing",
+        ),
         pytest.param(None, True, id="the partition's directory is gone"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,16 @@ from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy
 from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.trim_holds import Holder, TrimHold
 from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
 from tiersidecar.ports.metrics.retention import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
 from tiersidecar.ports.pins import DiskSpace
+from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.segment_objects import LayoutSettings
+from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 KEEP, TRIM, DROP = DiskPressurePolicy.KEEP, DiskPressurePolicy.TRIM_COPIED, DiskPressurePolicy.DROP_OLDEST
 SIZE = 1000 * 2**20
@@ -50,7 +55,7 @@ class Pressed:
             settings=DiskSettings(limits=PinLimits(), policy=policy, alarm_s=6 * 3600),
             board=self.shell.board,
             disks=self.disks,
-            metadata=self.shell.metadata,
+            copies=TrustedCopies(self.shell.metadata, self.shell.state),
             clock=self.shell.clock,
             telemetry=self.telemetry,
         )
@@ -131,6 +136,55 @@ async def test_what_is_remote_goes_though_its_local_retention_is_without_limit(p
     assert pressed.shell.trim.may_have_work(tiered)
     await pressed.shell.trim.run(tiered)
     assert pressed.shell.broker.deleted[-1] == (tip, pressed.shell.board.local.partitions[tip].segments[-1].base_offset)
+
+
+async def test_what_is_to_be_copied_again_is_not_taken_for_remote(pressed: Pressed) -> None:
+    """Rule 1: its object is lost (`tiersidecar repair`).  With drop-oldest it would be the first to go, as a loss, though other
+    segments are whole in the store."""
+    shell = pressed.shell
+    tiered = shell.tiered(shell.tip("plain-0"))
+    tip = tiered.view.topic_id_partition
+    await shell.copy.run(tiered)
+    lost = list(shell.metadata.list_remote_log_segments(tip))[1]
+    await shell.state.request_recopy(
+        RecopyRequest(
+            topic_id_partition=tip,
+            start_offset=lost.start_offset,
+            end_offset=lost.end_offset,
+            segment_uuid=lost.remote_log_segment_id.uuid,
+            requested_ms=0,
+        )
+    )
+    pressed.disks.free_bytes = 0
+    await pressed.watch(TRIM).look()
+    assert shell.board.pressure_trims[tip].offset == lost.start_offset
+
+
+@pytest.mark.parametrize("stuck", ["settings", "read-back", "group"])
+async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pressed, stuck: str) -> None:
+    """Else a disk fills up behind one partition whose retention somebody put back, whose oldest remote copy is damaged, or
+    that a group holds, though others have enough to give."""
+    shell = pressed.shell
+    first, other = shell.tiered(shell.tip("plain-0")), shell.tiered(shell.tip("compressed-0"))
+    for tiered in (first, other):
+        await shell.copy.run(tiered)
+    tip, local = first.view.topic_id_partition, shell.board.local.partitions[first.view.topic_id_partition]
+    old = tuple(replace(one, modified_ms=0) for one in local.segments)
+    shell.board.local = replace(
+        shell.board.local, partitions={**shell.board.local.partitions, tip: replace(local, segments=old)}
+    )
+    pressed.disks.free_bytes = SIZE // 10 - 1
+    await pressed.watch(TRIM).look()
+    assert set(shell.board.pressure_trims) == {tip}, "a byte is missing, and its segments are the oldest"
+    if stuck == "settings":
+        shell.board.untrimmable_topics[tip.topic] = "retention.ms is 1000, must be -1"
+    elif stuck == "read-back":
+        shell.board.unproven_from[tip] = 0
+    else:
+        holder = Holder(group="billing", offset=Offset(0), reason="it has read up to 0")
+        shell.board.trim_holds[tip] = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))
+    await pressed.watch(TRIM).look()
+    assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}
 
 
 async def test_what_is_trimmed_and_not_deleted_yet_counts_as_free(pressed: Pressed) -> None:

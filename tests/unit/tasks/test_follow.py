@@ -197,6 +197,20 @@ async def test_what_a_trim_has_given_up_is_not_pinned() -> None:
     assert shell.pins.ranges == []
 
 
+async def test_a_file_that_its_disk_refuses_does_not_keep_the_others_from_being_pinned() -> None:
+    """A bad sector in one time index: in race mode the broker deletes all the others as well."""
+    shell = PinShell(pin_of(0, 50))
+    shell.pins.stuck, shell.pins.bad = {0}, {50}
+    await shell.open(50, 100, 150, 200)
+    await shell.finish_copy(0, 49)
+    with pytest.raises(PinError, match="cannot be removed"):
+        await shell.round()
+    assert shell.pins.ranges == [(0, 50), (100, 150), (150, 200)]
+    shell.pins.stuck, shell.pins.bad = set(), set()
+    await shell.round()
+    assert shell.pins.ranges == [(50, 100), (100, 150), (150, 200)]
+
+
 async def test_what_nobody_has_a_right_to_is_not_pinned_again() -> None:
     shell = PinShell()
     shell.be(policy=TopicPolicy(retention_ms=3_600_000))

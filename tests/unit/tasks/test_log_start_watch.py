@@ -9,11 +9,13 @@ from structlog.testing import capture_logs
 
 from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
-from tests.support.segments import TIP
+from tests.support.pins import local_partition
+from tests.support.segments import TIP, local_segments
 from tests.unit.tasks.test_expire import Gauges
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks.log_start_watch import LogStartWatch
 
@@ -78,6 +80,27 @@ def test_what_a_sidecar_meant_is_no_alarm(said: dict[str, int]) -> None:
     shell.say(**said)
     assert shell.look(250) == []
     assert shell.alarm == 0
+
+
+@pytest.mark.parametrize("said", ["trim_offset", "remote_log_start_offset"])
+def test_what_was_meant_in_a_history_that_was_cut_off_explains_nothing(said: str) -> None:
+    """An unclean election at 100 ended epoch 0, in which somebody meant to trim to 250: in epoch 1 nobody did."""
+    shell = Shell()
+    shell.say(**{"trim_offset": 100, said: 250})
+    sidecar = shell.sidecar
+    local = local_partition(local_segments(0, 400), epochs=((0, 0), (1, 100)))
+    sidecar.board.local = LogDirsView(partitions={TIP: local}, faults={})
+    (alarm,) = shell.look(250)
+    assert (alarm["log_start_offset"], alarm["trim_offset"]) == (250, 100)
+
+
+def test_a_start_that_a_later_leader_had_not_heard_of_is_no_alarm() -> None:
+    """It said a lower one in its own epoch; the earlier one holds in the same history (docs/design/0003)."""
+    shell = Shell()
+    shell.say(trim_offset=100, remote_log_start_offset=250)
+    later = PartitionState(remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(1))
+    run(shell.world.state.publish_partition_state(TIP, later))
+    assert shell.look(250) == []
 
 
 def test_a_log_start_that_fell_back_after_a_crash_is_no_alarm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from structlog.testing import capture_logs
 
 from tests.support.pin_shell import LOG_DIR, PinShell
@@ -13,6 +14,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import DiskSpace
+from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState
 
 PINS = (pin_of(0, 50, modified_ms=1), pin_of(50, 100, modified_ms=2), pin_of(100, 150, modified_ms=3))
@@ -100,6 +102,45 @@ async def test_below_disk_reserve_those_go_first_that_are_remote() -> None:
     assert shell.telemetry.value(PINS_DROPPED, reason="disk_reserve") == 1
 
 
+async def test_what_is_to_be_copied_again_is_not_taken_for_remote() -> None:
+    """Rule 1: the store has lost something of it (`tiersidecar repair`), so that its pin may be the only copy: it goes in its
+    turn and with a data-loss event, not first and without."""
+    shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
+    shell.see(150, 200)
+    await shell.metadata.assign([TIP])
+    await shell.finish_copy(100, 149)
+    (remote,) = shell.metadata.list_remote_log_segments(TIP)
+    await shell.state.request_recopy(
+        RecopyRequest(
+            topic_id_partition=TIP,
+            start_offset=Offset(100),
+            end_offset=Offset(149),
+            segment_uuid=remote.remote_log_segment_id.uuid,
+            requested_ms=0,
+        )
+    )
+    shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=850)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(100, 150)]
+    assert shell.telemetry.value(PINS_DROPPED, reason="disk_reserve") == 2
+    assert shell.telemetry.value(PINS_DROPPED, reason="remote") == 0
+
+
+async def test_a_pin_of_what_the_broker_has_only_renamed_is_not_dropped_for_room() -> None:
+    """It frees nothing before the broker removes the file (file.delete.delay.ms, a minute): twelve rounds would each drop as
+    much as one had to."""
+    shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
+    shell.see(150, 200, deleted=(50, 100))
+    shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=950)
+    for _ in range(3):
+        await shell.keeper.keep()
+    assert shell.pins.ranges == [(50, 100), (100, 150)], "what is the pin's alone goes"
+    shell.see(150, 200)
+    shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=1_000)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(50, 100), (100, 150)]
+
+
 async def test_how_much_room_is_left_is_told() -> None:
     shell = PinShell(*PINS, limits=PinLimits(max_bytes=1000, disk_reserve_percent=10))
     await shell.open(100, 150)
@@ -110,7 +151,11 @@ async def test_how_much_room_is_left_is_told() -> None:
 
 async def test_past_the_total_retention_a_pin_has_no_right() -> None:
     """U8: in an outage the disk must not fill with what nobody may read any more."""
-    shell = PinShell(pin_of(0, 50, max_timestamp_ms=1), pin_of(50, 100, max_timestamp_ms=1_700_000_000_000))
+    now_ms = 1_700_000_000_000
+    shell = PinShell(
+        pin_of(0, 50, max_timestamp_ms=1, modified_ms=now_ms),
+        pin_of(50, 100, max_timestamp_ms=now_ms, modified_ms=now_ms),
+    )
     shell.be(policy=TopicPolicy(retention_ms=3_600_000))
     await shell.open(100, 150)
     assert shell.pins.ranges == [(50, 100)]
@@ -120,7 +165,7 @@ async def test_past_the_total_retention_a_pin_has_no_right() -> None:
 async def test_a_clock_that_jumped_makes_no_pin_expire() -> None:
     """Found by the simulation (cluster, seed 15): the pin was the only copy of a segment well within retention."""
     now_ms = 1_700_000_000_000
-    shell = PinShell(pin_of(0, 50, max_timestamp_ms=now_ms))
+    shell = PinShell(pin_of(0, 50, max_timestamp_ms=now_ms, modified_ms=now_ms))
     shell.be(policy=TopicPolicy(retention_ms=3_600_000))
     await shell.open(50, 100)
     shell.clock.jump(10 * 24 * 3600)
@@ -130,6 +175,30 @@ async def test_a_clock_that_jumped_makes_no_pin_expire() -> None:
     await shell.clock.advance(3601)
     await shell.keeper.keep()
     assert shell.pins.ranges == []
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "away_days"),
+    [
+        pytest.param(3_600_000, 400, id="the clock is wrong by a year when the process starts"),
+        pytest.param(0, 0, id="a retention that lost its value"),
+    ],
+)
+async def test_by_what_expiry_would_not_believe_no_pin_expires(retention_ms: int, away_days: int) -> None:
+    """docs/design/0003, when expiry stops: a pin may be the only copy, and nobody saw that clock jump."""
+    now_ms = 1_700_000_000_000
+    written_ms = now_ms - away_days * 24 * 3_600_000 - 60_000
+    pins = [pin_of(base, base + 50, max_timestamp_ms=written_ms, modified_ms=written_ms) for base in (0, 50)]
+    shell = PinShell(*pins)
+    shell.be(policy=TopicPolicy(retention_ms=retention_ms))
+    shell.written_ms = written_ms
+    await shell.open(100, 150)
+    assert len(shell.pins.ranges) == 2
+    shell.state.partition_states[TIP] = PartitionState(
+        remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(0)
+    )
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(50, 100)], "what was said is no matter of the clock"
 
 
 async def test_below_the_remote_log_start_a_pin_has_no_right() -> None:

@@ -1,0 +1,41 @@
+"""Which remote segments count as a second copy of what is on a disk: finished, and not to be copied again.
+
+Of a segment that is to be copied again (``tiersidecar repair``) the store has lost something: what is on this disk may be the
+only copy of its records.
+"""
+
+from __future__ import annotations
+
+from tiersidecar.decide.pin import SegmentAt
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.recopy import RecopyRequests
+
+
+class TrustedCopies:
+    """The metadata, without the segments that a request names."""
+
+    def __init__(self, metadata: MetadataView, requests: RecopyRequests) -> None:
+        self._metadata, self._requests = metadata, requests
+
+    def segment_at(self, tip: TopicIdPartition) -> SegmentAt | None:
+        """For :func:`~tiersidecar.decide.pin.is_remote`; None while metadata or requests are not known."""
+        doubted = self.doubted(tip)
+        if doubted is None or not self._metadata.is_ready(tip):
+            return None
+
+        def segment_at(epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+            found = self._metadata.remote_log_segment_metadata(tip, epoch, offset)
+            return None if found is None or found.remote_log_segment_id.uuid in doubted else found
+
+        return segment_at
+
+    def doubted(self, tip: TopicIdPartition) -> frozenset[Uuid] | None:
+        """Segments that are to be copied again; None while that is not known."""
+        try:
+            requests = self._requests.recopies(tip)
+        except MetadataNotReadyError:
+            return None
+        return frozenset(one.segment_uuid for one in requests if one.segment_uuid is not None)
