@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import coroutine
 from typing import Any
 
+from tests.support.delete_switch import DeleteSwitch
 from tests.support.expiry import NOW_MS
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.memory_metadata_log import MemoryMetadataLog
@@ -107,17 +108,18 @@ class PausingStateLog(MemoryStateLog):
 
 @dataclass(slots=True)
 class PausingStore:
-    """Keys only.  ``broken`` answers every request with an error."""
+    """Keys only.  ``broken`` answers every request with an error; ``held`` keys are never deleted."""
 
     keys: set[str] = field(default_factory=set)
     deletes: list[tuple[str, ...]] = field(default_factory=list)
     broken: bool = False
+    held: set[str] = field(default_factory=set)
 
     async def delete_objects(self, keys: Sequence[str]) -> None:
         self.deletes.append(tuple(keys))
         for key in keys:
             await pause("store.delete")
-            if self.broken:
+            if self.broken or key in self.held:
                 raise StoreError(verb="delete", key=key, reason="it is broken")
             self.keys.discard(key)
 
@@ -180,6 +182,10 @@ class World:
         for state in range(1, segment.state + 1):
             self._update(segment, RemoteLogSegmentState(state))
 
+    def finish(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Publish COPY_SEGMENT_FINISHED of a segment that was added as started."""
+        self._update(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+
     def segments(self) -> list[RemoteLogSegmentMetadata]:
         return list(self.metadata.list_remote_log_segments(self.tip))
 
@@ -236,7 +242,7 @@ class Sidecar:
         self.broker.last_stable_offsets[world.tip] = 1 << 40
         telemetry = telemetry or NoTelemetry()
         self.in_flight = InFlight(clock=clock, telemetry=telemetry)
-        self.lineages = FixedLineage(lineage)
+        self.lineages, self.guard = FixedLineage(lineage), DeleteSwitch()
         failpoints = PausingFailpoints()
         self.board.assignment = {world.tip: self.partition}
         self.board.local = (
@@ -259,6 +265,7 @@ class Sidecar:
             lineages=self.lineages,
             in_flight=self.in_flight,
             remover=self.remover,
+            guard=self.guard,
             local_start=LocalStart(board=self.board, broker=self.broker, state=world.state, failpoints=failpoints),
             limits=limits or ExpiryLimits(max_share=1.0),
             blocking=InlineBlocking(),

@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from tests.support.delete_switch import DeleteSwitch
 from tests.support.golden import CLEAN_LOG_DIR
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
@@ -54,12 +55,6 @@ from tiersidecar.tasks.unproven import Unproven
 BROKER = BrokerId(1)
 
 
-class MayAlwaysDelete:
-    """``tasks.retain.MayDelete`` without objections."""
-
-    reason_not_to_delete = ""
-
-
 class TierShell:
     """One sidecar beside broker 1, whose log dir is ``log_dir``, or a copy of the golden one."""
 
@@ -81,7 +76,7 @@ class TierShell:
         self.settings, self.policy, self.blocking = settings, policy, blocking
         self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), telemetry or NoTelemetry()
         self.board, self.broker, self.state = Board(), ScriptedBroker(), MemoryStateLog()
-        self.failpoints, self.metadata = ScriptedFailpoints(), MemoryMetadataLog()
+        self.failpoints, self.metadata, self.guard = ScriptedFailpoints(), MemoryMetadataLog(), DeleteSwitch()
         self.store: Store = store or MemoryStore(clock=self.clock, ids=self.ids)
         self.log_dirs = FilesystemLogDirs([str(self.log_dir)], blocking=blocking, clock=self.clock)
         self.in_flight = InFlight(clock=self.clock, telemetry=self.telemetry)
@@ -201,7 +196,7 @@ class TierShell:
             admission=self.admission,
             remover=self.remover,
             in_flight=self.in_flight,
-            guard=MayAlwaysDelete(),
+            guard=self.guard,
             failpoints=self.failpoints,
             broker_id=BROKER,
             observe_only=False,
@@ -241,6 +236,7 @@ class TierShell:
             ),
             gate=self.trim_gate,
             unproven=Unproven(board=self.board, clock=self.clock, ids=self.ids, telemetry=self.telemetry),
+            guard=self.guard,
             clock=self.clock,
             telemetry=self.telemetry,
             failpoints=self.failpoints,

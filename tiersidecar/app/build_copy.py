@@ -12,12 +12,12 @@ from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.recopy import RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
-from tiersidecar.tasks.retain import MayDelete
 from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_upload import SegmentUploader

@@ -10,19 +10,20 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metadata_log import MetadataLog
+from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.log_start_watch import LogStartWatch
 from tiersidecar.tasks.removal import SegmentRemover
-from tiersidecar.tasks.retain import MayDelete, RetainTask
+from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.topic_deletion import TopicDeletion
 from tiersidecar.tasks.trim import TrimTask
 
 
 def build_retain(parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, trim: TrimTask) -> RetainTask:
     """By plain constructor calls."""
-    config = parts.config
+    config, guard = parts.config, DeleteGuard(parts.config, parts.metadata)
     expire = ExpireTask(
         board=parts.board,
         broker=parts.broker,
@@ -31,6 +32,7 @@ def build_retain(parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, 
         lineages=parts.lineages,
         in_flight=in_flight,
         remover=remover,
+        guard=guard,
         local_start=LocalStart(board=parts.board, broker=parts.broker, state=parts.state, failpoints=parts.failpoints),
         limits=ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round),
         blocking=parts.blocking,
@@ -44,7 +46,7 @@ def build_retain(parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, 
     return RetainTask(
         expire=expire,
         trim=trim,
-        guard=DeleteGuard(config, parts.metadata),
+        guard=guard,
         slots=asyncio.Semaphore(config.remote_log_manager_expiration_thread_pool_size),
     )
 

@@ -14,9 +14,10 @@ from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.errors import BrokerRefusedError, StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
@@ -33,8 +34,10 @@ from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
+from tiersidecar.tasks.refused_last import RefusedLast
 from tiersidecar.tasks.removal import SegmentRemover
 
 log = structlog.get_logger(__name__)
@@ -56,6 +59,7 @@ class ExpireTask:
         lineages: LineageSource,
         in_flight: InFlight,
         remover: SegmentRemover,
+        guard: MayDelete,
         local_start: LocalStart,
         limits: ExpiryLimits,
         blocking: Blocking,
@@ -67,13 +71,14 @@ class ExpireTask:
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
-        self._lineages, self._in_flight, self._remover = lineages, in_flight, remover
+        self._lineages, self._in_flight, self._remover, self._guard = lineages, in_flight, remover, guard
         self._local_start, self._limits, self._blocking = local_start, limits, blocking
         self._clock, self._telemetry = clock, telemetry
         self._failpoints, self._broker_id = failpoints, broker_id
         self._interval_s, self._observe_only = interval_s, observe_only
         self._first_reading = self._reading()
         self._next_round_s: dict[TopicIdPartition, float] = {}
+        self._refused_last = RefusedLast()
 
     def may_have_work(self, partition: TieredPartition) -> bool:
         """Whether a round is due: cheap, and asked at every look."""
@@ -110,7 +115,7 @@ class ExpireTask:
         if self._observe_only:
             self._say_observed(tip, plan)
             return
-        if not await self._publish_start(partition, plan, lineage):
+        if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete:
             return
         await self._local_start.raise_to(partition, plan.remote_log_start_offset, log_start_offset, high_watermark)
         await self._remove_all(partition, plan)
@@ -192,14 +197,27 @@ class ExpireTask:
     async def _remove_all(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
         tip = partition.view.topic_id_partition
         remaining = list(plan.expired)
-        for removal in (*plan.leftovers, *plan.expired):
-            if not self._board.leads(tip, partition.view.leader_epoch):
+        for removal in self._refused_last.order(tip, (*plan.leftovers, *plan.expired)):
+            if not self._board.leads(tip, partition.view.leader_epoch) or self._guard.reason_not_to_delete:
                 return
-            with self._in_flight.holding(removal.metadata.remote_log_segment_id):
-                await self._remover.remove(removal)
+            if self._has_been_finished(removal):
+                continue
+            try:
+                with self._in_flight.holding(removal.metadata.remote_log_segment_id):
+                    await self._remover.remove(removal)
+            except StoreError:
+                self._refused_last.refused(removal)
+                raise
             if removal in remaining:
                 remaining.remove(removal)
             self._report_lag(tip, remaining)
+
+    def _has_been_finished(self, removal: Removal) -> bool:
+        """Whether a copy that was taken for dead is finished by now: its COPY_SEGMENT_FINISHED was on its way, and whoever has
+        read it has dropped his pin for it."""
+        now = self._metadata.segment(removal.metadata.remote_log_segment_id)
+        was = removal.metadata.state
+        return was is State.COPY_SEGMENT_STARTED and now is not None and now.state is State.COPY_SEGMENT_FINISHED
 
     async def _ask(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
         """Fenced by our leader epoch: a deposed leader is refused here."""

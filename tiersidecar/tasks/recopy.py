@@ -18,6 +18,9 @@ from tiersidecar.domain.errors import (
     CorruptDataError,
     IllegalTransitionError,
     MetadataNotReadyError,
+    PartitionHaltedError,
+    SegmentChangedError,
+    SegmentNotReadyError,
     UnknownSegmentError,
 )
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, format_uuid
@@ -31,9 +34,9 @@ from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.removal import SegmentRemover
-from tiersidecar.tasks.retain import MayDelete
 
 log = structlog.get_logger(__name__)
 
@@ -86,10 +89,18 @@ class RecopyTask:
         return local is not None and self._board.pins.are_known(local.log_dir)
 
     async def run(self, partition: TieredPartition) -> None:
-        """Serve what there is; what must wait is looked at again by a later round."""
+        """Serve what there is; what must wait is looked at again by a later round.  A segment on this disk that cannot be
+        copied now keeps no other request waiting: its error is raised at the end."""
+        failure: SegmentNotReadyError | SegmentChangedError | PartitionHaltedError | None = None
         for request in self._state.recopies(partition.view.topic_id_partition):
-            if self._is_ours(partition, request):
+            if not self._is_ours(partition, request):
+                continue
+            try:
                 await self._serve(partition, request)
+            except (SegmentNotReadyError, SegmentChangedError, PartitionHaltedError) as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _is_ours(self, partition: TieredPartition, request: RecopyRequest) -> bool:
         if self._broker_id in request.declined:
@@ -111,6 +122,8 @@ class RecopyTask:
                         return
                     copied.append(step.local)
                     continue
+                case RecopyAction.RETIRE if self._guard.reason_not_to_delete:
+                    return
                 case RecopyAction.RETIRE:
                     await self._retire(request, step)
                     await self._state.forget_recopy(request)

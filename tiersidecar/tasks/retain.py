@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import PartitionHaltedError, RetriableError
+from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.trim import TrimTask
-
-
-class MayDelete(Protocol):
-    @property
-    def reason_not_to_delete(self) -> str:
-        """Why nothing at all may be deleted now, locally or remotely (a switch, lost metadata); empty when it may."""
 
 
 class RetainTask:

@@ -19,7 +19,7 @@ from tiersidecar.decide.topic_deletion import (
     observe_remains,
 )
 from tiersidecar.decide.topics import PartitionRole
-from tiersidecar.domain.errors import PartitionHaltedError, RetriableError
+from tiersidecar.domain.errors import PartitionHaltedError, RetriableError, StoreError, StoreStalledError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, DescribeTopicIds
 from tiersidecar.ports.clock import Clock
@@ -27,8 +27,9 @@ from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.refused_last import RefusedLast
 from tiersidecar.tasks.removal import SegmentRemover
-from tiersidecar.tasks.retain import MayDelete
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +71,7 @@ class TopicDeletion:
         self._led: set[TopicIdPartition] = set()
         self._remains: dict[Uuid, Remains] = {}
         self._observed: set[Uuid] = set()
+        self._refused_last = RefusedLast()
 
     async def run(self, interval_s: float) -> None:
         """Sweep every ``interval_s`` until cancelled; what goes wrong is logged, once in a row, and tried again."""
@@ -99,6 +101,7 @@ class TopicDeletion:
         if not self._absences or self._guard.reason_not_to_delete or self._state.halted_reason is not None:
             return
         live_brokers = (await self._broker.describe_cluster()).brokers
+        failure: StoreError | None = None
         for topic_id, absence in self._absences.items():
             partitions = sorted(by_topic[topic_id])
             if is_ours_to_delete(
@@ -109,7 +112,14 @@ class TopicDeletion:
                 broker_id=self._broker_id,
                 live_brokers=live_brokers.keys(),
             ):
-                await self._delete_topic(topic_id, partitions)
+                try:
+                    await self._delete_topic(topic_id, partitions)
+                except StoreStalledError:
+                    raise
+                except StoreError as error:  # an object that the store keeps must not keep the topics after it
+                    failure = failure or error
+        if failure is not None:
+            raise failure
 
     def _note_led(self) -> None:
         """Leaders as last seen; a partition that is in no assignment any more keeps its mark."""
@@ -148,9 +158,17 @@ class TopicDeletion:
             await self._assign()
         if not self._is_left_to_us(partitions):
             return
+        failure: StoreError | None = None
         for tip in partitions:
-            if not await self._delete_partition(tip):
-                return
+            try:
+                if not await self._delete_partition(tip):
+                    return
+            except StoreStalledError:
+                raise
+            except StoreError as error:  # nor the partitions after it
+                failure = failure or error
+        if failure is not None:
+            raise failure
         await self._state.forget_topic(topic_id)
         self._board.departing.difference_update(partitions)
         self._led.difference_update(partitions)
@@ -175,10 +193,16 @@ class TopicDeletion:
 
     async def _delete_partition(self, tip: TopicIdPartition) -> bool:
         """Whether nothing of it is left; what may not go now is for the next sweep."""
-        for segment in list(self._metadata.list_remote_log_segments(tip)):
+        listed = self._metadata.list_remote_log_segments(tip)
+        due = [Removal(metadata=segment, reason="its topic is deleted") for segment in listed]
+        for removal in self._refused_last.order(tip, due):
             if self._guard.reason_not_to_delete:
                 return False
-            await self._remover.remove(Removal(metadata=segment, reason="its topic is deleted"))
+            try:
+                await self._remover.remove(removal)
+            except StoreError:
+                self._refused_last.refused(removal)
+                raise
         await self._failpoints.reach("topic.partition.deleted")
         if self._metadata.segment_count(tip):
             return False  # a copy that was still running came in between

@@ -27,6 +27,7 @@ from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.unproven import NotProven, Unproven
@@ -66,6 +67,7 @@ class TrimTask:
         verifier: VerifyStep,
         gate: TrimGate,
         unproven: Unproven,
+        guard: MayDelete,
         clock: Clock,
         telemetry: Telemetry,
         failpoints: Failpoints,
@@ -73,7 +75,7 @@ class TrimTask:
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._checks, self._verifier, self._gate = lineages, checks, verifier, gate
-        self._unproven = unproven
+        self._unproven, self._guard = unproven, guard
         self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
         self._observe_only = observe_only
 
@@ -168,6 +170,7 @@ class TrimTask:
 
     async def _is_allowed(self, tip: TopicIdPartition) -> bool:
         reason = self._board.untrimmable_topics.get(tip.topic, "") or self._state.halted_reason or ""
+        reason = reason or self._guard.reason_not_to_delete
         if reason:
             self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason="settings")
             log.error("trim.refused", topic=tip.topic, partition=tip.partition, reason=reason)

@@ -18,6 +18,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.telemetry import Metric, NoTelemetry
 
@@ -131,6 +132,46 @@ def test_a_store_that_fails_is_tried_again() -> None:
     world.store.broken = False
     run(one.round())
     assert world.segments() == []
+
+
+def test_an_object_that_the_store_keeps_does_not_keep_what_comes_after_it() -> None:
+    """A legal hold on the first segment: the next rounds take the others first, and it is tried again at the end of each."""
+    world = world_of(*segments(4, youngest_h=9))
+    world.add(segment(400, 499, age_h=1, state=State.COPY_SEGMENT_STARTED))
+    held = world.segments()[0]
+    world.store.held = set(planned_keys(held).in_upload_order)
+    one = sidecar(world)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            run(one.round())
+    assert [left.remote_log_segment_id for left in world.segments()] == [held.remote_log_segment_id]
+    world.store.held = set()
+    run(one.round())
+    assert (world.segments(), world.orphans()) == ([], set())
+
+
+def test_a_copy_that_is_finished_while_it_is_taken_for_dead_stays() -> None:
+    """Its COPY_SEGMENT_FINISHED was sent before its lane was cancelled, and comes after the plan: whoever has read it has
+    dropped his pin."""
+    world = world_of(segment(0, 99, age_h=9), segment(100, 199, age_h=1, state=State.COPY_SEGMENT_STARTED))
+    steps = sidecar(world).round()
+    while steps.send(None) != "state.read_back":
+        pass
+    world.finish(world.segments()[1])
+    run(steps)
+    assert [(left.start_offset, left.state) for left in world.segments()] == [(100, State.COPY_SEGMENT_FINISHED)]
+
+
+def test_a_switch_or_a_doubt_stops_a_round_between_two_segments() -> None:
+    """The metadata topic lost data, say: a round of thousands of segments lasts for hours."""
+    world = world_of(*TWO_OLD)
+    one = sidecar(world)
+    steps = one.round()
+    while steps.send(None) != "delete.finished.published":
+        pass
+    one.guard.reason_not_to_delete = "the topic lost data"
+    run(steps)
+    assert [left.start_offset for left in world.segments()] == [100]
 
 
 def test_the_delete_lag_falls_with_each_segment() -> None:

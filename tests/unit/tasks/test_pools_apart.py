@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.delete_switch import DeleteSwitch
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import settle
-from tests.support.tier_shell import MayAlwaysDelete, TierShell
+from tests.support.tier_shell import TierShell
 from tests.unit.app.config_files import LEAST, load
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
@@ -79,7 +80,7 @@ class Stage:
         self.retain = RetainTask(
             expire=DeletesAll(self.shell),  # type: ignore[arg-type]
             trim=self.shell.trim,
-            guard=MayAlwaysDelete(),
+            guard=DeleteSwitch(),
             slots=asyncio.Semaphore(SLOTS),
         )
 

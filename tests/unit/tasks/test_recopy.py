@@ -14,9 +14,11 @@ from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does, pin_all
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.cleanup import decide_cleanup
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import SegmentNotReadyError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.recopy import RecopyRequest
@@ -261,3 +263,44 @@ async def test_the_leader_that_follows_serves_what_the_one_before_had_no_time_fo
     assert await damaged.is_mended()
     before.state.requests = after.state.requests
     assert not before.recopy.has_work(before.tiered(damaged.tip))
+
+
+async def test_nothing_is_given_up_while_nothing_may_be_deleted(damaged: Damaged) -> None:
+    """The switch, or a metadata topic that lost data, may come while the copy is under way."""
+    await damaged.copy_all_and_lose("log")
+
+    async def forbid() -> None:
+        damaged.shell.guard.reason_not_to_delete = "the topic lost data"
+
+    damaged.shell.failpoints.actions["recopy.copied"] = forbid
+    await damaged.serve()
+    assert damaged.victim.remote_log_segment_id in {one.remote_log_segment_id for one in damaged.finished()}
+    assert damaged.shell.state.recopies(damaged.tip)
+    damaged.shell.failpoints.actions.clear()
+    damaged.shell.guard.reason_not_to_delete = ""
+    await damaged.serve()
+    assert await damaged.is_mended()
+
+
+async def test_a_segment_that_cannot_be_copied_keeps_no_other_request_waiting(
+    damaged: Damaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches are of other epochs than the broker's file says, now and for good."""
+    shell = damaged.shell
+    await damaged.copy_all_and_lose("log")
+    stuck, other = damaged.victim, damaged.finished()[2]
+    await shell.store.delete_objects([recorded_keys(other).log])
+    upload_again = shell.uploader.upload_again
+
+    async def upload(partition: TieredPartition, segment: LocalSegment, lineage: Lineage) -> RemoteLogSegmentMetadata:
+        if segment.base_offset == stuck.start_offset:
+            raise SegmentNotReadyError(path=segment.log_path, reason="its batches are of leader epoch 7")
+        return await upload_again(partition, segment, lineage)
+
+    monkeypatch.setattr(shell.uploader, "upload_again", upload)
+    damaged.victim = other
+    await shell.state.request_recopy(damaged.request)
+    with pytest.raises(SegmentNotReadyError):
+        await damaged.serve()
+    (left,) = shell.state.recopies(damaged.tip)
+    assert left.segment_uuid == stuck.remote_log_segment_id.uuid

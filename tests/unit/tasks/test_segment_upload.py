@@ -246,6 +246,21 @@ async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_prove
     assert shell.board.unproven == {}
 
 
+@pytest.mark.parametrize("place", ["trim.verified", "trim.intended.published"])
+async def test_a_metadata_topic_that_loses_data_stops_the_trim(shell: TierShell, place: str) -> None:
+    """Rule 1: what it says to be remote may be in no record any more; a read-back takes long enough for that."""
+    tip = shell.tip("plain-0")
+    tiered = shell.tiered(tip)
+    await shell.copy.run(tiered)
+
+    async def lose() -> None:
+        shell.guard.reason_not_to_delete = "the topic lost data"
+
+    shell.failpoints.actions[place] = lose
+    await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
+
+
 async def test_broker_retention_put_back_stops_the_trim(shell: TierShell) -> None:
     """DESIGN.md section 5: settings are looked at right before each trim."""
     tip = shell.tip("plain-0")

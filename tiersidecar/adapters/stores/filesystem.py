@@ -117,8 +117,9 @@ class FilesystemStore:
                 paths[key] = self._path("delete", key)
             except StoreError as fault:
                 faults.append(fault)
-        for key, error in await self._blocking.run(_remove_files, paths, self._root):
-            faults.append(StoreError(verb="delete", key=key, reason=explain_os_error(error)))
+        with _translated("delete", ", ".join(keys[:3])):
+            failed = await self._blocking.run(_remove_files, paths, self._root)
+        faults += [StoreError(verb="delete", key=key, reason=explain_os_error(error)) for key, error in failed]
         if faults:
             raise faults[0]
 
@@ -248,7 +249,11 @@ def _stat_file(path: Path) -> os.stat_result:
 
 
 def _remove_files(paths: Mapping[str, Path], root: Path) -> list[tuple[str, OSError]]:
-    """Unlink each path and the directories that this empties; keys that failed, with their errors."""
+    """Unlink each path and the directories that this empties; keys that failed, with their errors.
+
+    Raises:
+        OSError: the root is not there: what is on a volume that is not mounted is not deleted.
+    """
     failed: list[tuple[str, OSError]] = []
     for key, path in paths.items():
         try:
@@ -256,6 +261,7 @@ def _remove_files(paths: Mapping[str, Path], root: Path) -> list[tuple[str, OSEr
                 path.unlink()
         except OSError as error:
             failed.append((key, error))
+    root.stat()  # after them: what was absent is so only as long as the root is there
     for directory, key in {path.parent: key for key, path in paths.items()}.items():
         try:
             remove_empty_directories(directory, root=root)

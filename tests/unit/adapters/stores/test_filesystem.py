@@ -101,12 +101,14 @@ async def test_a_delete_of_the_last_object_removes_its_directories_but_not_the_r
 async def test_a_missing_root_is_an_error_and_never_made_nor_taken_for_an_empty_store(
     tmp_path: Path, blocking: Blocking
 ) -> None:
-    """An unmounted volume: objects are not lost, and none are written to the root disk instead."""
+    """An unmounted volume: objects are not lost, none are written to the root disk instead, and none count as deleted, for
+    their DELETE_SEGMENT_FINISHED would make orphans of them."""
     store = FilesystemStore(root=str(tmp_path / "volume"), blocking=blocking, ids=SystemIds())
     for attempt in (
         lambda: store.put_object(KEY, BytesBody(b"x")),
         lambda: store.fetch_object(KEY),
         lambda: store.head_object(KEY),
+        lambda: store.delete_objects([KEY]),
         lambda: keys_of(store),
         store.check_writable,
     ):

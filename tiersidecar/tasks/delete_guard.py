@@ -1,0 +1,13 @@
+"""What forbids every delete, local or remote."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class MayDelete(Protocol):
+    """To be asked right before each delete: a round that reads back or removes thousands of segments lasts for hours."""
+
+    @property
+    def reason_not_to_delete(self) -> str:
+        """Why nothing at all may be deleted now, locally or remotely (a switch, lost metadata); empty when it may."""
