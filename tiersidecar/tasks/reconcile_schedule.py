@@ -82,7 +82,7 @@ class ReconcileSchedule:
     async def _is_due(self) -> bool:
         try:
             finished_ms = int(json.loads(await self._store.fetch_object(self._key))["finished_ms"])
-        except (ObjectNotFoundError, KeyError, TypeError, ValueError):
+        except (ObjectNotFoundError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
             return True  # never, or by a version that says it otherwise
         return self._clock.now_ms() - finished_ms >= self._interval_s * 1000
 

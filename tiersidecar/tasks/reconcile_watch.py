@@ -40,7 +40,7 @@ class ReconcileWatch:
         except StoreError as error:
             log.info("reconcile.summary.unreachable", key=self._key, reason=error.reason)
             return
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             log.warning("reconcile.summary.unreadable", key=self._key, reason=repr(error))
             return
         self._telemetry.gauge(RECONCILE_AGE, max(0.0, (self._clock.now_ms() - finished_ms) / 1000))

@@ -34,6 +34,12 @@ async def test_age_and_counts_of_the_last_run() -> None:
     assert found == {kind.value: 3 if kind is FindingKind.ORPHAN_OBJECT else 0 for kind in FindingKind}
 
 
-@pytest.mark.parametrize("summary", [None, b"", b"[]", b"{}", b'{"finished_ms": "x", "findings": {}}', b"\xff"])
+INFINITE, DEEP = b'{"finished_ms": Infinity, "findings": {}}', b"[" * 100_000
+"""What a store that lies may give: either ended the whole process."""
+
+
+@pytest.mark.parametrize(
+    "summary", [None, b"", b"[]", b"{}", b'{"finished_ms": "x", "findings": {}}', b"\xff", INFINITE, DEEP]
+)
 async def test_nothing_to_read_is_no_error_and_no_metric(summary: bytes | None) -> None:
     assert (await watched(summary)).values == {}

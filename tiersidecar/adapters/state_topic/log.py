@@ -42,6 +42,8 @@ from tiersidecar.ports.telemetry import Telemetry
 _log = structlog.get_logger(__name__)
 
 _POLL_MS = 500
+_MAX_RECORDS = 200
+"""A few milliseconds of folding between two looks at the loop."""
 _RECOVERY = (
     "What was read before still holds here, and nothing is deleted. Restore the topic, or accept the loss by starting the "
     "sidecar again: remote log starts and tiering settings that are in no record any more are then forgotten."
@@ -170,7 +172,8 @@ class TopicBasedStateLog:
                     await self._read_some(consumer)
 
     async def _read_some(self, consumer: AIOKafkaConsumer) -> None:
-        for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
+        await asyncio.sleep(0)  # a long replay always has more at hand
+        for records in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)).values():
             for record in records:
                 self._fold.apply(record.key, record.value, where=f"{self._settings.topic}-0 offset {record.offset}")
         self._position = await consumer.position(self._partition)

@@ -43,7 +43,7 @@ class HandFedConsumer:
     def __init__(self) -> None:
         self.records: list[FakeRecord] = []
 
-    async def getmany(self, *, timeout_ms: int) -> dict[TopicPartition, list[FakeRecord]]:
+    async def getmany(self, *, timeout_ms: int, max_records: int) -> dict[TopicPartition, list[FakeRecord]]:
         return {TopicPartition("state", 0): self.records}
 
     async def position(self, partition: TopicPartition) -> int:
