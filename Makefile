@@ -54,6 +54,10 @@ test-programs: .venv/.synced ## Brokers, S3 server, Prometheus and so on for the
 crash: .venv/.synced ## kill -9 at every point of copy, pin, trim and expiry (make test takes some)
 	$(BIN)/pytest tests/integration/test_daemon_crash.py tests/integration/test_daemon_expiry_cluster.py $(ARGS)
 
+.PHONY: recopy
+recopy: .venv/.synced ## What the store has lost is copied again by the leader that follows: three brokers and sidecars
+	$(BIN)/pytest tests/integration/test_recopy_cluster.py $(ARGS)
+
 .PHONY: s3-faults
 s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3 server (make test takes some)
 	$(BIN)/pytest tests/integration/test_s3_faults.py $(ARGS)

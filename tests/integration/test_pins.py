@@ -26,6 +26,7 @@ from tests.integration.test_daemon import (
 from tests.support.daemon import Daemon, wait_for
 from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_admin import KafkaAdminError, wait_until
+from tests.support.kafka_broker import KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.produce import ProducedRecord
 from tests.support.read_service import fetch_records, shape_of
@@ -214,8 +215,8 @@ def test_followers_pin_and_the_next_leader_copies(kafka_cluster: Any, tmp_path: 
         produced = produce(cluster, topic, total_bytes=1_000_000)
         sealed = max(int(log.stem) for log in follower.partition_dir(topic, 0).glob("*.log"))
         wait_for(
-            lambda: sum(1 for _ in Path(f"{follower.log_dirs[0]}.tiersidecar-pins").glob("*.log")) >= 9,
-            "the follower pins, once the broker has written the high watermark down",
+            lambda: are_pinned_below(follower, topic, sealed),
+            "the follower pins all that is sealed, once the broker has written the high watermark down, and down again",
             daemon,
         )
         cluster.admin.alter_topic(topic, {"retention.ms": RACE["retention.ms"]})
@@ -245,6 +246,14 @@ def test_killed_between_pins(kafka_cluster: Any, tmp_path: Path, place: str) -> 
         wait_for(lambda: readable(daemon, topic, produced, stop), "all is readable", daemon)
         pins = Path(f"{cluster.brokers[0].log_dirs[0]}.tiersidecar-pins")
         wait_for(lambda: not list(pins.iterdir()), "no pin stays", daemon)
+
+
+def are_pinned_below(broker: KafkaBroker, topic: str, offset: int) -> bool:
+    """Whether every segment of the directory that begins below ``offset`` is pinned: a high watermark that the broker wrote
+    down in the middle of the produce lets only some of them be pinned."""
+    segments = {int(log.stem) for log in broker.partition_dir(topic, 0).glob("*.log")}
+    pins = Path(f"{broker.log_dirs[0]}.tiersidecar-pins").glob("*.log")
+    return {base for base in segments if base < offset} <= {int(log.stem.rpartition(".")[2]) for log in pins}
 
 
 def copied_until(daemon: Daemon) -> int:
