@@ -27,6 +27,7 @@ from tiersidecar.decide.reconcile_repair import (
     decide_repair,
     is_repairable,
 )
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import ConfigError, ObjectNotFoundError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -115,8 +116,12 @@ class Repairer:
             marks = await read_marks(store, self._key_prefix)
             for owner, group in groupby(sorted(findings, key=owner_of), key=owner_of):
                 segments = (await self._session.remote_segments([owner]))[owner]
-                looked = _Partition(store, segments, marks, self._key_prefix, self._desk)
-                for finding in group:
+                of_this = list(group)
+                requests = self._session.state.recopies(owner)
+                doubted = {one.segment_id for one in of_this if ACTIONS[one.kind] is Action.RECOPY}
+                doubted |= {format_uuid(one.segment_uuid) for one in requests if one.segment_uuid is not None}
+                looked = _Partition(store, segments, marks, self._key_prefix, self._desk, doubted)
+                for finding in of_this:
                     planned.append(await self._planned(looked, finding))  # noqa: PERF401 - one at a time, on purpose
         return planned
 
@@ -145,10 +150,7 @@ class Repairer:
             for one in planned:
                 if one.step.repair is Repair.DELETE_OBJECT and one.stored is not None:
                     await _delete_unchanged(store, one.stored)
-                elif one.step.repair is Repair.DELETE_SEGMENT and one.metadata is not None:
-                    await self._remover(store, one.metadata).remove(
-                        Removal(metadata=one.metadata, reason=f"reconcile: {one.step.reason}")
-                    )
+            await self._delete_segments(store, [one for one in planned if one.step.repair is Repair.DELETE_SEGMENT])
             await drop_marks(
                 store,
                 self._key_prefix,
@@ -160,6 +162,16 @@ class Repairer:
         await self._desk.withdraw(outcomes)
         return outcomes
 
+    async def _delete_segments(self, store: Store, planned: Sequence[PlannedStep]) -> None:
+        """Those that still are what they were when they were looked at: metadata are kept of one partition at a time."""
+        for owner, group in groupby(planned, key=lambda one: owner_of(one.finding)):
+            metadata = await self._session.follow([owner])
+            for one in group:
+                now = None if one.metadata is None else metadata.segment(one.metadata.remote_log_segment_id)
+                if now is not None and one.metadata is not None and now.state is one.metadata.state:
+                    reason = f"reconcile: {one.step.reason}"
+                    await self._remover(store, now).remove(Removal(metadata=now, reason=reason))
+
     async def _planned(self, partition: _Partition, finding: Finding) -> PlannedStep:
         view, metadata, stored = await partition.look(finding)
         step = decide_repair(
@@ -169,6 +181,8 @@ class Repairer:
             copy_grace_ms=self._settings.copy_grace_ms,
             now_ms=self._session.clock.now_ms(),
         )
+        if step.repair is Repair.DELETE_SEGMENT:
+            partition.give_up(finding.segment_id)
         return PlannedStep(finding=finding, step=step, metadata=metadata, stored=stored)
 
     def _remover(self, store: Store, metadata: RemoteLogSegmentMetadata) -> SegmentRemover:
@@ -194,7 +208,7 @@ class Repairer:
 
 
 class _Partition:
-    """One partition as it is now."""
+    """One partition as it is now.  Of the segments ``doubted`` something is damaged: they stand for no other."""
 
     def __init__(
         self,
@@ -203,9 +217,20 @@ class _Partition:
         marks: Mapping[str, Mark],
         key_prefix: str,
         desk: RecopyDesk,
+        doubted: Iterable[str],
     ) -> None:
         self._presence, self._marks, self._desk = SegmentPresence(store, key_prefix), marks, desk
         self._segments = {format_uuid(one.remote_log_segment_id.uuid): one for one in segments}
+        finished = {key: one for key, one in self._segments.items() if one.state is State.COPY_SEGMENT_FINISHED}
+        entries = sorted({entry for one in finished.values() for entry in one.segment_leader_epochs})
+        lineage = Lineage.of(entries)
+        self._standing = {key: one for key, one in finished.items() if one.is_within(lineage)}
+        for key in doubted:
+            self.give_up(key)
+
+    def give_up(self, segment_id: str) -> None:
+        """It goes, or is no good: no other may go because of it."""
+        self._standing.pop(segment_id, None)
 
     async def look(self, finding: Finding) -> tuple[RepairView, RemoteLogSegmentMetadata | None, StoredObject | None]:
         metadata = self._segments.get(finding.segment_id)
@@ -235,10 +260,10 @@ class _Partition:
         return view, metadata, stored
 
     async def _is_covered(self, segment_id: str, start: int, end: int) -> bool:
-        """Whether live segments other than this one hold all offsets, and have all their objects."""
+        """Whether live segments of the lineage other than this one hold all offsets, and have all their objects."""
         next_offset = start
-        for other_id, other in self._segments.items():
-            if other_id == segment_id or other.state is not State.COPY_SEGMENT_FINISHED:
+        for other_id, other in self._standing.items():
+            if other_id == segment_id:
                 continue
             if other.start_offset <= next_offset <= other.end_offset and await self._presence.is_whole(other):
                 next_offset = other.end_offset + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -19,10 +20,12 @@ from tiersidecar.app.commands.session import Session
 from tiersidecar.app.repair_run import PlannedStep, Repairer, RepairSettings
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.decide.reconcile_repair import Repair
-from tiersidecar.domain.ids import Uuid, format_uuid
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import planned_keys
+from tiersidecar.ports.recopy import RecopyRequest
 
 K = FindingKind
 GRACE_MS = 60_000
@@ -38,9 +41,15 @@ class World:
     clock: ManualClock
     session: Session
 
-    async def add(self, start: int, *, state: State = State.COPY_SEGMENT_FINISHED) -> RemoteLogSegmentMetadata:
+    async def add(
+        self, start: int, *, state: State = State.COPY_SEGMENT_FINISHED, epochs: Mapping[int, int] | None = None
+    ) -> RemoteLogSegmentMetadata:
         source = SegmentSource(
-            batches=local_batches("epochs-0")[:2], start_offset=start, end_offset=start + 9, epochs={0: 0}, state=state
+            batches=local_batches("epochs-0")[:2],
+            start_offset=start,
+            end_offset=start + 9,
+            epochs=epochs or {0: 0},
+            state=state,
         )
         metadata = await self.builder.add(source)
         await self.lay_out()
@@ -86,6 +95,9 @@ class World:
         planned: list[PlannedStep] = await repairer.plan(findings)
         await repairer.apply(planned)
         return [one.step.repair for one in planned]
+
+    async def plan(self, *findings: Finding) -> list[Repair]:
+        return [one.step.repair for one in await Repairer(self.session, SETTINGS).plan(findings)]
 
     def states(self) -> dict[str, State]:
         segments = self.builder.run.metadata.list_remote_log_segments(self.builder.partition)
@@ -162,3 +174,69 @@ async def test_a_needless_copy_goes_only_while_the_other_one_is_whole(world: Wor
     assert await world.repair(found) == [Repair.DELETE_SEGMENT]
     assert world.states() == {format_uuid(kept.remote_log_segment_id.uuid): State.COPY_SEGMENT_FINISHED}
     assert all(world.has(key) for key in planned_keys(kept).in_upload_order)
+
+
+@pytest.mark.parametrize("by", ["a finding", "a request"])
+async def test_a_copy_is_not_needless_because_of_one_that_is_damaged(world: World, by: str) -> None:
+    """A deep check found wrong bytes of the right length: the twin is all that is left of these offsets."""
+    damaged, twin = await world.add(0), await world.add(0)
+    found = [world.finding(K.OFFSET_OVERLAP, twin)]
+    if by == "a finding":
+        assert await world.plan(world.finding(K.CORRUPT_CONTENT, damaged), *found) == [Repair.RECOPY, Repair.LEAVE]
+        return
+    await world.session.state.request_recopy(
+        RecopyRequest(
+            topic_id_partition=damaged.topic_id_partition,
+            start_offset=damaged.start_offset,
+            end_offset=damaged.end_offset,
+            segment_uuid=damaged.remote_log_segment_id.uuid,
+            requested_ms=0,
+        )
+    )
+    assert await world.plan(*found) == [Repair.LEAVE]
+
+
+async def test_of_two_copies_that_stand_for_each_other_one_stays(world: World) -> None:
+    """When the report was made there was a third, because of which both were needless."""
+    twins = await world.add(0), await world.add(0)
+    assert await world.repair(*(world.finding(K.OFFSET_OVERLAP, twin) for twin in twins)) == [
+        Repair.DELETE_SEGMENT,
+        Repair.LEAVE,
+    ]
+    assert list(world.states().values()) == [State.COPY_SEGMENT_FINISHED]
+
+
+async def test_a_copy_is_not_needless_because_of_one_of_another_history(world: World) -> None:
+    """An unclean election left it: it holds the same offsets, and other records."""
+    await world.add(0)
+    await world.add(10, epochs={0: 0, 1: 10})
+    ours = await world.add(10, epochs={0: 0, 2: 10})
+    assert await world.plan(world.finding(K.OFFSET_OVERLAP, ours)) == [Repair.LEAVE]
+
+
+async def test_segments_of_several_partitions_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metadata are kept of the partitions that were asked for last, and events of others refused."""
+    metadata = world.builder.run.metadata
+    assign, publish = metadata.assign, metadata.publish
+    kept: set[TopicIdPartition] = set()
+
+    async def assign_only(partitions: Iterable[TopicIdPartition]) -> None:
+        kept.clear()
+        kept.update(partitions)
+        await assign(kept)
+
+    async def publish_if_kept(event: MetadataEvent) -> None:
+        assert not isinstance(event, RemotePartitionDeleteMetadata)
+        owner = event.remote_log_segment_id.topic_id_partition
+        if owner not in kept:
+            raise MetadataNotReadyError(subject=str(owner))
+        await publish(event)
+
+    monkeypatch.setattr(metadata, "assign", assign_only)
+    monkeypatch.setattr(metadata, "publish", publish_if_kept)
+    found = []
+    for number in (0, 1):
+        world.builder.partition = replace(world.builder.partition, partition=number)
+        found.append(world.finding(K.STUCK_COPY, await world.add(0, state=State.COPY_SEGMENT_STARTED)))
+    assert await world.repair(*found) == [Repair.DELETE_SEGMENT] * 2
+    assert [path for path in world.root.rglob("*") if path.is_file()] == []
