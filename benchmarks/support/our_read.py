@@ -22,7 +22,8 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
-from tiersidecar.services.reader.server import ReaderServer, ReaderServiceSettings, serve_reader
+from tiersidecar.services.http_listener import HttpServer
+from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 
 
 def partitions_of(metadata: MemoryMetadataLog) -> list[TopicIdPartition]:
@@ -99,7 +100,7 @@ class Copied:
 @asynccontextmanager
 async def open_service(
     store: Store, metadata: MemoryMetadataLog, settings: ReadSettings, service: ReaderServiceSettings
-) -> AsyncIterator[ReaderServer]:
+) -> AsyncIterator[HttpServer]:
     """The HTTP service over :func:`open_reads`."""
     async with (
         open_reads(store, metadata, settings) as (path, blocking),

@@ -17,7 +17,8 @@ from tests.support.scripted_authorizer import ScriptedAuthorizer
 from tests.unit.services.reader.service import RunCatalogue
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.reading.read_path import ReadSettings
-from tiersidecar.services.reader.server import ReaderServer, ReaderServiceSettings, serve_reader
+from tiersidecar.services.http_listener import HttpServer
+from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 
 CHUNK = 256 * 1024
 COPIES = 40
@@ -40,7 +41,7 @@ async def large_log() -> RemoteBuilder:
 
 
 @asynccontextmanager
-async def serving(write_timeout_s: float) -> AsyncIterator[tuple[ReaderServer, FaultyStore, int]]:
+async def serving(write_timeout_s: float) -> AsyncIterator[tuple[HttpServer, FaultyStore, int]]:
     builder = await large_log()
     store = FaultyStore(builder.run.store)
     size = segment_size(builder)
@@ -62,7 +63,7 @@ def segment_size(builder: RemoteBuilder) -> int:
     return next(iter(builder.run.metadata.list_remote_log_segments(builder.partition))).segment_size_in_bytes
 
 
-async def ask(server: ReaderServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def ask(server: HttpServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A request by a client with small buffers, which then reads nothing by itself."""
     raw = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)

@@ -11,12 +11,13 @@ from importlib.metadata import version
 import structlog
 from aiohttp import web
 
-from tiersidecar.domain.errors import ListenError, PartitionHaltedError, QuotaExceededError, TiersidecarError
+from tiersidecar.domain.errors import PartitionHaltedError, QuotaExceededError, TiersidecarError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.services.http_listener import HttpServer, listen
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.catalogue import PartitionCatalogue
 from tiersidecar.services.reader.log import LogOperations
@@ -56,20 +57,6 @@ class ReaderServiceSettings:
     shutdown_timeout_s: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReaderServer:
-    """Where it listens; ``port`` is the real one when 0 was asked for."""
-
-    host: str
-    port: int
-    scheme: str
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
-
-
 @asynccontextmanager
 async def serve_reader(
     *,
@@ -81,7 +68,7 @@ async def serve_reader(
     pending: PendingCopies | None = None,
     telemetry: Telemetry | None = None,
     settings: ReaderServiceSettings | None = None,
-) -> AsyncIterator[ReaderServer]:
+) -> AsyncIterator[HttpServer]:
     """Serve until left; entered means listening.  Without ``local`` only the remote tier is read; ``pending`` knows what
     is in neither tier for now.
 
@@ -111,9 +98,9 @@ async def serve_reader(
     )
     await runner.setup()
     try:
-        await _listen(runner, settings)
-        scheme = "http" if settings.ssl_context is None else "https"
-        yield ReaderServer(host=settings.host, port=runner.addresses[0][1], scheme=scheme)
+        yield await listen(
+            runner, service="read service", host=settings.host, port=settings.port, ssl_context=settings.ssl_context
+        )
     finally:
         await runner.cleanup()
 
@@ -224,15 +211,3 @@ def _checked(route: Route, handler: Handler) -> Handler:
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
-
-
-async def _listen(runner: web.AppRunner, settings: ReaderServiceSettings) -> None:
-    site = web.TCPSite(runner, settings.host, settings.port, ssl_context=settings.ssl_context)
-    try:
-        await site.start()
-    except OSError as error:
-        raise ListenError(
-            service="read service",
-            address=f"{settings.host}:{settings.port}",
-            reason=(error.strerror or str(error)).lower(),
-        ) from error

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from aiohttp import web
 
-from tiersidecar.domain.errors import ListenError
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.services.http_listener import HttpServer, listen
 from tiersidecar.services.status.documents import in_order, partition_document, summary_document
 from tiersidecar.services.status.page import render_page
 from tiersidecar.services.status.source import PartitionStatus, RenderMetrics, StatusSource
@@ -21,19 +20,6 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 _ON = frozenset({"1", "true", "yes"})
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatusServer:
-    """Where it listens; ``port`` is the real one when 0 was asked for."""
-
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
 
 
 @asynccontextmanager
@@ -45,7 +31,7 @@ async def serve_status(
     metrics: RenderMetrics,
     blocking: Blocking,
     always_per_partition: bool = False,
-) -> AsyncIterator[StatusServer]:
+) -> AsyncIterator[HttpServer]:
     """Serve until left; entered means listening.
 
     Raises:
@@ -55,13 +41,7 @@ async def serve_status(
     runner = web.AppRunner(service.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise ListenError(service="status service", address=f"{host}:{port}", reason=reason) from error
-        yield StatusServer(host=host, port=runner.addresses[0][1])
+        yield await listen(runner, service="status service", host=host, port=port)
     finally:
         await runner.cleanup()
 

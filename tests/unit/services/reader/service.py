@@ -20,9 +20,10 @@ from tiersidecar.ports.broker import ReadLocal
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
+from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.reader.openapi import openapi_document
 from tiersidecar.services.reader.routes import ROUTES
-from tiersidecar.services.reader.server import ReaderServer, ReaderServiceSettings, serve_reader
+from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
 
 ALL_TOPICS = frozenset(
     {
@@ -56,7 +57,7 @@ class RunCatalogue:
 class Service:
     run: RemoteRun
     path: ReadPath
-    server: ReaderServer
+    server: HttpServer
     client: aiohttp.ClientSession
     authorizer: ScriptedAuthorizer
 

@@ -15,7 +15,8 @@ from tiersidecar.domain.errors import ListenError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES
-from tiersidecar.services.status.server import StatusServer, serve_status
+from tiersidecar.services.http_listener import HttpServer
+from tiersidecar.services.status.server import serve_status
 from tiersidecar.services.status.source import PartitionStatus, StatusSummary
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class Source:
 
 @dataclass
 class Asked:
-    server: StatusServer
+    server: HttpServer
     session: aiohttp.ClientSession
     telemetry: PrometheusTelemetry
 
