@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 
 from tiersidecar.adapters.stores.wrapped_body import WrappedBody
+from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import ObjectBody, Store, StoredObject
 
 
-class TimedStore:
+class TimedStore(WrappedStore):
     """Passes everything on to ``store``; ``sent`` gets (seconds, bytes) of every slice."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self.sent: list[tuple[float, int]] = []
-
-    @property
-    def description(self) -> str:
-        return self._store.description
 
     @property
     def mean_bytes_per_s(self) -> float:
@@ -39,13 +36,7 @@ class TimedStore:
         return most
 
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
-        return await self._store.put_object(key, _TimedBody(body, self.sent), if_absent=if_absent)
-
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
-        return await self._store.fetch_range(key, byte_range)
-
-    async def fetch_object(self, key: str) -> bytes:
-        return await self._store.fetch_object(key)
+        return await super().put_object(key, _TimedBody(body, self.sent), if_absent=if_absent)
 
     @property
     def is_local(self) -> bool:
@@ -53,18 +44,6 @@ class TimedStore:
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
-
-    async def head_object(self, key: str) -> StoredObject:
-        return await self._store.head_object(key)
-
-    async def delete_objects(self, keys: Sequence[str]) -> None:
-        await self._store.delete_objects(keys)
-
-    def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
-        return self._store.list_objects(prefix, start_after=start_after)
-
-    async def check_writable(self) -> None:
-        await self._store.check_writable()
 
 
 class _TimedBody(WrappedBody):

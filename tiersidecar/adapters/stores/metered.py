@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.process import STORE_BYTES, STORE_OPERATIONS
@@ -13,7 +14,7 @@ from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 from tiersidecar.ports.telemetry import Telemetry
 
 
-class MeteredStore:
+class MeteredStore(WrappedStore):
     """Passes everything on to ``store``.
 
     Verbs: put, fetch, head, delete, list.  Outcomes: ok, not_found, exists, cancelled, error.  A listing counts once,
@@ -22,11 +23,8 @@ class MeteredStore:
     """
 
     def __init__(self, store: Store, telemetry: Telemetry) -> None:
-        self._store, self._telemetry = store, telemetry
-
-    @property
-    def description(self) -> str:
-        return self._store.description
+        super().__init__(store)
+        self._telemetry = telemetry
 
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         with self._counted("put"):
@@ -45,10 +43,6 @@ class MeteredStore:
             data = await self._store.fetch_object(key)
         self._telemetry.count(STORE_BYTES, len(data), verb="fetch")
         return data
-
-    @property
-    def is_local(self) -> bool:
-        return self._store.is_local
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         handed_bytes = 0
@@ -74,9 +68,6 @@ class MeteredStore:
         with self._counted("list"):
             async for stored in self._store.list_objects(prefix, start_after=start_after):
                 yield stored
-
-    async def check_writable(self) -> None:
-        await self._store.check_writable()
 
     @contextmanager
     def _counted(self, verb: str) -> Iterator[None]:

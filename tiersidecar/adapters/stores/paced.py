@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
 
 from tiersidecar.adapters.stores.wrapped_body import WrappedBody
+from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.decide.pace import TokenBucket
-from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
+from tiersidecar.ports.store import ObjectBody, Store, StoredObject
 
 _LEAST_WAIT_S = 0.001
 
@@ -40,43 +39,15 @@ class UploadPace:
             return count
 
 
-class PacedStore:
+class PacedStore(WrappedStore):
     """Passes everything on to ``store``; what a put hands on waits for ``pace``."""
 
     def __init__(self, store: Store, pace: UploadPace) -> None:
-        self._store, self._pace = store, pace
-
-    @property
-    def description(self) -> str:
-        return self._store.description
+        super().__init__(store)
+        self._pace = pace
 
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
-        return await self._store.put_object(key, _PacedBody(body, self._pace), if_absent=if_absent)
-
-    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
-        return await self._store.fetch_range(key, byte_range)
-
-    async def fetch_object(self, key: str) -> bytes:
-        return await self._store.fetch_object(key)
-
-    @property
-    def is_local(self) -> bool:
-        return self._store.is_local
-
-    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        await self._store.feed_range(key, byte_range, take)
-
-    async def head_object(self, key: str) -> StoredObject:
-        return await self._store.head_object(key)
-
-    async def delete_objects(self, keys: Sequence[str]) -> None:
-        await self._store.delete_objects(keys)
-
-    def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
-        return self._store.list_objects(prefix, start_after=start_after)
-
-    async def check_writable(self) -> None:
-        await self._store.check_writable()
+        return await super().put_object(key, _PacedBody(body, self._pace), if_absent=if_absent)
 
 
 class _PacedBody(WrappedBody):

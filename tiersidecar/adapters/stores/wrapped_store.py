@@ -1,0 +1,47 @@
+"""A store that passes everything on: for whoever changes one verb of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
+
+
+class WrappedStore:
+    """As ``store`` in every verb."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def description(self) -> str:
+        return self._store.description
+
+    @property
+    def is_local(self) -> bool:
+        return self._store.is_local
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        return await self._store.put_object(key, body, if_absent=if_absent)
+
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
+        return await self._store.fetch_range(key, byte_range)
+
+    async def fetch_object(self, key: str) -> bytes:
+        return await self._store.fetch_object(key)
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._store.feed_range(key, byte_range, take)
+
+    async def head_object(self, key: str) -> StoredObject:
+        return await self._store.head_object(key)
+
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        await self._store.delete_objects(keys)
+
+    def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        return self._store.list_objects(prefix, start_after=start_after)
+
+    async def check_writable(self) -> None:
+        await self._store.check_writable()
