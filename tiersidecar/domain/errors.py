@@ -248,17 +248,6 @@ class CustomMetadataTooLargeError(PartitionHaltedError):
         )
 
 
-class UnsafeTopicError(PartitionHaltedError):
-    """The topic is set up so that tiering it could lose data, or cannot work."""
-
-    def __init__(self, *, topic: str, reason: str) -> None:
-        super().__init__(topic, reason)
-        self.topic, self.reason = topic, reason
-
-    def __str__(self) -> str:
-        return f"topic {self.topic} is not tiered: {self.reason}"
-
-
 class LogDirError(PartitionHaltedError):
     """A log dir, or a file in it, could not be read."""
 

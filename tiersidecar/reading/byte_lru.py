@@ -58,11 +58,6 @@ class ByteLru(Generic[K, V]):
         self._size_bytes -= entry[1]
         return entry[0]
 
-    def resize(self, max_bytes: int) -> list[tuple[K, V]]:
-        """Change the bound (S-124); returns what had to go."""
-        self._max_bytes = max_bytes
-        return self._shrink()
-
     def oldest(self) -> tuple[K, V] | None:
         """The least recently used one; None when nothing is kept."""
         for key, (value, _) in self._entries.items():

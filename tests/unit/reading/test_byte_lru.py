@@ -24,14 +24,6 @@ def test_a_value_larger_than_the_whole_drives_out_nothing() -> None:
     assert cache.keys() == ["a"]
 
 
-def test_a_smaller_bound_drops_at_once() -> None:
-    cache: ByteLru[str, int] = ByteLru(30)
-    for name in "abc":
-        cache.put(name, 0, 10)
-    assert [key for key, _ in cache.resize(15)] == ["a", "b"]
-    assert cache.size_bytes == 10
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 12), st.booleans())), st.integers(0, 40))
 def test_it_is_a_map_that_never_holds_more_than_its_bound(steps: list[tuple[str, int, bool]], most: int) -> None:

@@ -12,8 +12,6 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 from tiersidecar.domain.segments import LeaderView
 
-NO_LEADER = BrokerId(-1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopicLeaders:

@@ -18,8 +18,6 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
 """High watermarks as last flushed."""
-LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
-"""Only partitions whose log start is not their first segment's base offset."""
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 
