@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 
-import structlog
-from kio.schema.describe_configs.v4.response import DescribeConfigsResult
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.adapters.kafka import apis
@@ -23,19 +21,15 @@ from tiersidecar.adapters.kafka.routes import Routes, Rows
 from tiersidecar.adapters.kafka.security import PLAINTEXT, SecuritySettings
 from tiersidecar.adapters.kafka.tls import ssl_context
 from tiersidecar.adapters.kafka.tokens import open_tokens
-from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.adapters.kafka.topic_admin import KafkaTopicAdmin
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.broker import ClusterDescription, OffsetAnswer, OffsetSpec, TrimAnswer
 
-_log = structlog.get_logger(__name__)
-
 _LEADERS_MAX_AGE_S = 5.0
 _LIST_OFFSETS_OF_KAFKA_4 = 10
-_TOPICS_PER_DESCRIBE = 100
-"""Each has about 40 settings: more would make responses of many megabytes."""
 _MOVED = frozenset(
     {"NOT_LEADER_OR_FOLLOWER", "FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "UNKNOWN_TOPIC_OR_PARTITION"}
 )
@@ -88,14 +82,12 @@ def addresses(bootstrap_servers: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-class KafkaBroker:
+class KafkaBroker(KafkaTopicAdmin):
     """Every Protocol of :mod:`tiersidecar.ports.broker`.  It retries nothing: callers know what may be done again."""
 
     def __init__(self, routes: Routes, *, broker_timeout_s: float) -> None:
-        self._routes = routes
+        super().__init__(routes, broker_timeout_s=broker_timeout_s)
         self.groups = KafkaGroups(routes)
-        self._broker_timeout_s = broker_timeout_s
-        self._told: set[str] = set()
 
     async def describe_cluster(self) -> ClusterDescription:
         response = await self._routes.metadata(())
@@ -205,34 +197,6 @@ class KafkaBroker:
             offsets, ask, _no_trim, max_age_s=0.0, aside=True, leader_epochs=leader_epochs
         )
 
-    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """As the port says.  Topics that do not exist are left out, and those whose settings we may not see, which a
-        warning names once.
-
-        Raises:
-            BrokerRefusedError: we may see the settings of none of them.
-        """
-        names = list(dict.fromkeys(topics))
-        found: dict[str, dict[str, str | None]] = {}
-        failure: BrokerRefusedError | None = None
-        for start in range(0, len(names), _TOPICS_PER_DESCRIBE):
-            batch = names[start : start + _TOPICS_PER_DESCRIBE]
-            for result in await _describe_configs(await self._routes.any(), apis.TOPIC_RESOURCE, batch):
-                if result.error_code is ErrorCode.none:
-                    found[result.resource_name] = _settings(result)
-                elif result.error_code is not ErrorCode.unknown_topic_or_partition:
-                    failure = self._refused_configs(result)
-        if failure is not None and not found:
-            raise failure
-        return found
-
-    async def describe_topic_overrides(self, topic: str) -> dict[str, str | None]:
-        for result in await _describe_configs(await self._routes.any(), apis.TOPIC_RESOURCE, [topic]):
-            if result.error_code is not ErrorCode.none:
-                raise refused(apis.DESCRIBE_CONFIGS, f"topic {topic}", result.error_code, result.error_message)
-            return {row.name: row.value for row in result.configs if row.config_source == apis.DYNAMIC_TOPIC_CONFIG}
-        raise refused(apis.DESCRIBE_CONFIGS, f"topic {topic}", ErrorCode.unknown_server_error)
-
     async def describe_log_sizes(self, topic: str) -> dict[int, int]:
         """As the port says; needs Describe on the cluster, without it the sizes are left out."""
 
@@ -253,76 +217,12 @@ class KafkaBroker:
         sizes = await self._routes.ask_leaders(keys, ask, lambda error: -1, max_age_s=_LEADERS_MAX_AGE_S)
         return {key.partition: size for key, size in sizes.items() if size >= 0}
 
-    async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
-        """As the port says; the request goes to that broker, no other knows."""
-        connection = await self._routes.broker(broker_id)
-        for result in await _describe_configs(connection, apis.BROKER_RESOURCE, [str(broker_id)]):
-            if result.error_code is ErrorCode.none:
-                return _settings(result)
-            raise refused(apis.DESCRIBE_CONFIGS, f"broker {broker_id}", result.error_code, result.error_message)
-        raise refused(apis.DESCRIBE_CONFIGS, f"broker {broker_id}", ErrorCode.unknown_server_error)
-
-    async def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
-        connection = await self._routes.any()
-        response = await connection.ask(
-            apis.INCREMENTAL_ALTER_CONFIGS,
-            lambda version: apis.incremental_alter_configs(version, topic, changes),
-        )
-        for row in response.responses:
-            if row.error_code is not ErrorCode.none:
-                raise refused(apis.INCREMENTAL_ALTER_CONFIGS, f"topic {topic}", row.error_code, row.error_message)
-
-    async def create_topic(
-        self, topic: str, *, partitions: int, replication_factor: int, configs: Mapping[str, str]
-    ) -> None:
-        """As the port says; any broker passes it on to the controller, and may itself know the topic a little later."""
-        connection = await self._routes.any()
-        response = await connection.ask(
-            apis.CREATE_TOPICS,
-            lambda version: apis.create_topic(
-                version,
-                topic,
-                partitions=partitions,
-                replication_factor=replication_factor,
-                configs=configs,
-                timeout_s=self._broker_timeout_s,
-            ),
-        )
-        for row in response.topics:
-            if row.error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
-                continue
-            failure = refused(apis.CREATE_TOPICS, f"topic {topic}", row.error_code, row.error_message)
-            # Brokers that are still starting are missing for the replication factor.
-            failure.retriable |= row.error_code is ErrorCode.invalid_replication_factor
-            raise failure
-
-    def _refused_configs(self, result: DescribeConfigsResult) -> BrokerRefusedError:
-        topic = result.resource_name
-        failure = refused(apis.DESCRIBE_CONFIGS, f"topic {topic}", result.error_code, result.error_message)
-        if topic not in self._told:
-            self._told.add(topic)
-            _log.warning("broker.topic_configs.refused", topic=topic, error=failure.error)
-        return failure
-
-
-async def _describe_configs(
-    connection: BrokerConnection, resource_type: int, names: Sequence[str]
-) -> tuple[DescribeConfigsResult, ...]:
-    response = await connection.ask(
-        apis.DESCRIBE_CONFIGS, lambda version: apis.describe_configs(version, resource_type, names)
-    )
-    return response.results
-
 
 def _by_topic(values: Mapping[TopicIdPartition, int]) -> dict[str, dict[int, int]]:
     topics: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for key, value in values.items():
         topics[key.topic][key.partition] = value
     return topics
-
-
-def _settings(result: DescribeConfigsResult) -> dict[str, str | None]:
-    return {row.name: row.value for row in result.configs}
 
 
 def _error_name(error_code: ErrorCode) -> str | None:
