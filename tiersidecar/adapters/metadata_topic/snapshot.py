@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,18 +107,23 @@ def save_snapshot(
             " VALUES (?, ?, ?, ?, ?)",
             [_position_columns(number, at) for number, at in positions.items()],
         )
-        wanted = {(owner.topic_id, owner.partition) for owner in kept}
-        present = database.execute("SELECT topic_id, partition FROM user_partition").fetchall()
-        database.executemany(
-            "DELETE FROM user_partition WHERE topic_id = ? AND partition = ?",
-            [row for row in present if (Uuid(row[0]), row[1]) not in wanted],
-        )
-        database.executemany(
-            "INSERT OR REPLACE INTO user_partition"
-            " (topic_id, partition, topic, applied_to, rows, spans, custom, detail, checksum)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            map(_to_columns, changed),
-        )
+        _write_user_partitions(database, changed, {(owner.topic_id, owner.partition) for owner in kept})
+
+
+def _write_user_partitions(
+    database: sqlite3.Connection, changed: Iterable[SavedPartition], kept: Container[tuple[Uuid, int]]
+) -> None:
+    present = database.execute("SELECT topic_id, partition FROM user_partition").fetchall()
+    database.executemany(
+        "DELETE FROM user_partition WHERE topic_id = ? AND partition = ?",
+        [row for row in present if (Uuid(row[0]), row[1]) not in kept],
+    )
+    database.executemany(
+        "INSERT OR REPLACE INTO user_partition"
+        " (topic_id, partition, topic, applied_to, rows, spans, custom, detail, checksum)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        map(_to_columns, changed),
+    )
 
 
 def load_snapshot(
