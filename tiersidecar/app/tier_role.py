@@ -14,25 +14,20 @@ from tiersidecar.app.build_retain import (
     build_retain,
     build_topic_deletion,
 )
+from tiersidecar.app.build_trim import build_trim, build_trim_gate
 from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.parts import Parts
-from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.follow import FollowTask
-from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Lanes
-from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.reconcile_watch import ReconcileWatch
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
-from tiersidecar.tasks.trim import TrimTask
-from tiersidecar.tasks.trim_gate import TrimGate
-from tiersidecar.tasks.unproven import Unproven
 from tiersidecar.tasks.watch import Watch
 
 _SWEEP_INTERVAL_MAX_S = 60.0
@@ -76,7 +71,7 @@ async def run_tier(parts: Parts) -> None:
 
 
 def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover, follow: FollowTask) -> Watch:
-    config, observe_only = parts.config, parts.config.mode is Mode.OBSERVE
+    config = parts.config
     in_flight = InFlight(clock=parts.clock, telemetry=parts.telemetry)
     quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock)
     checks = TopicChecks(
@@ -105,39 +100,8 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         in_flight=in_flight,
         guard=DeleteGuard(config, parts.metadata),
     )
-    trim_gate = TrimGate(
-        board=parts.board,
-        reads=GroupReads(board=parts.board, broker=parts.broker, clock=parts.clock),
-        clock=parts.clock,
-        telemetry=parts.telemetry,
-    )
-    trim = TrimTask(
-        board=parts.board,
-        broker=parts.broker,
-        metadata=parts.metadata,
-        state=parts.state,
-        lineages=parts.lineages,
-        checks=checks,
-        verifier=ReadBack(
-            log_dirs=parts.log_dirs,
-            remote=SegmentStream(
-                store=parts.store,
-                blocking=parts.blocking,
-                key_prefix=config.store.key_prefix,
-                key_ring=parts.key_ring,
-            ),
-            blocking=parts.blocking,
-            quota=quota,
-            pace=parts.tuning.upload_pace,
-        ),
-        gate=trim_gate,
-        unproven=Unproven(board=parts.board, clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry),
-        guard=DeleteGuard(config, parts.metadata),
-        clock=parts.clock,
-        telemetry=parts.telemetry,
-        failpoints=parts.failpoints,
-        observe_only=observe_only,
-    )
+    trim_gate = build_trim_gate(parts)
+    trim = build_trim(parts, checks=checks, gate=trim_gate, quota=quota)
     retain = build_retain(parts, in_flight=in_flight, remover=remover, trim=trim)
     caught_up = CatchUp(parts.metadata, parts.state)
     return Watch(
