@@ -192,6 +192,17 @@ class TwoLeaders(RuleBasedStateMachine):
                 assert cache.highest_offset_for_epoch(epoch) == model.highest.get(epoch)
 
     @invariant()
+    def runs_are_the_offsets_that_finished_segments_hold(self) -> None:
+        for cache, model in zip(self.caches, self.models, strict=True):
+            for epoch in (*EPOCHS, 2):
+                held = [offset for offset in range(LOG_END + 1) if model.holders(epoch, offset)]
+                firsts = [offset for offset in held if offset - 1 not in held]
+                lasts = [offset for offset in held if offset + 1 not in held]
+                assert list(cache.finished_runs(epoch)) == [
+                    (first, last + 1) for first, last in zip(firsts, lasts, strict=True)
+                ]
+
+    @invariant()
     def every_offset_that_a_finished_segment_holds_is_read(self) -> None:
         """Rule 1, and only COPY_SEGMENT_FINISHED is read (S-114); of several holders none that another one covers."""
         for cache, model in zip(self.caches, self.models, strict=True):

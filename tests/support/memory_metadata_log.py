@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
@@ -76,6 +76,9 @@ class MemoryMetadataLog:
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
         return self._cache(topic_id_partition).next_segment_with_txn_index(leader_epoch, offset)
+
+    def finished_runs(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Sequence[tuple[int, int]]:
+        return self._cache(topic_id_partition).finished_runs(leader_epoch)
 
     def _cache(self, topic_id_partition: TopicIdPartition) -> RemoteLogMetadataCache:
         try:

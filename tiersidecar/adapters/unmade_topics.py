@@ -62,6 +62,9 @@ class UnmadeMetadataLog:
     ) -> RemoteLogSegmentMetadata | None:
         return None
 
+    def finished_runs(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Sequence[tuple[int, int]]:
+        return ()
+
 
 class UnmadeStateLog:
     """``ports.state_log.StateLog`` of a topic without records."""

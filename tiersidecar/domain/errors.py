@@ -170,6 +170,22 @@ class OffsetInHoleError(OffsetOutOfRangeError):
         return f"offset {self.offset} of {self.subject} is in a hole: no segment holds [{self.hole_start}, {self.hole_stop})"
 
 
+class UndecidedTransactionError(RetriableError):
+    """A read_committed reader has come to ``offset``, and at or before it a transaction began, at ``first_offset``, whose end
+    lies in a hole: whether it was committed is not known.  read_uncommitted readers get these records."""
+
+    def __init__(self, *, subject: str, offset: int, first_offset: int, hole_start: int, hole_stop: int) -> None:
+        super().__init__(subject, offset, first_offset, hole_start, hole_stop)
+        self.subject, self.offset, self.first_offset = subject, offset, first_offset
+        self.hole_start, self.hole_stop = hole_start, hole_stop
+
+    def __str__(self) -> str:
+        return (
+            f"at offset {self.offset} of {self.subject} nothing is known to be committed: the transaction that began at"
+            f" {self.first_offset} ended in a hole, no segment holds [{self.hole_start}, {self.hole_stop})"
+        )
+
+
 class OffsetBetweenTiersError(RetriableError):
     """The broker has dropped the offset, and the remote tier has not got it: it is still on its way there, as pins keep it or
     the reader's own metadata lag behind; or it is lost, which only an operator can tell.  No reader is told to skip it."""

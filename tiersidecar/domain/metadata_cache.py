@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
-from tiersidecar.domain.metadata_cache_epochs import EpochSegments
+from tiersidecar.domain.metadata_cache_epochs import EpochSegments, Run
 from tiersidecar.domain.metadata_cache_fields import (
     AddedFields,
     RelativeEpochs,
@@ -265,6 +265,11 @@ class RemoteLogMetadataCache:
         found = (number for number in segments.at_or_after(offset) if not self._rows.is_txn_index_empty(number))
         number = next(found, None)
         return None if number is None else self._metadata(number)
+
+    def finished_runs(self, leader_epoch: int) -> tuple[Run, ...]:
+        """The epoch's offsets that finished segments hold without a hole: start inclusive, stop exclusive, ascending."""
+        segments = self._epochs.get(leader_epoch)
+        return () if segments is None else segments.runs()
 
     def _listed(self, leader_epoch: int | None) -> Iterable[int]:
         if leader_epoch is None:

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Iterator
 
 from tiersidecar.domain.metadata_cache_image import EpochImage
 
+Run = tuple[int, int]
+"""Offsets that finished segments hold without a hole: start inclusive, stop exclusive."""
+
 
 class EpochSegments:
     """Row numbers of :class:`~tiersidecar.domain.metadata_cache_rows.SegmentRows`, ordered for one epoch.
@@ -21,7 +24,7 @@ class EpochSegments:
     larger one there, and the offsets beyond it are no longer found) the larger span wins here in every order.
     """
 
-    __slots__ = ("_superseded", "ends", "highest_offset", "rows", "starts")
+    __slots__ = ("_runs", "_superseded", "ends", "highest_offset", "rows", "starts")
 
     def __init__(self) -> None:
         self.starts = array("q")
@@ -30,6 +33,7 @@ class EpochSegments:
         self.highest_offset: int | None = None
         """Highest offset ever finished: deletion does not lower it (T-67)."""
         self._superseded: set[int] | None = None  # an empty set has the size of three segments
+        self._runs: tuple[Run, ...] | None = None  # found when first asked for, then kept up where that is cheap
 
     @property
     def superseded(self) -> frozenset[int]:
@@ -41,6 +45,8 @@ class EpochSegments:
         if self.highest_offset is None or end > self.highest_offset:
             self.highest_offset = end
         if end >= start and (not self.starts or (start > self.starts[-1] and end > self.ends[-1])):
+            if self._runs is not None:
+                self._runs = _extended(self._runs, start, end + 1)
             self.starts.append(start)
             self.ends.append(end)
             self.rows.append(row)
@@ -54,6 +60,7 @@ class EpochSegments:
         if at == len(self.rows) or self.rows[at] != row:
             return False
         del self.starts[at], self.ends[at], self.rows[at]
+        self._runs = _begun_at(self._runs, self.starts[0] if self.starts else None) if at == 0 else None
         return self._superseded is not None
 
     def restore(self, row: int, start: int, end: int) -> None:
@@ -70,6 +77,17 @@ class EpochSegments:
     def at_or_after(self, offset: int) -> Iterator[int]:
         """Rows with anything at or after ``offset``, ascending."""
         return iter(self.rows[bisect_left(self.ends, offset) :])
+
+    def runs(self) -> tuple[Run, ...]:
+        """What finished segments hold without a hole: start offset (inclusive) and stop offset (exclusive), ascending."""
+        if self._runs is None:
+            behind_holes = [at + 1 for at, start in enumerate(self.starts[1:]) if start > self.ends[at] + 1]
+            firsts = [0, *behind_holes] if self.starts else []
+            lasts = [at - 1 for at in (*behind_holes, len(self.starts))]
+            self._runs = tuple(
+                (self.starts[first], self.ends[last] + 1) for first, last in zip(firsts, lasts, strict=False)
+            )
+        return self._runs
 
     def finished_rows(self) -> list[int]:
         """Every finished row of this epoch, those that may be read first (T-68)."""
@@ -116,6 +134,7 @@ class EpochSegments:
         if end < start or (before >= 0 and self.ends[before] >= end and not is_equal):
             self._cover((row,))
             return
+        self._runs = None
         first, stop = bisect_left(self.starts, start), bisect_right(self.ends, end)
         if stop > first:
             self._cover(self.rows[first:stop])
@@ -132,3 +151,18 @@ class EpochSegments:
         if self._superseded is not None:
             self._superseded.discard(row)
             self._superseded = self._superseded or None
+
+
+def _extended(runs: tuple[Run, ...], start: int, stop: int) -> tuple[Run, ...]:
+    """With a span behind all others."""
+    if runs and start <= runs[-1][1]:
+        return (*runs[:-1], (runs[-1][0], stop))
+    return (*runs, (start, stop))
+
+
+def _begun_at(runs: tuple[Run, ...] | None, start: int | None) -> tuple[Run, ...] | None:
+    """Without the first segment, which retention takes: ``start`` is the next one's, None if there is none."""
+    if runs is None or start is None:
+        return None if runs is None else ()
+    first, *others = runs
+    return ((start, first[1]), *others) if start < first[1] else tuple(others)

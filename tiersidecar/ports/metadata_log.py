@@ -64,6 +64,10 @@ class MetadataView(Protocol):
     ) -> RemoteLogSegmentMetadata | None:
         """The first finished segment at or after ``offset`` in ``leader_epoch`` with a transaction index (S-157)."""
 
+    def finished_runs(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Sequence[tuple[int, int]]:
+        """Offsets as written in ``leader_epoch`` that finished segments hold without a hole: start inclusive, stop exclusive,
+        ascending.  Kept up with each change: as cheap as any look-up."""
+
 
 class MetadataAssignment(Protocol):
     async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:

@@ -25,6 +25,7 @@ from tiersidecar.reading.segment_reader import SegmentReader
 from tiersidecar.reading.segment_walk import SegmentWalk
 from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S
 from tiersidecar.reading.timestamp_lookup import TimestampLookup
+from tiersidecar.reading.undecided_transactions import UndecidedTransactions
 
 _MIB = 1024 * 1024
 
@@ -56,6 +57,7 @@ class ReadPath:
     lookup: SegmentLookup
     files: SegmentFiles
     aborted: AbortedTransactions
+    undecided: UndecidedTransactions
     manifests: ManifestCache
     indexes: RemoteIndexCache
     chunks: ChunkManager
@@ -96,6 +98,7 @@ async def open_read_path(
             metadata=metadata, lineages=lineages, log_starts=log_starts, clock=clock, telemetry=telemetry
         )
         aborted = AbortedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs)
+        undecided = UndecidedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs)
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
         pool = ReaderPool(
@@ -112,6 +115,7 @@ async def open_read_path(
                 lookup=lookup,
                 walk=SegmentWalk(metadata=metadata, lookup=lookup, segments=segments),
                 aborted=aborted,
+                undecided=undecided,
                 pool=pool,
                 clock=clock,
                 telemetry=telemetry,
@@ -129,6 +133,7 @@ async def open_read_path(
                 telemetry=telemetry,
             ),
             aborted=aborted,
+            undecided=undecided,
             manifests=manifests,
             indexes=indexes,
             chunks=chunks,

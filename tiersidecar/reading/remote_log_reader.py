@@ -19,6 +19,7 @@ from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.segment_lookup import OffsetBounds, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance
 from tiersidecar.reading.segment_walk import SegmentWalk
+from tiersidecar.reading.undecided_transactions import Undecided, UndecidedTransactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class RemoteLogReader:
         lookup: SegmentLookup,
         walk: SegmentWalk,
         aborted: AbortedTransactions,
+        undecided: UndecidedTransactions,
         pool: ReaderPool,
         clock: Clock,
         telemetry: Telemetry | None = None,
@@ -62,6 +64,7 @@ class RemoteLogReader:
         self._lookup = lookup
         self._walk = walk
         self._aborted = aborted
+        self._undecided = undecided
         self._pool = pool
         self._clock = clock
         self._telemetry = telemetry or NoTelemetry()
@@ -94,6 +97,7 @@ class RemoteLogReader:
 
         Raises:
             OffsetOutOfRangeError: the remote tier does not hold ``offset``.
+            UndecidedTransactionError: read_committed has come to a transaction whose end lies in a hole.
             QuotaExceededError: the read was shed, at once.
             MetadataNotReadyError: the partition has not been replayed.
             StoreError: the store is away.
@@ -176,6 +180,11 @@ class RemoteLogReader:
             await self._lookup.check_start(topic_id_partition, offset)
             is_bound_by_stable = read_committed and aborted_beyond is None
             stop = await self._stop_offset(topic_id_partition, stop_offset, read_committed=is_bound_by_stable)
+            undecided = await self._first_undecided(topic_id_partition, offset, stop) if read_committed else None
+            if undecided is not None:
+                stop = undecided.first_offset
+                if stop <= offset:
+                    raise self._undecided.error(topic_id_partition, offset, undecided)
             async with aclosing(self._walk.batches(topic_id_partition, offset, stop, allowance)) as parts:
                 async for located, batches in parts:
                     aborted = None
@@ -186,11 +195,19 @@ class RemoteLogReader:
                     self._telemetry.count(FETCH_BYTES, len(batches), topic=topic)
                     self._pool.quota.record(len(batches))
                     yield RemoteBatches(batches=batches, aborted_transactions=aborted)
+            if undecided is not None and allowance.left_bytes is None:
+                raise self._undecided.error(topic_id_partition, stop, undecided)
         except OffsetOutOfRangeError:
             raise  # the reader's mistake, if it is one
         except TiersidecarError:
             self._telemetry.count(FETCH_ERRORS, topic=topic)
             raise
+
+    async def _first_undecided(self, topic_id_partition: TopicIdPartition, offset: int, stop: int) -> Undecided | None:
+        """The first transaction, of those that begin below ``stop``, that a read_committed reader of ``offset`` cannot pass."""
+        above = await self._undecided.above(topic_id_partition, offset)
+        within = (one for one in above if one.first_offset < stop)
+        return min(within, key=lambda one: one.first_offset, default=None)
 
     async def _stop_offset(
         self, topic_id_partition: TopicIdPartition, stop_offset: int | None, *, read_committed: bool

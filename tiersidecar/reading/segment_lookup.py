@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import OffsetInHoleError, OffsetOutOfRangeError
@@ -59,6 +59,14 @@ class OffsetBounds:
     start: Offset
     end: Offset
     log_start: Offset = NO_OFFSET
+
+
+class Hole(NamedTuple):
+    """Offsets ``start`` up to, not including, ``stop`` that no finished segment of the lineage holds, though others do on both
+    sides."""
+
+    start: int
+    stop: int
 
 
 class SegmentLookup:
@@ -117,25 +125,43 @@ class SegmentLookup:
         """The error that says so, with what there is; one in a hole is told to the operator too."""
         bounds = await self.bounds(topic_id_partition)
         if bounds.start <= offset < bounds.end:
-            hole_start, hole_stop = await self._hole_around(topic_id_partition, offset, bounds)
-            if hole_start <= offset < hole_stop:
-                self._telemetry.count(READ_HOLES, topic=topic_id_partition.topic)
-                self._holes.met(topic_id_partition, offset, hole_start, hole_stop)
+            hole = await self._hole_around(topic_id_partition, offset, bounds)
+            if hole.start <= offset < hole.stop:
+                self.met(topic_id_partition, offset, hole)
                 return OffsetInHoleError(
                     subject=str(topic_id_partition),
                     offset=offset,
                     start=bounds.start,
                     stop=bounds.end,
-                    hole_start=hole_start,
-                    hole_stop=hole_stop,
+                    hole_start=hole.start,
+                    hole_stop=hole.stop,
                 )
         return OffsetOutOfRangeError(
             subject=str(topic_id_partition), offset=offset, start=bounds.start, stop=bounds.end
         )
 
-    async def _hole_around(
-        self, topic_id_partition: TopicIdPartition, offset: int, bounds: OffsetBounds
-    ) -> tuple[int, int]:
+    async def holes(self, topic_id_partition: TopicIdPartition, offset: int) -> list[Hole]:
+        """The holes above ``offset``, ascending; where there are none, it costs one look-up per later leader epoch."""
+        lineage = await self._lineages.lineage(topic_id_partition)
+        found, end = list[Hole](), offset
+        for (epoch, first), stop in zip(lineage.entries, _stops(lineage), strict=True):
+            if stop is not None and stop <= offset:
+                continue
+            for run_start, run_stop in self._metadata.finished_runs(topic_id_partition, epoch):
+                start, run_end = max(run_start, first), run_stop if stop is None else min(run_stop, stop)
+                if run_end <= end or start >= run_end:
+                    continue
+                if start > end > offset:
+                    found.append(Hole(end, start))
+                end = run_end
+        return found
+
+    def met(self, topic_id_partition: TopicIdPartition, offset: int, hole: Hole) -> None:
+        """A reader at ``offset`` cannot go on because of ``hole``: the operator is told."""
+        self._telemetry.count(READ_HOLES, topic=topic_id_partition.topic)
+        self._holes.met(topic_id_partition, offset, hole.start, hole.stop)
+
+    async def _hole_around(self, topic_id_partition: TopicIdPartition, offset: int, bounds: OffsetBounds) -> Hole:
         """From the end of what is held before ``offset`` to the start of what is held after it."""
         start, stop = int(bounds.start), int(bounds.end)
         async for segment in self.segments(topic_id_partition, lambda _: True):
@@ -143,7 +169,7 @@ class SegmentLookup:
                 stop = min(stop, segment.start_offset)
             else:
                 start = max(start, segment.next_offset)
-        return start, stop
+        return Hole(start, stop)
 
     async def segment(self, topic_id_partition: TopicIdPartition, uuid: Uuid) -> RemoteLogSegmentMetadata | None:
         """A finished segment of the lineage by its id, else None.
@@ -198,9 +224,7 @@ class SegmentLookup:
     def _end_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         if not lineage:
             return Offset(0)
-        following = lineage.entries[1:]
-        stops = [*(entry.start_offset for entry in following), None]
-        for (epoch, _), stop in zip(reversed(lineage.entries), reversed(stops), strict=True):
+        for (epoch, _), stop in zip(reversed(lineage.entries), reversed(_stops(lineage)), strict=True):
             highest = self._metadata.highest_offset_for_epoch(topic_id_partition, epoch)
             if highest is not None:
                 return Offset(highest + 1 if stop is None else min(highest + 1, stop))
@@ -228,6 +252,11 @@ def agreed_stop(metadata: RemoteLogSegmentMetadata, lineage: Lineage, offset: in
         if theirs.epoch_for_offset(start) != lineage.epoch_for_offset(start):
             return start
     return metadata.next_offset
+
+
+def _stops(lineage: Lineage) -> list[Offset | None]:
+    """Where each epoch ends (exclusive), None for the last one."""
+    return [*(entry.start_offset for entry in lineage.entries[1:]), None]
 
 
 def _finished(segments: Iterator[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:

@@ -8,10 +8,11 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.golden import CLEAN_LOG_DIR
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
-from tests.support.remote_runs import key_ring, load_run, segments_of
+from tests.support.remote_runs import key_ring, load_run, open_run, segments_of
 from tests.unit.reading.test_histories import between
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, Offset
+from tiersidecar.formats.kafka.indexes import AbortedTransaction, write_transaction_index
 from tiersidecar.reading.index_blobs import IndexBlobReader, merged_ranges
 from tiersidecar.reading.manifests import ManifestCache
 
@@ -41,13 +42,43 @@ async def test_the_parts_are_the_brokers_files(name: str) -> None:
     for segment in segments_of(run, run.partition("transactions-0")):
         store.fetched.clear()
         files = await reader.read_index_files(segment)
-        assert len([key for key, _ in store.fetched if key.endswith(".indexes")]) == 1
+        # Entries of aborted transactions are fetched twice, for nothing else tells a wrong bit in them.
+        requests = 2 if files.transaction_index and name != "encrypted" else 1
+        assert len([key for key, _ in store.fetched if key.endswith(".indexes")]) == requests
         stem = CLEAN_LOG_DIR / "transactions-0" / f"{segment.start_offset:020d}"
         assert files.offset_index == stem.with_suffix(".index").read_bytes()
         assert files.time_index == stem.with_suffix(".timeindex").read_bytes()
         assert files.transaction_index == stem.with_suffix(".txnindex").read_bytes()
         assert [tuple(entry) for entry in await reader.read_leader_epochs(segment)] == [(0, 0)]
         assert await reader.read_producer_snapshot(segment)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_no_bit_of_a_transaction_index_can_turn_on_the_way_and_show_what_was_aborted(which: int) -> None:
+    """Simulation, cluster seed 684: a wrong bit was kept in the cache for as long as the process lived."""
+    builder = RemoteBuilder()
+    entry = AbortedTransaction(5, Offset(3), Offset(30), Offset(31))
+    segment = await builder.add(
+        SegmentSource(batches=between(0, 35), start_offset=0, end_offset=34, aborted_transactions=[entry])
+    )
+    stored, turned = write_transaction_index([entry]), [0]
+
+    def damage(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
+        if not key.endswith(".indexes") or stored not in data:
+            return data
+        reads.append(key)
+        if len(reads) - 1 != which:
+            return data
+        wrong = bytearray(stored)
+        wrong[turned[0] // 8] ^= 1 << turned[0] % 8
+        return data.replace(stored, bytes(wrong))
+
+    for bit in range(8 * len(stored)):
+        reads: list[str] = []
+        turned[0] = bit
+        async with open_run(builder.run, store=FaultyStore(builder.run.store, damage)) as path:
+            assert (await path.indexes.indexes(segment)).aborted_transactions == (entry,), bit
+        assert len(reads) > 2
 
 
 async def test_epochs_that_are_not_the_metadatas_are_refused() -> None:

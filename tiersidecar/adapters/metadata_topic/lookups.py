@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
@@ -48,3 +48,6 @@ class MetadataLookups:
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
         return self._replica.require(topic_id_partition).next_segment_with_txn_index(leader_epoch, offset)
+
+    def finished_runs(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Sequence[tuple[int, int]]:
+        return self._replica.require(topic_id_partition).finished_runs(leader_epoch)

@@ -185,7 +185,8 @@ def read_transaction_index(
         if entry.last_offset <= last_offset:
             reason = f"aborted transaction ends at {entry.last_offset}, which is not above {last_offset}"
             raise CorruptDataError(where=where, position=place, reason=reason)
-        if not 0 <= entry.first_offset <= entry.last_offset:
+        is_in_order = 0 <= entry.first_offset <= entry.last_offset and 0 <= entry.last_stable_offset <= end_offset + 1
+        if not is_in_order:
             raise CorruptDataError(where=where, position=place, reason=f"aborted transaction {entry} runs backwards")
         last_offset = entry.last_offset
         entries.append(entry)

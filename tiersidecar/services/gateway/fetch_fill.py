@@ -14,6 +14,7 @@ from tiersidecar.domain.errors import (
     OffsetOutOfRangeError,
     QuotaExceededError,
     TiersidecarError,
+    UndecidedTransactionError,
 )
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
@@ -177,7 +178,11 @@ class FetchFill:
                 self._count("shed")
                 return self._filled(wanted, key, _NOTHING)
             case OffsetOutOfRangeError() if error.start <= wanted.asked[key].fetch_offset < error.stop:
-                # Within the remote tier, and no segment has it; or a transaction reaches over a hole behind it.
+                # Within the remote tier, and no segment has it; or a transaction is open at a hole between the tiers.
+                self._count("hole")
+                self._note(partition, error)
+                return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
+            case UndecidedTransactionError():  # its end lies in a hole of the remote tier
                 self._count("hole")
                 self._note(partition, error)
                 return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)

@@ -41,6 +41,16 @@ class LogRead:
     read_committed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """Up to which offset (exclusive) a read of the remote tier gets, and the aborted transactions whose markers lie past it.
+    ``missing``: a transaction is open at the border, and the broker does not have what follows."""
+
+    stop: int
+    beyond: tuple[AbortedTransaction, ...] = ()
+    missing: OffsetOutOfRangeError | None = None
+
+
 class ContinuousLog:
     """Reads of both tiers; of the remote one alone without ``local``.  ``pending`` knows what is in neither for now."""
 
@@ -89,11 +99,16 @@ class ContinuousLog:
             end_offset = (await self._reader.bounds(read.partition)).end
             if self._local is None or next_offset < end_offset:
                 stop = end_offset if stop_offset is None else min(end_offset, stop_offset)
-                decided_stop, beyond = await self._decided(read, stop)
-                async with aclosing(self._remote(read, next_offset, decided_stop, beyond)) as parts:
+                decided = await self._decided(read, stop)
+                async with aclosing(self._remote(read, next_offset, decided)) as parts:
                     async for part in parts:
+                        next_offset = part.batches.next_offset
                         yield part
-                if self._local is None or decided_stop < stop:
+                if decided.missing is not None:
+                    if moves_left:
+                        continue  # the remote tier may have got it meanwhile
+                    raise await self._refusal(read, decided.missing.offset, decided.missing) from decided.missing
+                if self._local is None or decided.stop < stop:
                     return
                 next_offset = max(next_offset, stop)
             if stop_offset is not None and next_offset >= stop_offset:
@@ -134,37 +149,40 @@ class ContinuousLog:
 
     # -- the remote tier, and its border
 
-    def _remote(
-        self, read: LogRead, offset: int, stop: int, beyond: Sequence[AbortedTransaction]
-    ) -> AsyncGenerator[RemoteBatches, None]:
+    def _remote(self, read: LogRead, offset: int, decided: _Decided) -> AsyncGenerator[RemoteBatches, None]:
         return self._reader.stream_batches(
-            read.partition, offset, stop_offset=stop, read_committed=read.read_committed, aborted_beyond=beyond
+            read.partition,
+            offset,
+            stop_offset=decided.stop,
+            read_committed=read.read_committed,
+            aborted_beyond=decided.beyond,
         )
 
-    async def _decided(self, read: LogRead, stop: int) -> tuple[int, tuple[AbortedTransaction, ...]]:
-        """How far below ``stop`` the remote tier can be read, and the aborted transactions whose markers lie past it (S-156).
+    async def _decided(self, read: LogRead, stop: int) -> _Decided:
+        """How far below ``stop`` the remote tier can be read (S-156).
 
         One Fetch at the border tells them all: the broker lists each aborted transaction that reaches into what it returns,
         and goes on searching as long as one is missing, because no earlier marker has a last stable offset past the border.
         While a transaction is open at the border it tells none.
         """
         if not read.read_committed:
-            return stop, ()
+            return _Decided(stop)
         end_offset = (await self._reader.bounds(read.partition)).end
         stable = await self._reader.last_stable_offset(read.partition)
         if self._local is None or stop <= stable:
-            return min(stop, stable), ()
+            return _Decided(min(stop, stable))
         try:
             fetched = await self._fetch(self._local, read, end_offset, max_bytes=1)
-        except OffsetOutOfRangeError:
-            return stable, ()
+        except OffsetOutOfRangeError as error:
+            return _Decided(stable, missing=error if end_offset < error.start else None)
         if fetched.last_stable_offset <= end_offset:
-            return stable, ()
+            return _Decided(stable)
         last = Offset(fetched.last_stable_offset - 1)
-        return stop, tuple(
+        beyond = tuple(
             AbortedTransaction(producer_id, first, last, fetched.last_stable_offset)
             for producer_id, first in fetched.aborted
         )
+        return _Decided(stop, beyond)
 
     # -- the broker's own log
 

@@ -19,6 +19,7 @@ from tiersidecar.domain.errors import (
     QuotaExceededError,
     RetriableError,
     StoreError,
+    UndecidedTransactionError,
 )
 from tiersidecar.ports.broker import CallerNotAuthenticatedError
 
@@ -128,6 +129,8 @@ def problem_of(error: Exception) -> Problem:
         case OffsetBetweenTiersError():
             detail = "the broker has dropped this offset, and the remote tier does not have it yet"
             return _unavailable("offset-between-tiers", detail, retry_after_s=5)
+        case UndecidedTransactionError():
+            return _unavailable("transaction-undecided", str(error), retry_after_s=5)
         case StoreError():
             return _unavailable("store-unavailable", "the object store did not deliver", retry_after_s=5)
         case BrokerUnreachableError() | BrokerRefusedError():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tiersidecar.domain.errors import OffsetOutOfRangeError
@@ -14,6 +14,7 @@ from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.segment_lookup import Located
+from tiersidecar.reading.undecided_transactions import Undecided
 from tiersidecar.spark.datasource.filters import PushedBounds
 from tiersidecar.spark.datasource.offset_ranges import LogBounds, OffsetRange, check_named, wanted_range
 from tiersidecar.spark.datasource.options import ReadOptions
@@ -115,10 +116,23 @@ class Planner:
         bounds = await self._tier.bounds(partition)
         wanted = await wanted_range(partition, self._options, bounds, self._tier)
         start, stop = max(wanted.start, pushed.min_offset), min(wanted.end, pushed.stop_offset)
+        undecided = await self._undecided(partition, start, stop)
         async for located, begin in self._segments(partition, OffsetRange(start=start, end=max(start, stop))):
             latest_ms = located.metadata.max_timestamp_ms
             if pushed.min_timestamp_ms is None or latest_ms >= pushed.min_timestamp_ms:
-                yield await self._stretch(located, begin, min(located.stop_offset, stop))
+                stretch = await self._stretch(located, begin, min(located.stop_offset, stop))
+                yield replace(stretch, aborted=(*stretch.aborted, *_hidden(undecided, stretch)))
+
+    async def _undecided(self, partition: TopicIdPartition, start: int, stop: int) -> list[Undecided]:
+        """The transactions that begin in what is wanted and whose end lies in a hole: where data may be lost, these are."""
+        if not self._options.read_committed:
+            return []
+        above = await self._reads.undecided.above(partition, start)
+        wanted = [one for one in above if one.first_offset < stop]
+        if wanted and self._options.fail_on_data_loss:
+            first = min(wanted, key=lambda one: one.first_offset)
+            raise self._reads.undecided.error(partition, max(first.first_offset, start), first)
+        return wanted
 
     async def _segments(self, partition: TopicIdPartition, wanted: OffsetRange) -> AsyncIterator[tuple[Located, int]]:
         """The segments that hold the offsets, along the lineage, each with the first offset to read of it."""
@@ -168,3 +182,12 @@ class Planner:
         found = await self._reads.aborted.collect(located, start, stop)
         beyond = (await self._tier.end(located.metadata.topic_id_partition)).beyond
         return (*found, *(one for one in beyond if one.first_offset < stop))
+
+
+def _hidden(undecided: Sequence[Undecided], stretch: Stretch) -> tuple[AbortedTransaction, ...]:
+    """Those that reach into the stretch, as if they had been aborted in their holes."""
+    return tuple(
+        AbortedTransaction(one.producer_id, one.first_offset, Offset(one.hole.stop - 1), Offset(one.hole.stop))
+        for one in undecided
+        if one.first_offset < stretch.stop_offset and stretch.start_offset < one.hole.start
+    )

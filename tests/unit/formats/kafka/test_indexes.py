@@ -223,6 +223,7 @@ def aborted(producer_id: int, first: int, last: int, stable: int) -> AbortedTran
     [
         pytest.param(aborted(1, 5, 9, 10), "not above 99", id="ended before the segment"),
         pytest.param(aborted(1, 120, 110, 111), "runs backwards", id="ends before it begins"),
+        pytest.param(aborted(1, 105, 110, 112), "runs backwards", id="stable further than its own end"),
     ],
 )
 def test_an_impossible_aborted_transaction_is_corrupt(entry: AbortedTransaction, reason: str) -> None:

@@ -27,7 +27,8 @@ from tests.support.gateway_world import (
 from tests.support.local_batches import as_consumed, batches_between, consumed_records
 from tests.support.manual_clock import settle
 from tests.support.remote_runs import RemoteRun, load_run
-from tests.unit.reading.test_remote_log_reader import only_until
+from tests.unit.reading.test_remote_log_reader import first_open_offset, only_until
+from tests.unit.reading.test_undecided_transactions import without
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
@@ -587,3 +588,32 @@ async def test_a_transaction_that_reaches_over_a_hole_is_no_silent_end() -> None
         assert (row.error_code, row.records) == (ErrorCode.not_leader_or_follower, b"")
         assert world.telemetry.value(GATEWAY_FILLS, outcome="hole") == 1
         assert [one["reason"] for one in logs] == [f"offset 86 of {partition} is outside [0, 86)"]
+
+
+@pytest.mark.parametrize("lost", [(86,), (43, 86)])
+async def test_what_may_have_been_aborted_in_a_hole_is_not_shown_and_the_client_is_told_to_try_again(
+    lost: tuple[int, ...],
+) -> None:
+    """Simulation, cluster seed 405: the gateway, too, showed records whose abort markers had never been copied."""
+    whole = await load_run("plain")
+    partition = whole.partition("transactions-0")
+    run, hole = await without(whole, partition, *lost), lost[0]
+    expected, limit = consumed_records("transactions-0", "read_committed"), first_open_offset(hole)
+    async with open_world(run, partition, local=(180, 294)) as world:
+        found, offset = dict[int, object](), 0
+        with capture_logs() as logs:
+            while offset < limit:
+                row = await row_of(world, offset, max_bytes=4000, isolation_level=1)
+                aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions]
+                offset = _consume(row.records, aborted, offset, found)
+            asking = asyncio.create_task(row_of(world, offset, isolation_level=1))
+            await world.clock.advance(1)
+            row = await asking
+        assert (row.error_code, row.records) == (ErrorCode.not_leader_or_follower, b"")
+        assert offset == limit < hole
+        assert found == {at: record for at, record in expected.items() if at < limit}
+        assert world.telemetry.value(GATEWAY_FILLS, outcome="hole") == 1
+        (reason,) = (one["reason"] for one in logs)
+        assert f"began at {limit} ended in a hole, no segment holds [{hole}, 133)" in reason
+        uncommitted = await row_of(world, limit, max_bytes=4000)
+        assert (uncommitted.error_code, bool(uncommitted.records)) == (ErrorCode.none, True)

@@ -16,8 +16,14 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.remote_runs import RemoteRun, load_run, open_run
 from tests.support.scripted_local import ScriptedLocal
 from tests.unit.reading.test_remote_log_reader import committed, first_open_offset, only_until
+from tests.unit.reading.test_undecided_transactions import without
 from tests.unit.services.reader.service import open_service
-from tiersidecar.domain.errors import CorruptDataError, OffsetBetweenTiersError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import (
+    CorruptDataError,
+    OffsetBetweenTiersError,
+    OffsetOutOfRangeError,
+    UndecidedTransactionError,
+)
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.ports.broker import Credentials
@@ -190,6 +196,44 @@ async def test_what_is_between_the_tiers_is_neither_skipped_nor_out_of_range() -
         with pytest.raises(OffsetBetweenTiersError) as error:
             await log.read_batches(read_of(partition, 90), max_bytes=1)
         assert problem_of(error.value).status == 503
+
+
+async def test_a_transaction_that_is_open_before_what_is_between_the_tiers_is_no_silent_end() -> None:
+    """Found with cluster seed 405: the read ended as if there were no more, and stayed so."""
+    run, partition = await transactions(86)
+    expected, limit = consumed_records("transactions-0", "read_committed"), first_open_offset(86)
+    local = ScriptedLocal(log_start=100, high_watermark=HIGH_WATERMARK)
+    async with open_run(run) as path:
+        log = log_over(path, local)
+        with pytest.raises(OffsetBetweenTiersError):
+            await committed_records(log, read_of(partition, 0, read_committed=True))
+        found = await committed_records(log, read_of(partition, 0, stop_offset=limit, read_committed=True))
+        assert found == {at: one for at, one in expected.items() if at < limit}
+
+
+async def test_a_border_that_the_remote_tier_passes_while_a_transaction_is_open_there_is_passed_with_it() -> None:
+    """The broker has given to the remote tier, and trimmed, what the transaction's end lies in."""
+    run, partition = await transactions(86)
+    whole, _ = await transactions(180)
+    expected = consumed_records("transactions-0", "read_committed")
+    async with open_run(run) as path:
+        log = log_over(path, TrimmingLocal(run, whole))
+        found = await committed_records(log, read_of(partition, 0, stop_offset=180, read_committed=True))
+    assert found == {at: one for at, one in expected.items() if at < 180}
+
+
+async def test_a_transaction_that_ended_in_a_hole_of_the_remote_tier_is_told_as_such() -> None:
+    """Simulation, cluster seed 405."""
+    run = await load_run("plain")
+    partition = run.partition("transactions-0")
+    limit = first_open_offset(86)
+    async with open_run(await without(run, partition, 86)) as path:
+        log = log_over(path, ScriptedLocal(log_start=180, high_watermark=HIGH_WATERMARK))
+        with pytest.raises(UndecidedTransactionError) as error:
+            await committed_records(log, read_of(partition, 0, read_committed=True))
+    problem = problem_of(error.value)
+    assert (problem.status, problem.name) == (503, "transaction-undecided")
+    assert f"began at {limit} ended in a hole, no segment holds [86, 133)" in problem.detail
 
 
 async def test_what_only_pins_have_is_neither_skipped_nor_out_of_range() -> None:

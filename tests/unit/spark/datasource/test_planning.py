@@ -15,7 +15,7 @@ from tests.support.batches import batch_bytes, record_bytes
 from tests.support.local_batches import LocalBatch
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.remote_rows import RowReads, SilentBroker, opened_rows
-from tiersidecar.domain.errors import ConfigError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import ConfigError, OffsetOutOfRangeError, UndecidedTransactionError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
@@ -200,3 +200,30 @@ def test_what_is_read_committed_reaches_over_the_border_with_what_the_broker_tel
         with opened_rows(run, border=border) as reads:
             assert [row["key"] for row in reads.rows(run.partitions, committed)] == keys
             assert [row["key"] for row in reads.rows(run.partitions)] == [b"a", b"b"]
+
+
+def test_what_may_have_been_aborted_in_a_hole_is_an_error_unless_data_may_be_lost_and_then_it_is_hidden() -> None:
+    """Simulation, cluster seed 405."""
+    builder = built(2)
+    batches = [
+        (batch_bytes(at, record_bytes(0, b"%d" % at, b""), attributes=kind, producer_id=pid))
+        for at, kind, pid in ((0, 0x10, 9), (1, 0x10, 8), (2, 0, -1))
+    ]
+    source = SegmentSource(
+        batches=[LocalBatch(read_batch_header(data), data) for data in batches],
+        start_offset=0,
+        end_offset=2,
+        producers=[ProducerState(producer_id=9, current_transaction_first_offset=0)],
+    )
+    asyncio.run(builder.add(source))
+    run, committed = builder.run, {"isolation.level": "read_committed"}
+    first = 2 * PER_BATCH * BATCHES
+    ends = {"endingOffsets": by_partition(3)}
+    with opened_rows(run) as reads:
+        with pytest.raises(
+            UndecidedTransactionError, match=rf"began at 0 ended in a hole, no segment holds \[3, {first}\)"
+        ):
+            reads.plan(run.partitions, {**committed, **ends})
+        rows = reads.rows(run.partitions, {**committed, "failOnDataLoss": "false"})
+        assert [row["offset"] for row in rows] == [1, 2, *range(first, first + PER_BATCH * BATCHES)]
+        assert [row["offset"] for row in reads.rows(run.partitions, ends)] == [0, 1, 2]

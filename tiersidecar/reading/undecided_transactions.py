@@ -1,0 +1,96 @@
+"""Transactions whose end lies in a hole of the remote tier: nobody can know whether they were committed.
+
+A segment's producer snapshot says which transactions were open where the hole begins.  Their markers may have been in the
+hole, and then no transaction index has them: without this, read_committed would show what was aborted.  Only where a hole
+is does it cost anything (docs/design/0011).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiersidecar.domain.errors import UndecidedTransactionError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.reading.aborted_transactions import ReadProducerSnapshot
+from tiersidecar.reading.byte_lru import ByteLru
+from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.segment_lookup import Hole, Located, SegmentLookup
+
+_HOLES_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A transaction from its first offset on, and the hole that its end may lie in."""
+
+    producer_id: int
+    first_offset: Offset
+    hole: Hole
+
+
+_Key = tuple[Hole, RemoteLogSegmentId, RemoteLogSegmentId]
+
+
+class UndecidedTransactions:
+    """Finds them, and keeps what it found for as long as the same segments lie around the hole."""
+
+    def __init__(self, *, lookup: SegmentLookup, indexes: RemoteIndexCache, snapshots: ReadProducerSnapshot) -> None:
+        self._lookup, self._indexes, self._snapshots = lookup, indexes, snapshots
+        self._found: ByteLru[_Key, tuple[Undecided, ...]] = ByteLru(_HOLES_KEPT)
+
+    async def above(self, topic_id_partition: TopicIdPartition, offset: int) -> tuple[Undecided, ...]:
+        """Those of all holes above ``offset``.
+
+        Raises:
+            StoreError: a snapshot or an index could not be read.
+            CorruptDataError: one that fails its checks, also when fetched anew.
+        """
+        found = list[Undecided]()
+        for hole in await self._lookup.holes(topic_id_partition, offset):
+            before = await self._lookup.locate(topic_id_partition, hole.start - 1)
+            after = await self._lookup.locate(topic_id_partition, hole.stop)
+            if before is not None and after is not None:  # else they have just gone, and the hole with them
+                found += await self._over(hole, before, after)
+        return tuple(found)
+
+    def error(
+        self, topic_id_partition: TopicIdPartition, offset: int, undecided: Undecided
+    ) -> UndecidedTransactionError:
+        """What a read_committed reader is told at ``offset``; the operator is told of the hole, too."""
+        self._lookup.met(topic_id_partition, offset, undecided.hole)
+        return UndecidedTransactionError(
+            subject=str(topic_id_partition),
+            offset=offset,
+            first_offset=undecided.first_offset,
+            hole_start=undecided.hole.start,
+            hole_stop=undecided.hole.stop,
+        )
+
+    async def _over(self, hole: Hole, before: Located, after: Located) -> tuple[Undecided, ...]:
+        key = (hole, before.metadata.remote_log_segment_id, after.metadata.remote_log_segment_id)
+        found = self._found.get(key)
+        if found is None:
+            was_open = await self._open_after(before)
+            known = await self._known_after(after) if was_open else set()
+            found = tuple(
+                Undecided(producer_id, Offset(first), hole)
+                for producer_id, first in sorted(was_open - known)
+                if first < hole.start  # what a deposed leader's copy has past its history is not ours
+            )
+            self._found.put(key, found, 1)
+        return found
+
+    async def _known_after(self, after: Located) -> set[tuple[int, int]]:
+        """Transactions whose fate is told behind the hole: aborted in the first segment there, or still open at its end."""
+        aborted = (await self._indexes.indexes(after.metadata)).aborted_transactions
+        return await self._open_after(after) | {(one.producer_id, one.first_offset) for one in aborted}
+
+    async def _open_after(self, located: Located) -> set[tuple[int, int]]:
+        """Producer ids and first offsets of the transactions that are open at the segment's end."""
+        states = await self._snapshots.read_producer_snapshot(located.metadata)
+        return {
+            (one.producer_id, one.current_transaction_first_offset)
+            for one in states
+            if one.current_transaction_first_offset >= 0
+        }
