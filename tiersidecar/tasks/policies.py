@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from tiersidecar.domain.policy import RetentionMode, TieringMode, TopicPolicy
+from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, RetentionMode, TieringMode, TopicPolicy
 from tiersidecar.ports.state_log import StateLog, TopicState
 from tiersidecar.tasks.board import Board
 
@@ -41,7 +41,7 @@ def resolved_policy(default: TopicPolicy | None, state: TopicState | None, unnam
     if state is None:
         return default
     base = default or unnamed
-    if state.mode not in set(TieringMode):
+    if state.mode not in set(TieringMode) or not _is_understood(state):
         # Said by a later version: keep the data and touch nothing, until somebody who understands it comes.
         return TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True)
     mode = TieringMode(state.mode)
@@ -56,3 +56,9 @@ def resolved_policy(default: TopicPolicy | None, state: TopicState | None, unnam
         copy_disabled=is_off or base.copy_disabled,
         delete_remote=mode is TieringMode.DELETING,
     )
+
+
+def _is_understood(state: TopicState) -> bool:
+    """Whether its retentions are amounts, or stand for no limit or for the total: any other would let everything go."""
+    total = min(state.retention_ms, state.retention_bytes)
+    return total >= UNLIMITED and min(state.local_retention_ms, state.local_retention_bytes) >= AS_TOTAL

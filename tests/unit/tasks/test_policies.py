@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,18 @@ def said(mode: str) -> TopicState:
             said("frozen"),
             TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True),
             id="a word of a later version: nothing is touched, nothing expires",
+        ),
+        pytest.param(
+            CONFIGURED,
+            replace(STATE, retention_ms=-5),
+            TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True),
+            id="a retention that is no amount, by which everything would be past it: likewise",
+        ),
+        pytest.param(
+            CONFIGURED,
+            replace(STATE, local_retention_bytes=-3),
+            TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True),
+            id="a local one likewise",
         ),
     ],
 )

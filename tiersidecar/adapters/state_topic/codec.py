@@ -64,7 +64,7 @@ def read_value(value: bytes, *, where: str) -> dict[str, Any]:
     """
     try:
         document = json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptDataError(where=where, position=0, reason=str(error)) from error
     if not isinstance(document, dict) or not isinstance(document.get("v"), int):
         raise CorruptDataError(where=where, position=0, reason="not an object with a schema version v")

@@ -64,7 +64,7 @@ def read_recopy(key: RecopyKey, document: Mapping[str, Any], *, where: str) -> R
             requested_ms=int(document["requested_ms"]),
             declined={BrokerId(int(broker)): str(reason) for broker, reason in document["declined"].items()},
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CorruptDataError(where=where, position=0, reason=f"no request for a copy: {error!r}") from error
 
 

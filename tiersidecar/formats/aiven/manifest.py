@@ -94,7 +94,7 @@ def read_manifest(data: bytes, *, where: str = "manifest") -> Manifest:
     """
     try:
         document = _Fields(json.loads(data), where, "")
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
         raise CorruptDataError(where=where, position=0, reason=f"not JSON: {error}") from error
     version = document.text("version")
     if version != _VERSION:

@@ -236,6 +236,7 @@ def test_downgrade_fields_of_the_next_version_are_carried_along() -> None:
         pytest.param(KEY, b'{"v":1,"trim_offset":true}', id="an offset that is a truth value"),
         pytest.param(KEY, b'{"v":1,"earlier_starts":7}', id="earlier starts that are a number"),
         pytest.param(KEY, b'{"v":1,"earlier_starts":[{"leader_epoch":1}]}', id="an earlier start without its offset"),
+        pytest.param(KEY, b'{"v":1,"x":' + b"[" * 100_000, id="nested beyond all bounds: it ended every sidecar"),
         pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders"}', id="a topic without its mode"),
         pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders","mode":7}', id="a mode that is a number"),
         pytest.param(b"topic/not-a-uuid", b'{"v":1}', id="a topic key without a topic id"),

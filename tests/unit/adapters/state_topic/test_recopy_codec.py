@@ -55,6 +55,7 @@ def test_requests_of_another_partition_are_not_ours() -> None:
         pytest.param(b"", id="nothing"),
         pytest.param(b'{"v":1}', id="no field"),
         pytest.param(b'{"v":1,"topic":"orders","requested_ms":"x","declined":{}}', id="a time that is none"),
+        pytest.param(b'{"v":1,"topic":"orders","requested_ms":Infinity,"declined":{}}', id="a time beyond all bounds"),
         pytest.param(b'{"v":1,"topic":"orders","requested_ms":1,"declined":[]}', id="a list for a map"),
     ],
 )

@@ -129,7 +129,7 @@ def test_what_is_wrong_is_named(path: str, value: object, reason: str) -> None:
         read_manifest(json.dumps(damaged).encode(), where="a.rsm-manifest")
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b"\xff", b"[" * 100_000, b'"text"'])
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"null", b"\xff", b"[" * 100_000, b'"text"', b"1" * 5_000])
 def test_other_bytes_are_no_manifest(data: bytes) -> None:
     with pytest.raises(CorruptDataError):
         read_manifest(data)
