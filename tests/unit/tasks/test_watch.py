@@ -1,0 +1,90 @@
+"""The watch of the tier role (the rest of it is shown on real brokers)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from tests.support.expiry_world import Sidecar, StoppedClock, World
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.pins import local_partition
+from tests.support.segments import TIP, local_segments
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.decide.backfill import BackfillOrder
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.lanes import Backoff, Lanes
+from tiersidecar.tasks.watch import Watch
+
+PARTITIONS = 640
+
+
+class Nothing:
+    """Roster and checks with nothing to say."""
+
+    async def look(self) -> tuple[TieredPartition, ...]:
+        return ()
+
+    async def refresh(self, topics: object) -> None:
+        return None
+
+
+async def test_a_look_at_many_partitions_lets_others_run() -> None:
+    """4,000 take a tenth of a second: a gateway in the same process would answer nobody for so long, at each file event."""
+    tips = [replace(TIP, partition=number) for number in range(PARTITIONS)]
+    sidecar = Sidecar(World(), policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock())
+    board, metadata, telemetry = sidecar.board, MemoryMetadataLog(), NoTelemetry()
+    await metadata.assign(tips)
+    board.local = LogDirsView(
+        partitions={tip: local_partition(local_segments(0, 100, 200), tip=tip) for tip in tips}, faults={}
+    )
+    view = sidecar.partition.view
+    board.assignment = {tip: replace(sidecar.partition, view=replace(view, topic_id_partition=tip)) for tip in tips}
+    lag = CopyLagReport(board=board, metadata=metadata, clock=sidecar.clock, telemetry=telemetry)
+    nothing: Any = Nothing()
+
+    async def never(partition: TieredPartition) -> None:
+        raise AssertionError("nobody has work")
+
+    async with Lanes(clock=sidecar.clock, ids=SystemIds(), telemetry=telemetry, backoff=Backoff()) as lanes:
+        watch = Watch(
+            board=board,
+            roster=nothing,
+            checks=nothing,
+            metadata=metadata,
+            in_flight=sidecar.in_flight,
+            lag=lag,
+            backfill=Backfill(
+                lags=lag, threshold=5, order=BackfillOrder.OLDEST, clock=sidecar.clock, telemetry=telemetry
+            ),
+            lanes=lanes,
+            copy=never,
+            retain=never,
+            retain_has_work=lambda partition: False,
+            recopy=never,
+            recopy_has_work=lambda partition: False,
+            follow=never,
+            follow_has_work=lambda partition: False,
+            report=lambda: None,
+            interval_s=5.0,
+            telemetry=telemetry,
+        )
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        meanwhile = asyncio.create_task(other())
+        await watch.look()
+        meanwhile.cancel()
+    assert len(lag.known) == PARTITIONS
+    assert turns >= 2 * PARTITIONS // 64
