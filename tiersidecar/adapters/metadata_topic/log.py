@@ -178,7 +178,7 @@ class TopicBasedMetadataLog(MetadataLookups):
         if _is_done_already(event, cache.segment):
             return
         partition = self._replica.partition_of(owner)
-        unreachable = self._unreachable or partition.lost
+        unreachable = self._unreachable or partition.trouble
         if unreachable is not None:
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=unreachable)
         value = write_event(event, knows_txn_index_empty=self._knows_txn_index_empty())
@@ -213,7 +213,7 @@ class TopicBasedMetadataLog(MetadataLookups):
         self._replica.require(topic_id_partition)
 
     async def _end_offset(self, number: int) -> Offset:
-        facts, unreachable = self._replica.facts, self._unreachable or self._replica.partitions[number].lost
+        facts, unreachable = self._replica.facts, self._unreachable or self._replica.partitions[number].trouble
         if facts is None or unreachable is not None:
             reason = unreachable or "it has not been reached yet"
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=reason)

@@ -65,6 +65,7 @@ class PartitionReplica:
         self.joining: dict[bytes, HeldPartition] = {}
         self._expected: LastRecord | None = None
         self._is_rewritten = False
+        self._doubt: str | None = None
         self._telemetry = telemetry
 
     # -- who is fed
@@ -128,12 +129,17 @@ class PartitionReplica:
         """The offset that the main consumer has come to, exclusive."""
         return self._expected.offset + 1 if self._expected is not None else self.position or 0
 
-    def begin_session(self) -> None:
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing may be written or deleted on the strength of it: it lost data, or had when it was last seen."""
+        return self.lost or (self._doubt if self.live or self.joining else None)
+
+    def begin_session(self, doubt: str | None = None) -> None:
         """Contact was lost: the bounds must be learnt again, and the last record be seen again.  An operator may have brought
-        back what was lost at the end."""
+        back what was lost at the end: whether so, the bounds will say.  ``doubt`` is what was wrong with the whole topic."""
         self.is_bounded = False
         if not self._is_rewritten:
-            self.lost = None
+            self._doubt, self.lost = self.trouble or doubt, None
         self._verify_last()
 
     def _verify_last(self) -> None:
@@ -142,6 +148,7 @@ class PartitionReplica:
 
     def learn_bounds(self, begin: int, end: int) -> None:
         """The partition holds the offsets from ``begin`` up to, not including, ``end``."""
+        self._doubt = None
         if self.reached > end:
             self.lose(f"ends at offset {end}, but was read up to {self.reached} before")
             return

@@ -120,7 +120,7 @@ class MetadataReplica:
     def begin_session(self, facts: TopicFacts) -> str | None:
         """The broker is there and the topic is ``facts``.  Returns why it is not the topic that was read before, else None:
         then nothing is read from it, and what was read before stays."""
-        known, self._lost = self.facts, None
+        known, before, self._lost = self.facts, self._lost, None
         if self.restored_from is not None and self.restored_from.cluster_id != facts.cluster_id:
             _log.warning("metadata.snapshot.discarded", reason=f"it is of cluster {self.restored_from.cluster_id}")
             self._discard_restored()
@@ -139,7 +139,7 @@ class MetadataReplica:
         else:
             self.facts = facts
             for partition in self.partitions:
-                partition.begin_session()
+                partition.begin_session(before)
         self.report()
         return self._lost
 
@@ -169,7 +169,7 @@ class MetadataReplica:
     @property
     def halted_reason(self) -> str | None:
         """Why nothing may be deleted or copied although reads may go on."""
-        lost = [self._lost] if self._lost is not None else [p.lost for p in self.partitions if p.lost is not None]
+        lost = [self._lost] if self._lost is not None else [p.trouble for p in self.partitions if p.trouble is not None]
         if lost:
             return f"{'; '.join(lost)}: the topic lost data. {self._recovery}"
         gaps = [partition.gap for partition in self.partitions if partition.gap is not None]
@@ -181,7 +181,7 @@ class MetadataReplica:
     @property
     def is_lost(self) -> bool:
         """Whether a snapshot must be kept as it is."""
-        return self._lost is not None or any(partition.lost is not None for partition in self.partitions)
+        return self._lost is not None or any(partition.trouble is not None for partition in self.partitions)
 
     # -- what to read
 

@@ -222,6 +222,11 @@ async def test_a_topic_that_an_operator_brought_back_is_read_on() -> None:
     topic.replica.begin_session(FACTS)
     topic.read_live()
     assert topic.replica.is_lost
+    topic.replica.begin_session(FACTS)
+    assert topic.replica.is_lost, "until the bounds are known nothing is trimmed or deleted, as before"
+    assert "ends at offset 5" in str(topic.replica.halted_reason)
+    topic.read_live()
+    assert "ends at offset 5" in str(topic.replica.halted_reason)
     topic.records = whole
     topic.write(added(5, 20, 29, owner=owner(0)))
     topic.replica.begin_session(FACTS)
@@ -313,6 +318,7 @@ async def test_another_topic_is_not_read_and_what_was_known_stays(facts: TopicFa
     again.replica.assign([owner(0), owner(1)])
     assert not again.is_ready(1)
     assert again.replica.begin_session(FACTS) is None  # the operator brought it back
+    assert reason in str(again.replica.halted_reason), "how much of it is not known yet"
     again.read_live()
     again.read_aside()
     assert again.segments(1) == [2, 4]
