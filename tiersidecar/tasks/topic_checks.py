@@ -66,8 +66,9 @@ class TopicChecks:
                 continue
             self._checked_s[topic] = self._clock.monotonic_s()
             configs = settings.get(topic)
-            if configs is None:  # no rights, or just deleted: what is not known is not taken for good
-                refused, untrimmable = "", "the broker did not tell its settings"
+            if configs is None:  # no rights, or just deleted: what is not known is not taken for good, nor for mended
+                refused = self._board.refused_topics.get(topic, "")
+                untrimmable = "the broker did not tell its settings"
             else:
                 refused, untrimmable = reason_not_to_tier(configs), reason_not_to_trim(policy, configs)
             self._note(self._board.refused_topics, topic, refused, "topic.refused")
