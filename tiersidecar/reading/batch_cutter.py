@@ -95,6 +95,11 @@ class BatchCutter:
         """Of the first batch that has not been taken, in the .log."""
         return self._position
 
+    @property
+    def next_offset(self) -> int:
+        """Every batch below it has been taken or passed over, none at or above it."""
+        return self._least_offset
+
     def cut(self, chunk: Buffer) -> list[BatchSlice]:
         """The wanted batches that end in ``chunk``, which follows what was fed before.
 

@@ -16,6 +16,10 @@ from tiersidecar.reading.read_ahead import ReadAhead
 _FIRST_STEP_BYTES = 1024 * 1024
 _STEP_BYTES = 4 * 1024 * 1024
 """A change of thread and back costs as much as reading half a MiB."""
+_MOST_WANTED_BYTES = 8 * 1024 * 1024 + 64 * 1024
+"""At once of what a bounded read wants: what the gateway reads ahead, and a little besides."""
+_FURTHER_BYTES = 128 * 1024
+"""The first step past what was wanted: to the end of a batch, or to the one asked for where the index is sparse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +30,20 @@ class CutStep:
     is_done: bool
     is_full: bool
     position: int
+    next_offset: int
 
 
 def step_of(cutter: BatchCutter, slices: list[BatchSlice]) -> CutStep:
     """As ``cutter`` stands now."""
-    return CutStep(slices, cutter.is_done, cutter.is_full, cutter.position)
+    return CutStep(slices, cutter.is_done, cutter.is_full, cutter.position, cutter.next_offset)
 
 
 class LocalCut:
     """Feeds ``cutter``, which nobody else may touch meanwhile, with ``segment`` from its position on.
 
-    The first step is of 1 MiB, so that it comes soon, or of what is wanted; each is four times the one before, up to 4 MiB.  A
-    reader without a bound who has taken one has the next one cut while he is busy with it, if his window can be as large as
-    that: he holds two steps at most.
+    A reader without a bound has a first step of 1 MiB, so that it comes soon; each is four times the one before, up to 4 MiB.
+    Who has taken one has the next one cut while he is busy with it, if his window can be as large as that: he holds two steps
+    at most.  What is wanted by a bounded read comes in steps of up to 8 MiB, what it turns out to need besides in small ones.
     """
 
     def __init__(
@@ -48,7 +53,7 @@ class LocalCut:
         self._segment = segment
         self._cutter = cutter
         self._read_ahead = read_ahead
-        self._position = cutter.position
+        self._position = self._wanted_stop = cutter.position
         self._step_bytes = _FIRST_STEP_BYTES
 
     async def steps(self, wanted_bytes: int | None) -> AsyncGenerator[CutStep, None]:
@@ -60,7 +65,7 @@ class LocalCut:
             CorruptDataError: a batch fails its checks.
         """
         if wanted_bytes is not None:
-            self._step_bytes = min(wanted_bytes, _STEP_BYTES)
+            self._wanted_stop, self._step_bytes = self._position + wanted_bytes, _FURTHER_BYTES
         size_bytes = self._segment.chunk_index.original_file_size
         following: asyncio.Task[CutStep] | None = None
         try:
@@ -81,13 +86,20 @@ class LocalCut:
         return wanted_bytes is None and self._read_ahead.widen(_STEP_BYTES)
 
     async def _step(self) -> CutStep:
-        stop = min(self._position + self._step_bytes, self._segment.chunk_index.original_file_size)
-        byte_range, self._position = ByteRange(self._position, stop), stop
-        self._step_bytes = min(4 * self._step_bytes, _STEP_BYTES)
+        byte_range = self._next_range()
+        self._position = byte_range.stop
         taken = _Taken(self._cutter)
         await self._chunks.feed(self._segment, byte_range, taken.take)
         taken.check(self._segment.keys.log, byte_range)
         return step_of(self._cutter, taken.slices)
+
+    def _next_range(self) -> ByteRange:
+        step_bytes = min(self._wanted_stop - self._position, _MOST_WANTED_BYTES)
+        if step_bytes <= 0:
+            step_bytes = self._step_bytes
+            self._step_bytes = min(4 * step_bytes, _STEP_BYTES)
+        stop = min(self._position + step_bytes, self._segment.chunk_index.original_file_size)
+        return ByteRange(self._position, stop)
 
 
 class _Taken:

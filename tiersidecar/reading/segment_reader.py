@@ -15,6 +15,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
 from tiersidecar.reading.begun_reads import BegunReads
 from tiersidecar.reading.chunk_manager import ChunkManager
+from tiersidecar.reading.ended_reads import EndedReads
 from tiersidecar.reading.index_cache import RemoteIndexCache, RemoteIndexes
 from tiersidecar.reading.local_cut import CutStep, LocalCut, step_of
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
@@ -63,6 +64,7 @@ class SegmentReader:
         self._blocking = blocking
         self._budget = budget
         self._begun = BegunReads()
+        self._ended = EndedReads()
 
     def read_ahead(self) -> ReadAhead:
         """A window for one reader: a context manager."""
@@ -120,6 +122,7 @@ class SegmentReader:
                 if step.is_done or allowance.is_used_up:
                     if allowance.left_bytes is not None:
                         self._begun.add(segment.id, step.position)
+                        self._ended.add(segment.id, step.next_offset, step.position)
                     return
         cutter.finish()
 
@@ -165,6 +168,9 @@ class SegmentReader:
         # Who reads on from segment to segment needs no index: that is a request less for each.
         if offset <= metadata.start_offset:
             return first_batch(metadata)
+        position = self._ended.position_of(metadata.remote_log_segment_id, offset)
+        if position is not None:
+            return Beginning(position, offset, metadata.end_offset)
         return beginning_of(await self._indexes.indexes(metadata), metadata, offset)
 
     async def discard(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -173,6 +179,7 @@ class SegmentReader:
         for index in range(segment.chunk_index.chunk_count):
             self._chunks.discard(segment, index)
         self._indexes.forget(segment.id)
+        self._ended.forget(segment.id)
         self._manifests.forget(segment.id)
 
 

@@ -11,11 +11,14 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.manual_clock import settle
 from tests.support.remote_runs import open_run, segments_of
 from tests.unit.reading.test_part_reads import BATCH, Remote, read, remote
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.reading.ended_reads import EndedReads
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
 
 COUNT = 400
 FIRST_STEP = 1024 * 1024
+PARTITION = TopicIdPartition(topic_id=Uuid(bytes(16)), topic="orders", partition=0)
 
 
 @pytest.fixture
@@ -47,6 +50,52 @@ async def test_a_bounded_read_fetches_little_more_than_it_returns(made: Remote, 
         found = await read(path, made, 7, wanted)
         assert found == made.log[7 * BATCH :][: max(wanted // BATCH, 1) * BATCH]
         assert made.fetched_bytes <= wanted + 64 * 1024
+
+
+@pytest.mark.parametrize("wanted", [BATCH, 5 * BATCH + 1, 2 * FIRST_STEP])
+async def test_bounded_reads_that_go_on_fetch_no_batch_but_those_that_did_not_fit_twice(
+    made: Remote, wanted: int
+) -> None:
+    """Nor the index: it is known where the last one ended.  A read of up to 8 MiB is one visit to the store."""
+    async with open_run(made.builder.run, store=made.store) as path:
+        offset, reads, first = 0, 0, -1
+        while offset < COUNT:
+            found = await read(path, made, offset, wanted)
+            assert found == made.log[offset * BATCH :][: max(wanted // BATCH, 1) * BATCH]
+            offset, reads = offset + len(found) // BATCH, reads + 1
+            first = len(made.store.fetched) if first < 0 else first
+        assert len(made.store.fetched) - first == reads - 1
+        ranges = ranges_of(made)
+        assert all(one.start % BATCH == 0 for one in ranges)
+        assert made.fetched_bytes <= len(made.log) + reads * 64 * 1024
+
+
+@pytest.mark.parametrize("layout", [{}, {"compression": True}, {"encrypted": True}], ids=str)
+async def test_where_a_read_ended_is_forgotten_with_a_segment_that_was_found_broken(
+    made: Remote, layout: dict[str, bool]
+) -> None:
+    made = await remote(count=COUNT, **layout)
+    async with open_run(made.builder.run, store=made.store) as path:
+        assert await read(path, made, 0, 10 * BATCH) == made.log[: 10 * BATCH]
+        (metadata,) = segments_of(made.builder.run, made.builder.partition)
+        segments = path.files._segments
+        ended = segments._ended
+        assert ended.position_of(metadata.remote_log_segment_id, 10) == 10 * BATCH
+        await segments.discard(metadata)
+        assert ended.position_of(metadata.remote_log_segment_id, 10) is None
+        assert await read(path, made, 10, 10 * BATCH) == made.log[10 * BATCH : 20 * BATCH]
+
+
+def test_of_ended_reads_the_last_are_remembered() -> None:
+    ended = EndedReads(most_places=2)
+    ids = [RemoteLogSegmentId(topic_id_partition=PARTITION, uuid=Uuid(bytes([n]) * 16)) for n in range(2)]
+    ended.add(ids[0], 5, 50)
+    ended.add(ids[1], 5, 70)
+    ended.add(ids[0], 5, 50)
+    ended.add(ids[0], 9, 90)
+    assert [ended.position_of(ids[0], 5), ended.position_of(ids[0], 9), ended.position_of(ids[1], 5)] == [50, 90, None]
+    ended.forget(ids[0])
+    assert ended.position_of(ids[0], 5) is None
 
 
 async def test_a_reader_that_stops_asking_has_one_step_ahead_and_gives_it_up(made: Remote) -> None:
