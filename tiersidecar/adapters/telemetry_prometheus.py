@@ -49,6 +49,8 @@ class PrometheusTelemetry:
         self._detailed = CollectorRegistry(auto_describe=False)
         self._sums = CollectorRegistry(auto_describe=False)
         self._metrics = {metric.name: self._register(metric) for metric in catalogue}
+        # To find a series by its labels costs more than to count, and some count thousands of times a second.
+        self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = {}
         ProcessCollector(registry=self._plain)
         PlatformCollector(registry=self._plain)
         if BUILD_INFO.name in self._metrics:
@@ -61,10 +63,14 @@ class PrometheusTelemetry:
             TypeError: the metric is none.
             ValueError: labels other than the metric's, or a metric that is not in the catalogue.
         """
-        child = self._child(metric, labels)
-        if not isinstance(child, Counter):
-            raise TypeError(f"{metric.name} is a {metric.kind}, not a counter")
-        child.inc(amount)
+        key = (metric.name, tuple(labels.items()))
+        counter = self._counters.get(key)
+        if counter is None:
+            child = self._child(metric, labels)
+            if not isinstance(child, Counter):
+                raise TypeError(f"{metric.name} is a {metric.kind}, not a counter")
+            self._counters[key] = counter = child
+        counter.inc(amount)
 
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
         """Set a gauge; raises as :meth:`count`."""
@@ -83,6 +89,7 @@ class PrometheusTelemetry:
     def forget(self, metric: Metric, **labels: str) -> None:
         """Drop one labelled series; one that was never set is no error."""
         self._known(metric).remove(*self._values(metric, labels))
+        self._counters.clear()
 
     def render(self, *, partitions: bool = False) -> bytes:
         """The text exposition (version 0.0.4): per-partition series as they are, or summed by their other labels."""

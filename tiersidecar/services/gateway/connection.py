@@ -140,6 +140,7 @@ class GatewayConnection:
         self.broker.write_all(pieces)
         if pending.rewrite is not None and pending.rewrite.alone:
             self._hold(_Hold.ALONE)
+        self._rewriting.forwarded(pending)
 
     def unknown_api_versions(self, correlation_id: int) -> None:
         self._expect(Pending(Fate.OWN, correlation_id, frame=unsupported_api_versions(correlation_id)))

@@ -53,12 +53,14 @@ class ConnectionState:
 
     ``fetch_sessions`` is by fetch session id (KIP-227); FetchRewrite owns what is in it.  ``fetches_to_collect`` is how many
     Fetch responses are collected, however large, because the client has lately read what may have to be filled in;
-    ``fetch_in_hand`` is the Fetch that the broker is answering, as FetchRewrite has read it.
+    ``fetch_in_hand`` is the Fetch that the broker is answering, as FetchRewrite has read it, ``fetch_answered`` the last answer
+    that it has filled.
     """
 
     fetch_sessions: dict[int, object] = field(default_factory=dict)
     fetches_to_collect: int = 0
     fetch_in_hand: object = None
+    fetch_answered: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,15 @@ class PassesLarge(Protocol):
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
         """How a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected, and
         given to :meth:`Rewrite.rewrite`."""
+        ...
+
+
+class WorksMeanwhile(Protocol):
+    """A rewrite that has something to do while the broker has the request."""
+
+    def forwarded(self, exchange: Exchange) -> None:
+        """The request is on its way; what can be made ready for the answer, is made so.  An exception closes the client's
+        connection."""
         ...
 
 

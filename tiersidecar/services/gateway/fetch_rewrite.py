@@ -16,11 +16,11 @@ from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.fetch_requests import (
     CONSUMER,
     FETCH_VERSIONS,
+    FULL_EPOCH,
     SESSIONLESS_EPOCH,
     FetchPartition,
     FetchRequest,
     PartitionKey,
-    read_fetch_request,
     session_epoch_position,
 )
 from tiersidecar.formats.wire.fetch_responses import (
@@ -40,6 +40,7 @@ from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewritten
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
+from tiersidecar.services.gateway.fetch_in_hand import Answered, Expected, FetchesInHand, remember
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
 
@@ -51,6 +52,7 @@ _COLLECTED_AFTER = 16
 not be put off each time that its turn comes."""
 
 
+_NEW_SESSION = FULL_EPOCH.to_bytes(4, "big")
 _TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
 
 
@@ -74,6 +76,7 @@ class FetchRewrite:
         self._judge, self._fill, self._clock, self._telemetry = judge, fill, clock, telemetry
         self._remote_max_wait_ms = remote_max_wait_ms
         self._sessions, self._find_addresses = sessions, find_addresses
+        self._in_hand = FetchesInHand(judge=judge, sessions=sessions, clock=clock)
         for verdict in OutOfRange:  # a series that begins with its first event shows no increase
             telemetry.count(GATEWAY_OUT_OF_RANGE, 0, outcome=verdict.name.lower())
 
@@ -83,67 +86,72 @@ class FetchRewrite:
 
     async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
         """As it is, but for a fetch session that we could not keep up with: it is refused, by not asking for it."""
-        request = read_fetch_request(exchange.request, exchange.api_version)
-        exchange.connection.fetch_in_hand = _InHand(exchange, request)
         position = session_epoch_position(exchange.api_version)
-        if position is None or not self._sessions.must_refuse(request):
+        if position is None or exchange.request[position : position + len(_NEW_SESSION)] != _NEW_SESSION:
+            return None
+        if not self._sessions.must_refuse(self._in_hand.read(exchange)):
             return None
         refusal = SESSIONLESS_EPOCH.to_bytes(4, "big", signed=True)
         return splice(exchange.request, [(position, position + len(refusal), refusal)])
 
+    def forwarded(self, exchange: Exchange) -> None:
+        """See :class:`WorksMeanwhile`."""
+        self._in_hand.expect(exchange)
+
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
         """See :class:`Rewrite`.  At once, unless something has to be read or looked at first."""
+        in_hand = self._in_hand.take(exchange)
+        expected, request = in_hand.expected, in_hand.request
+        if expected is not None and self._in_hand.has_come(expected, response):
+            filled = self._filled_as_expected(exchange, request, expected)
+            if filled is not None:
+                return filled
         version = exchange.api_version
-        request = _asked_by(exchange)
         fetched = read_fetch_response(response, version)
         session = self._sessions.follow(exchange.connection, request, fetched)
         rows = [one for one in fetched.partitions if one.error_code == OFFSET_OUT_OF_RANGE]
         _expect_more(exchange.connection, found_out_of_range=bool(rows))
+        addresses = self._find_addresses(version, response)
         if not rows or request.replica_id != CONSUMER:  # a follower that fetches is none of ours (T-57)
-            return splice(response, self._find_addresses(version, response))
+            return splice(response, addresses)
         asked = {} if session is None else {row.key: session.partitions.get(row.key) for row in rows}
         known = {key: partition for key, partition in asked.items() if partition is not None}
         if len(known) < len(rows):
             # Nobody can tell which offset was out of range: the client begins a new session, and says it again.
             return [write_session_error(version, fetched.throttle_time_ms, FETCH_SESSION_ID_NOT_FOUND)]
+        answered = Answered(version=version, response=response, fetched=fetched, rows=rows, addresses=addresses)
+        remember(exchange.connection, answered)
         out_of_range = _OutOfRange(exchange, request, fetched, known)
-        answers = self._answers_at_once(out_of_range)
+        judged = self._judge.judge_at_once(known)
+        answers = None if judged is None else self._fill_at_once(out_of_range, judged)
         if answers is not None:
-            return self._replaced(version, response, rows, answers)
-        return self._rewrite_later(out_of_range, response, rows)
+            return _replaced(answered, answers)
+        return self._rewrite_later(out_of_range, answered)
 
-    async def _rewrite_later(
-        self, out_of_range: _OutOfRange, response: memoryview, rows: Sequence[FetchedPartition]
-    ) -> Rewritten:
-        answers = await self._answers(out_of_range)
-        return self._replaced(out_of_range.exchange.api_version, response, rows, answers)
+    def _filled_as_expected(self, exchange: Exchange, request: FetchRequest, expected: Expected) -> Rewritten:
+        """None if not all of it has been read."""
+        answered = expected.answered
+        out_of_range = _OutOfRange(exchange, request, answered.fetched, expected.asked)
+        answers = self._fill_at_once(out_of_range, expected.judged)
+        if answers is None:
+            return None
+        self._sessions.follow(exchange.connection, request, answered.fetched)
+        _expect_more(exchange.connection, found_out_of_range=True)
+        return _replaced(answered, answers)
 
-    def _replaced(
-        self,
-        version: int,
-        response: memoryview,
-        rows: Sequence[FetchedPartition],
-        answers: Mapping[PartitionKey, FilledPartition],
-    ) -> Rewritten:
-        changes = list[Replacement]()
-        for row in rows:
-            answer = answers.get(row.key)
-            if answer is not None:
-                changes += replacing(version, row, answer)
-        # The addresses stand behind all partitions.
-        return splice(response, [*changes, *self._find_addresses(version, response)])
+    async def _rewrite_later(self, out_of_range: _OutOfRange, answered: Answered) -> Rewritten:
+        return _replaced(answered, await self._answers(out_of_range))
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
         """See :class:`PassesLarge`.  A client that has lately met what is remote is not sent away with what passes."""
         if exchange.connection.fetches_to_collect:
             return None
-        return _PassingFetch(self._sessions, exchange, _asked_by(exchange), size_bytes)
+        return _PassingFetch(self._sessions, exchange, self._in_hand.take(exchange).request, size_bytes)
 
-    def _answers_at_once(self, out_of_range: _OutOfRange) -> dict[PartitionKey, FilledPartition] | None:
+    def _fill_at_once(
+        self, out_of_range: _OutOfRange, judged: Mapping[PartitionKey, Judged]
+    ) -> dict[PartitionKey, FilledPartition] | None:
         """What replaces the broker's answers, where all of it has been read ahead; None where it has not."""
-        judged = self._judge.judge_at_once(out_of_range.asked)
-        if judged is None:
-            return None
         answers = self._fill.fill_at_once(out_of_range.to_fill(judged, wait_s=0.0))
         if answers is not None:
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, len(judged), outcome=OutOfRange.FILL.name.lower())
@@ -182,14 +190,6 @@ class FetchRewrite:
 
 
 @dataclass(frozen=True, slots=True)
-class _InHand:
-    """A Fetch that was read before it went to the broker."""
-
-    exchange: Exchange
-    request: FetchRequest
-
-
-@dataclass(frozen=True, slots=True)
 class _OutOfRange:
     """A Fetch, and what was ``asked`` of the partitions that the broker has answered OFFSET_OUT_OF_RANGE."""
 
@@ -210,11 +210,14 @@ class _OutOfRange:
         )
 
 
-def _asked_by(exchange: Exchange) -> FetchRequest:
-    in_hand, exchange.connection.fetch_in_hand = exchange.connection.fetch_in_hand, None
-    if isinstance(in_hand, _InHand) and in_hand.exchange is exchange:
-        return in_hand.request
-    return read_fetch_request(exchange.request, exchange.api_version)
+def _replaced(answered: Answered, answers: Mapping[PartitionKey, FilledPartition]) -> Rewritten:
+    changes = list[Replacement]()
+    for row in answered.rows:
+        answer = answers.get(row.key)
+        if answer is not None:
+            changes += replacing(answered.version, row, answer)
+    # The addresses stand behind all partitions.
+    return splice(answered.response, [*changes, *answered.addresses])
 
 
 class _PassingFetch:

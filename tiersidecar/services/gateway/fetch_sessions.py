@@ -71,6 +71,16 @@ class FetchSessions:
             del connection.fetch_sessions[request.session_id]
         return kept
 
+    def asked_of(self, connection: ConnectionState, request: FetchRequest, key: PartitionKey) -> FetchPartition | None:
+        """What ``request``, which has not been answered, asks of a partition; None if nothing, or nobody can tell."""
+        said = request.partitions.get(key)
+        if not request.is_incremental:
+            return said
+        kept = connection.fetch_sessions.get(request.session_id)
+        if not isinstance(kept, FetchSession) or key in request.forgotten:
+            return None
+        return kept.partitions.get(key) if said is None else said
+
     def _kept_partitions(self) -> int:
         return sum(len(session.partitions) for session in self._sessions)
 

@@ -22,10 +22,10 @@ _READY_BYTES = 32 * 1024 * 1024
 _READY_S = 2.0
 """How long a fill is kept that was read before it was asked for: as long as a response may take to arrive."""
 _EXPECTED = 10_000
-_STRETCH_FILLS = 4
-"""Of one reader and one read, while others leave room: with Java's default of 1 MiB a fill, that is a chunk.  A read costs as
-much Python for four as for one."""
-_FOLLOWED_AT = 2
+_STRETCH_FILLS = 8
+"""Of one reader and one read, at most: with Java's default of 1 MiB a fill, that are two chunks.  A read costs hardly more
+Python for eight than for one."""
+_FOLLOWED_AT = 3
 """The next stretch is read when so many fills of the last one are left: it comes from the store while those are fetched."""
 
 
@@ -135,15 +135,14 @@ class RemoteFills:
             self._read_on(replace(want, offset=fetched.next_offset))
 
     def _read_on(self, want: FillWant) -> None:
-        """One fill in any case, more where they displace nothing."""
+        """One fill in any case, as many more as need no more than half of the room that is free."""
         under_way = sum(self._ahead.values())
         if under_way + want.max_bytes > self._ready_bytes:
             self._expected.put((want.partition, want.offset), True, 1)  # noqa: FBT003 - begun anew when there is room
             return
         self._forget_old()
-        stretch_bytes = _STRETCH_FILLS * want.max_bytes
-        has_room = self._ready.size_bytes + under_way + stretch_bytes <= self._ready_bytes // 2
-        fills = _STRETCH_FILLS if has_room else 1
+        free_bytes = self._ready_bytes - self._ready.size_bytes - under_way
+        fills = min(max(free_bytes // 2 // max(want.max_bytes, 1), 1), _STRETCH_FILLS)
         task = asyncio.create_task(self._read_stretch(want, fills), name=f"remote fills from {want.offset}")
         self._ahead[task] = fills * want.max_bytes
         task.add_done_callback(lambda _: self._ahead.pop(task))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tiersidecar.formats.wire.cursor import Cursor
 from tiersidecar.services.gateway.api_keys import ApiKey
@@ -16,6 +16,7 @@ from tiersidecar.services.gateway.exchange import (
     Rewrites,
     Rewritten,
     UpstreamClosedError,
+    WorksMeanwhile,
 )
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.pending import Fate, Pending, PendingQueue
@@ -94,6 +95,16 @@ class Rewriting:
         body = _at_once(rewrite.prepare(exchange))
         pending = Pending(Fate.REWRITE, correlation_id, exchange, rewrite)
         return pending, (frame,) if body is None else _framed(frame[_SIZE_BYTES:body_at], body)
+
+    def forwarded(self, pending: Pending) -> None:
+        """What :meth:`read` gave has been sent.
+
+        Raises:
+            MalformedMessageError: no Kafka client sends this.
+        """
+        # Not isinstance: to look through a Protocol takes longer than most of what is done for a request.
+        if pending.exchange is not None and hasattr(pending.rewrite, "forwarded"):
+            cast(WorksMeanwhile, pending.rewrite).forwarded(pending.exchange)
 
     def _exchange(
         self, api_key: int, api_version: int, correlation_id: int, client_id: str | None, request: memoryview

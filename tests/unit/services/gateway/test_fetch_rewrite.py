@@ -66,6 +66,7 @@ async def fetched(
     """The pieces of the gateway's response; by default the broker says that the offset is out of range."""
     exchange = world.exchange(1, version, fetch_request(version, asked, **fields), connection)
     assert await world.fetch.prepare(exchange) is None
+    world.fetch.forwarded(exchange)
     answered = {world.partition: out_of_range()} if answered is None else answered
     response = memoryview(fetch_response(version, answered, session_id=session_id))
     pieces = await rewritten(world.fetch.rewrite(exchange, response))

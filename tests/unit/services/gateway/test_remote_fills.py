@@ -40,7 +40,7 @@ async def test_a_reader_that_goes_on_finds_the_next_fills_read() -> None:
             found.append(await fills.read(replace(want, offset=found[-1].next_offset)))
             await settle(300)
             if len(found) == 2:
-                assert len(fills._ready) == 4
+                assert len(fills._ready) == 8
         records = b"".join(bytes(part.buffer) for one in found for part in one.slices)
         assert records == batches_between("plain-0", 0, found[-1].next_offset - 1)
 

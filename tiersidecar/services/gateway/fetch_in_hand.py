@@ -1,0 +1,116 @@
+"""A Fetch while the broker has it: what was asked, and what will be filled if the broker says once more what it said last.
+
+A consumer of remote data gets the same answer from its broker again and again, byte for byte: out of range.  So that answer is
+read once, and the next Fetch is judged while the broker looks at it.  Nothing is sent before the broker has answered, and only
+where its answer is that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tiersidecar.formats.wire.cursor import Replacement
+from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey, read_fetch_request
+from tiersidecar.formats.wire.fetch_responses import FetchedPartition, FetchResponse
+from tiersidecar.ports.clock import Clock
+from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
+from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
+
+_MOST_KEPT_BYTES = 4096
+"""Of an answer, for each connection."""
+_HOLDS_S = 0.1
+"""How long a judgement may wait for the broker: what is older is made anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What the broker said to a Fetch that was filled: ``rows`` are the partitions out of range, ``addresses`` the gateways' in
+    place of the brokers'."""
+
+    version: int
+    response: bytes | memoryview
+    fetched: FetchResponse
+    rows: Sequence[FetchedPartition]
+    addresses: Sequence[Replacement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What is to be filled if the broker's answer is ``answered``: ``judged`` at ``since_s``, for what was ``asked``."""
+
+    answered: Answered
+    asked: Mapping[PartitionKey, FetchPartition]
+    judged: Mapping[PartitionKey, Judged]
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InHand:
+    """A Fetch that was read before the broker answered it."""
+
+    exchange: Exchange
+    request: FetchRequest
+    expected: Expected | None = None
+
+
+class FetchesInHand:
+    """At most one of each connection, since Fetch is ``alone``."""
+
+    def __init__(self, *, judge: OutOfRangeJudge, sessions: FetchSessions, clock: Clock) -> None:
+        self._judge, self._sessions, self._clock = judge, sessions, clock
+
+    def read(self, exchange: Exchange) -> FetchRequest:
+        """The request, read once.
+
+        Raises:
+            MalformedMessageError: it is none.
+        """
+        in_hand = exchange.connection.fetch_in_hand
+        if isinstance(in_hand, InHand) and in_hand.exchange is exchange:
+            return in_hand.request
+        request = read_fetch_request(exchange.request, exchange.api_version)
+        exchange.connection.fetch_in_hand = InHand(exchange, request)
+        return request
+
+    def expect(self, exchange: Exchange) -> None:
+        """Judge the partitions that were out of range the last time, by what is remembered.
+
+        Raises:
+            MalformedMessageError: it is no Fetch request.
+        """
+        request, answered = self.read(exchange), exchange.connection.fetch_answered
+        if not isinstance(answered, Answered) or answered.version != exchange.api_version:
+            return
+        asked = dict[PartitionKey, FetchPartition]()
+        for row in answered.rows:
+            partition = self._sessions.asked_of(exchange.connection, request, row.key)
+            if partition is None:
+                return
+            asked[row.key] = partition
+        judged = self._judge.judge_at_once(asked)
+        if judged is not None:
+            expected = Expected(answered=answered, asked=asked, judged=judged, since_s=self._clock.monotonic_s())
+            exchange.connection.fetch_in_hand = InHand(exchange, request, expected)
+
+    def take(self, exchange: Exchange) -> InHand:
+        """What is known of a request that the broker has answered.
+
+        Raises:
+            MalformedMessageError: it is no Fetch request.
+        """
+        request = self.read(exchange)
+        in_hand, exchange.connection.fetch_in_hand = exchange.connection.fetch_in_hand, None
+        return in_hand if isinstance(in_hand, InHand) else InHand(exchange, request)
+
+    def has_come(self, expected: Expected, response: memoryview) -> bool:
+        """Whether the broker's answer is the expected one, and has come soon enough."""
+        is_recent = self._clock.monotonic_s() - expected.since_s <= _HOLDS_S
+        return is_recent and response == expected.answered.response
+
+
+def remember(connection: ConnectionState, answered: Answered) -> None:
+    """The next answer may be the same."""
+    is_small = len(answered.response) <= _MOST_KEPT_BYTES
+    connection.fetch_answered = replace(answered, response=bytes(answered.response)) if is_small else None
