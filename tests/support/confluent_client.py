@@ -77,13 +77,19 @@ def _offsets_for_times(consumer: Any, reading: Reading) -> dict[int, int]:
     deadline = Deadline()
     while True:
         try:
-            return {one.partition: one.offset for one in consumer.offsets_for_times(times, timeout=30)}
+            found = consumer.offsets_for_times(times, timeout=30)
         except KafkaException as refused:
-            # Unlike others it leaves it to the application to try again when the leader has changed.
-            if refused.args[0].code() not in _OTHER_LEADER:
-                raise
-            deadline.check("offsets by time", refused)
-            consumer.poll(0.1)
+            errors = [refused.args[0]]
+        else:
+            # Of one partition alone it raises nothing, and gives the offset -1, which is also what means the log's end.
+            errors = [one.error for one in found if one.error is not None]
+            if not errors:
+                return {one.partition: one.offset for one in found}
+        # Unlike others it leaves it to the application to try again when the leader has changed.
+        if any(error.code() not in _OTHER_LEADER for error in errors):
+            raise KafkaException(errors[0])
+        deadline.check("offsets by time", errors)
+        consumer.poll(0.1)
 
 
 def _to_ends(consumer: Any, reading: Reading) -> list[Seen]:
