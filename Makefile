@@ -12,6 +12,7 @@ UV_VERSION := 0.13.8
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tiersidecar
 UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON ?= python3
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 BIN := .venv/bin
 WITH_SERVERS := broker or server or spark or slow
 IN_EVERY_RUN := not exhaustive
@@ -81,11 +82,11 @@ chaos: .venv/.synced ## Real brokers, sidecars, S3 and a bad network, struck at 
 
 .PHONY: faults
 faults: .venv/.synced ## 500 seeds of a bad store and crashes at any await, in virtual time; SEEDS=n for another count
-	$(BIN)/python -m tiersidecar.simulation faults --seeds $(or $(SEEDS),500)
+	$(BIN)/python -m tiersidecar.simulation faults --seeds $(or $(SEEDS),500) --jobs $(JOBS)
 
 .PHONY: simulate
-simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed
-	$(BIN)/python -m tiersidecar.simulation cluster --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0)
+simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core)
+	$(BIN)/python -m tiersidecar.simulation cluster --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
 
 .PHONY: lint
 lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file

@@ -40,14 +40,7 @@ class Lineage:
         """A lineage from entries in order, by Kafka's rule for what is not monotonic: a later entry drops those with an
         epoch or a start at or above its own (``LeaderEpochFileCache.assign``), unless it tells the same epoch to begin
         later; equal starts collapse to the highest epoch (T-08)."""
-        kept: list[EpochEntry] = []
-        for epoch, start_offset in entries:
-            if kept and kept[-1].epoch == epoch and kept[-1].start_offset <= start_offset:
-                continue
-            while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
-                kept.pop()
-            kept.append(EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
-        return cls(tuple(kept))
+        return cls(_assigned(entries))
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -95,7 +88,7 @@ class Lineage:
         by a moved log start, so ours counts; where they do not meet, entries of ours at or above the live file's first
         epoch or start are of another history and go.
         """
-        live_entries = Lineage.of(live).entries
+        live_entries = _assigned(live)
         if not live_entries:
             return self
         head = live_entries[0]
@@ -131,7 +124,7 @@ class Lineage:
         head = self.entries[0]
         ours = {entry.epoch: entry.start_offset for entry in self.entries}
         # Epochs below the head of the lineage were cut off by an earlier truncation of its front: they prove nothing.
-        relevant = [entry for entry in Lineage.of(epochs).entries if entry.epoch >= head.epoch]
+        relevant = [entry for entry in _assigned(epochs) if entry.epoch >= head.epoch]
         if not relevant:
             return False
         first, last = relevant[0], relevant[-1]
@@ -146,3 +139,15 @@ class Lineage:
         if set(between) != set(theirs):
             return False
         return all(theirs[epoch] == ours[epoch] for epoch in between if epoch != first.epoch)
+
+
+def _assigned(entries: Iterable[tuple[int, int]]) -> tuple[EpochEntry, ...]:
+    """See :meth:`Lineage.of`."""
+    kept: list[EpochEntry] = []
+    for epoch, start_offset in entries:
+        if kept and kept[-1].epoch == epoch and kept[-1].start_offset <= start_offset:
+            continue
+        while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
+            kept.pop()
+        kept.append(EpochEntry(LeaderEpoch(epoch), Offset(start_offset)))
+    return tuple(kept)

@@ -81,6 +81,10 @@ class _Known:
     segments: int
 
 
+_Told = tuple[Lineage, tuple[EpochEntry, ...], tuple[EpochEntry, ...]]
+"""What remote segments, pins and the live file say."""
+
+
 class LineageKeeper:
     """Builds lineages from the live files and the epoch blobs.
 
@@ -94,6 +98,7 @@ class LineageKeeper:
         self._live = live
         self._clock = clock
         self._known: dict[TopicIdPartition, _Known] = {}
+        self._extensions: dict[TopicIdPartition, tuple[_Told, Lineage]] = {}
         self._flights: SingleFlight[TopicIdPartition, _Known] = SingleFlight("lineage", max_flights=10_000)
 
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
@@ -130,6 +135,7 @@ class LineageKeeper:
     def forget(self, topic_id_partition: TopicIdPartition) -> None:
         """Drop what is kept of a partition that is no longer ours."""
         self._known.pop(topic_id_partition, None)
+        self._extensions.pop(topic_id_partition, None)
 
     async def aclose(self) -> None:
         """Give up what is in flight."""
@@ -168,8 +174,14 @@ class LineageKeeper:
         )
 
     def _extended(self, topic_id_partition: TopicIdPartition, remote: Lineage, live: tuple[EpochEntry, ...]) -> Lineage:
-        pinned = Lineage.of(self._live.pinned_leader_epochs(topic_id_partition))
-        return (_around(remote, pinned) if pinned else remote).extended_by(live)
+        """``remote`` with what pins and the live file say.  Each read asks: what was made last stands while none changes."""
+        pins = tuple(self._live.pinned_leader_epochs(topic_id_partition))
+        told, made = self._extensions.get(topic_id_partition, (None, remote))
+        if told != (remote, pins, live):
+            pinned = Lineage.of(pins)
+            made = (_around(remote, pinned) if pinned else remote).extended_by(live)
+            self._extensions[topic_id_partition] = ((remote, pins, live), made)
+        return made
 
     def _finished(self, topic_id_partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         listed = self._metadata.list_remote_log_segments(topic_id_partition)

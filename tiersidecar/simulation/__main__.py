@@ -1,20 +1,52 @@
-"""``python -m tiersidecar.simulation faults|cluster --seeds N [--first S]``: run seeds, and shrink those that fail."""
+"""``python -m tiersidecar.simulation faults|cluster --seeds N --first S --jobs J``: run seeds, and shrink those that fail."""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
 
 from tiersidecar.simulation.read_check import COMPARED
 from tiersidecar.simulation.scenario import Kind
 from tiersidecar.simulation.shrink import shrink
-from tiersidecar.simulation.simulate import simulate
+from tiersidecar.simulation.simulate import Outcome, simulate
 
 _TELLS_EVERY = 50
 """Seeds after which a long run says how far it is."""
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Of all seeds so far."""
+
+    began_s: float = field(default_factory=time.monotonic)
+    seeds: int = 0
+    failed: int = 0
+    faults: int = 0
+    virtual_s: float = 0.0
+    reads: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        self.seeds += 1
+        self.failed += bool(outcome.violations)
+        self.faults += len(outcome.faults)
+        self.virtual_s += outcome.virtual_s
+        self.reads.update(outcome.reads)
+
+    def rates(self) -> str:
+        minutes = (time.monotonic() - self.began_s) / 60
+        return (
+            f"{self.failed} failed; {self.seeds / minutes:.0f} seeds/min, "
+            f"{self.faults} fault events, {self.faults / minutes:.0f} fault events/min"
+        )
 
 
 def main() -> int:
@@ -24,50 +56,49 @@ def main() -> int:
         # Sets of names are walked in an order that differs from process to process: a replay has to have the same.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tiersidecar.simulation", *sys.argv[1:]])
-    kind, began_s, failed, faults, virtual_s = Kind(asked.kind), time.monotonic(), 0, 0, 0.0
-    reads: Counter[str] = Counter()
-    for done, seed in enumerate(range(asked.first, asked.first + asked.seeds)):
-        if done and done % _TELLS_EVERY == 0:
-            _tell_progress(done, asked.seeds, failed, faults, (time.monotonic() - began_s) / 60)
-        outcome = simulate(kind, seed)
-        faults += len(outcome.faults)
-        virtual_s += outcome.virtual_s
-        reads.update(outcome.reads)
-        if outcome.violations:
-            failed += 1
-            _tell(kind, seed, shrinks=not asked.no_shrink)
-        if asked.trace:
-            print("\n".join(outcome.trace))
-    minutes = (time.monotonic() - began_s) / 60
+    kind, seeds, totals = Kind(asked.kind), range(asked.first, asked.first + asked.seeds), _Totals()
+    with _outcomes(kind, seeds, asked.jobs) as outcomes:
+        for outcome in outcomes:
+            totals.add(outcome)
+            if outcome.violations:
+                _tell(outcome, shrinks=not asked.no_shrink)
+            if asked.trace:
+                print("\n".join(outcome.trace))
+            if totals.seeds % _TELLS_EVERY == 0:
+                print(f"{totals.seeds} of {len(seeds)} seeds, {totals.rates()}", file=sys.stderr, flush=True)
+    compared = totals.reads.pop(COMPARED, 0)
     print(
-        f"{asked.seeds} seeds of {kind}, {failed} failed; {asked.seeds / minutes:.0f} seeds/min, "
-        f"{faults} fault events, {faults / minutes:.0f} fault events/min, {virtual_s / 3600:.1f} h of virtual time"
+        f"{totals.seeds} seeds of {kind}, {totals.rates()}, {totals.virtual_s / 3600:.1f} h of virtual time\n"
+        f"read while it lasted: {sum(totals.reads.values())} times, {dict(sorted(totals.reads.items()))}; "
+        f"{compared} records compared"
     )
-    compared = reads.pop(COMPARED, 0)
-    print(
-        f"read while it lasted: {sum(reads.values())} times, {dict(sorted(reads.items()))}; {compared} records compared"
-    )
-    return 1 if failed else 0
+    return 1 if totals.failed else 0
 
 
-def _tell_progress(done: int, of: int, failed: int, faults: int, minutes: float) -> None:
-    print(
-        f"{done} of {of} seeds, {failed} failed; {done / minutes:.0f} seeds/min, {faults / minutes:.0f} fault events/min",
-        file=sys.stderr,
-        flush=True,
-    )
+@contextmanager
+def _outcomes(kind: Kind, seeds: Iterable[int], jobs: int) -> Iterator[Iterator[Outcome]]:
+    """In the order of ``seeds``, whichever process is done with its own first."""
+    gc.freeze()  # what the imports made lives to the end, and every collection would walk it
+    if jobs == 1:
+        yield map(partial(simulate, kind), seeds)
+        return
+    # Not forked: a child begins with the same caches whatever its parent has done by then.
+    with get_context("spawn").Pool(jobs, initializer=gc.freeze) as pool:
+        yield pool.imap(partial(simulate, kind), seeds)
 
 
-def _tell(kind: Kind, seed: int, *, shrinks: bool) -> None:
-    outcome = simulate(kind, seed)
-    print(f"seed {seed} FAILED with {len(outcome.faults)} faults:")
+def _tell(outcome: Outcome, *, shrinks: bool) -> None:
+    print(f"seed {outcome.seed} FAILED with {len(outcome.faults)} faults:")
     for violation in outcome.violations:
         print(f"  {violation}")
     if shrinks:
         smallest = shrink(outcome)
         print(f"  with {len(smallest.faults)} faults still: {', '.join(smallest.faults)}")
         print(f"  {smallest.violations[0]}")
-    print(f"  replay: python -m tiersidecar.simulation {kind} --first {seed} --seeds 1 --trace", flush=True)
+    print(
+        f"  replay: python -m tiersidecar.simulation {outcome.kind} --first {outcome.seed} --seeds 1 --trace",
+        flush=True,
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -75,9 +106,16 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("kind", choices=[kind.value for kind in Kind])
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--jobs", type=_at_least_one, default=1, help="processes that run seeds (default 1)")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--no-shrink", action="store_true")
     return parser.parse_args()
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: give a number of processes, 1 or more")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ lots of the others.  That is what makes a failing run shrink."""
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TypeVar
@@ -19,7 +19,8 @@ class Chances:
 
     def __init__(self, seed: int, muted: frozenset[str] = frozenset()) -> None:
         self.seed, self._muted = seed, muted
-        self._counts: Counter[str] = Counter()
+        self._hashed = blake2b(f"{seed}/".encode(), digest_size=8)
+        self._counts: defaultdict[str, int] = defaultdict(int)
         self.faults: list[str] = []
         self.on_fault: Callable[[str], None] = lambda name: None
         self.quiet = False
@@ -32,7 +33,7 @@ class Chances:
     def draw(self, place: str) -> float:
         """Uniform in [0, 1): the next of ``place``."""
         count = self._counts[place]
-        self._counts[place] += 1
+        self._counts[place] = count + 1
         return self._number(f"{place}#{count}") / 2**64
 
     def between(self, place: str, low: float, high: float) -> float:
@@ -44,11 +45,14 @@ class Chances:
         return options[int(self.draw(place) * len(options))]
 
     def strikes(self, place: str, rate: float) -> bool:
-        """Whether a fault happens at ``place`` this time."""
-        count = self._counts[f"fault {place}"]
-        self._counts[f"fault {place}"] += 1
+        """Whether a fault happens at ``place`` this time: ``rate`` is the same each time."""
+        if rate <= 0 or self.quiet:
+            return False
+        counted = f"fault {place}"
+        count = self._counts[counted]
+        self._counts[counted] = count + 1
         name = f"{place}#{count}"
-        if self.quiet or self._number(f"fault {name}") / 2**64 >= rate:
+        if self._number(f"fault {name}") / 2**64 >= rate:
             return False
         return self.happens(name)
 
@@ -61,7 +65,9 @@ class Chances:
         return True
 
     def _number(self, place: str) -> int:
-        return int.from_bytes(blake2b(f"{self.seed}/{place}".encode(), digest_size=8).digest(), "big")
+        hashed = self._hashed.copy()
+        hashed.update(place.encode())
+        return int.from_bytes(hashed.digest(), "big")
 
 
 class SeededIds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -130,7 +131,8 @@ class SimulatedPartition:
 
 
 class Cluster:
-    """Brokers with one log dir each, below ``directory``; ``alive`` are those that run."""
+    """Brokers with one log dir each, below ``directory``; ``alive`` are those that run.  ``changed`` is told whose disk was
+    written to."""
 
     def __init__(
         self,
@@ -143,7 +145,9 @@ class Cluster:
         segment_bytes: Callable[[int], int],
         stamp_ns: Callable[[], int],
         later: Callable[[float, Callable[[], None]], None],
+        changed: Callable[[int], None],
     ) -> None:
+        self._changed = changed
         self.log_dirs = {broker: directory / f"broker-{broker}" / "logs" for broker in broker_ids}
         self.alive = set(broker_ids)
         for broker, log_dir in self.log_dirs.items():
@@ -154,7 +158,14 @@ class Cluster:
         for number in range(partitions):
             tip = TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
             logs = {
-                broker: ReplicaLog(log_dir, tip, segment_bytes=segment_bytes(broker), stamp_ns=stamp_ns, later=later)
+                broker: ReplicaLog(
+                    log_dir,
+                    tip,
+                    segment_bytes=segment_bytes(broker),
+                    stamp_ns=stamp_ns,
+                    later=later,
+                    changed=partial(changed, broker),
+                )
                 for broker, log_dir in self.log_dirs.items()
             }
             partition = SimulatedPartition(tip=tip, logs=logs, in_sync=set(broker_ids))
@@ -250,6 +261,7 @@ class Cluster:
             scratch = path.with_suffix(".tmp")
             scratch.write_bytes(write_offset_checkpoint(offsets))
             scratch.replace(path)
+            self._changed(broker)
 
     def clean_up(self, retention_ms: int, now_ms: int) -> None:
         """What the brokers' retention threads do; -1 is without limit."""

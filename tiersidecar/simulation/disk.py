@@ -24,6 +24,11 @@ class Disk:
         self._directory, self._size_bytes = directory, size_bytes
         self.is_full = False
         self._pressed_at_s = float("-inf")
+        self._free_bytes: int | None = None
+
+    def changed(self) -> None:
+        """A file below the directory was written, linked or removed, or may have been."""
+        self._free_bytes = None
 
     @property
     def is_small(self) -> bool:
@@ -40,10 +45,10 @@ class Disk:
         """As statvfs says it: what is linked twice counts once, what is renamed counts until it is removed."""
         if self._size_bytes is None:
             return DiskSpace(device=1, size_bytes=_PLENTY_BYTES, free_bytes=_PLENTY_BYTES * 9 // 10)
-        sizes = {entry.inode(): entry.stat().st_size for entry in _files(str(self._directory))}
-        space = DiskSpace(
-            device=1, size_bytes=self._size_bytes, free_bytes=max(self._size_bytes - sum(sizes.values()), 0)
-        )
+        if self._free_bytes is None:
+            sizes = {entry.inode(): entry.stat().st_size for entry in _files(str(self._directory))}
+            self._free_bytes = max(self._size_bytes - sum(sizes.values()), 0)
+        space = DiskSpace(device=1, size_bytes=self._size_bytes, free_bytes=self._free_bytes)
         if _lacks_reserve(space):
             self._pressed_at_s = now_s
         return space

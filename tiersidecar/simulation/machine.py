@@ -49,11 +49,12 @@ class SimulatedClock:
 class InlineBlocking:
     """``ports.clock.Blocking``: each call takes its time, and some of those that read a segment fail or hang a while.
 
-    Buried processes get their answers at once: nothing is left to be decided for them.
+    Buried processes get their answers at once: nothing is left to be decided for them.  ``disk`` is told that something may
+    have been written.
     """
 
-    def __init__(self, chances: Chances, fault_rate: float) -> None:
-        self._chances, self._fault_rate = chances, fault_rate
+    def __init__(self, chances: Chances, fault_rate: float, disk: Disk) -> None:
+        self._chances, self._fault_rate, self._disk = chances, fault_rate, disk
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         process = current_process()
@@ -64,7 +65,10 @@ class InlineBlocking:
                 await asyncio.sleep(self._chances.between(f"{place} hangs s", 1, 45))
             if self._chances.strikes(f"{place} fails", self._fault_rate):
                 raise OSError(errno.EIO, os.strerror(errno.EIO), place)
-        return function(*args)
+        try:
+            return function(*args)
+        finally:
+            self._disk.changed()
 
 
 class WatchedLogDirs(FilesystemLogDirs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.virtual_time import VirtualTimeLoop, current_process
@@ -32,11 +32,32 @@ class FaultRates:
 NO_FAULTS = FaultRates()
 
 
+class _Lots(NamedTuple):
+    """Names of the lots that are drawn for what one process asks at one ``place``."""
+
+    place: str
+    there: str
+    back: str
+    slow: str
+    slow_s: str
+    fails_before: str
+    fails_after: str
+    hangs_before: str
+    hangs_after: str
+    comes_twice: str
+    again_s: str
+
+    @classmethod
+    def of(cls, place: str) -> _Lots:
+        return cls(place, *(f"{place} {name.replace('_', ' ')}" for name in cls._fields[1:]))
+
+
 class Network:
     """Carries requests.  ``late`` is told each effect that came when nobody waited for it any more, or a second time."""
 
     def __init__(self, loop: VirtualTimeLoop, chances: Chances) -> None:
         self._loop, self._chances = loop, chances
+        self._lots: dict[tuple[str, str], _Lots] = {}
 
     async def ask(
         self,
@@ -49,18 +70,15 @@ class Network:
         """The answer of ``effect``, which is called once it arrives; ``trouble`` makes the error of a lost connection."""
         answer: asyncio.Future[T] = self._loop.create_future()
         chances, asker = self._chances, current_process()
-        place = f"{asker.name if asker else 'world'} {place}"
-        there_s, back_s = (
-            chances.between(f"{place} there", 0.0005, 0.02),
-            chances.between(f"{place} back", 0.0005, 0.02),
-        )
-        if chances.strikes(f"{place} slow", rates.slow):
-            there_s += chances.between(f"{place} slow s", 0.5, 8.0)
-        fails_before = chances.strikes(f"{place} fails before", rates.fail_before)
-        fails_after = chances.strikes(f"{place} fails after", rates.fail_after)
-        hangs_before = chances.strikes(f"{place} hangs before", rates.hang_before)
-        hangs_after = chances.strikes(f"{place} hangs after", rates.hang_after)
-        comes_twice = chances.strikes(f"{place} comes twice", rates.twice)
+        lots = self._lots_of(asker.name if asker else "world", place)
+        there_s, back_s = chances.between(lots.there, 0.0005, 0.02), chances.between(lots.back, 0.0005, 0.02)
+        if chances.strikes(lots.slow, rates.slow):
+            there_s += chances.between(lots.slow_s, 0.5, 8.0)
+        fails_before = chances.strikes(lots.fails_before, rates.fail_before)
+        fails_after = chances.strikes(lots.fails_after, rates.fail_after)
+        hangs_before = chances.strikes(lots.hangs_before, rates.hang_before)
+        hangs_after = chances.strikes(lots.hangs_after, rates.hang_after)
+        comes_twice = chances.strikes(lots.comes_twice, rates.twice)
 
         def arrive() -> None:
             if hangs_before:
@@ -76,7 +94,7 @@ class Network:
                 self._loop.outside(back_s, _fail, answer, error)
                 return
             if comes_twice:
-                self._loop.outside(chances.between(f"{place} again s", 0.01, 20.0), again)
+                self._loop.outside(chances.between(lots.again_s, 0.01, 20.0), again)
             if fails_after:
                 self._loop.outside(back_s, _fail, answer, trouble("lost after it took effect"))
             elif not hangs_after:
@@ -87,10 +105,16 @@ class Network:
             try:
                 effect()
             except Exception as error:  # noqa: BLE001  nobody hears the second answer
-                self._chances.on_fault(f"{place} the second time: {error}")
+                self._chances.on_fault(f"{lots.place} the second time: {error}")
 
         self._loop.outside(there_s, arrive)
         return await answer
+
+    def _lots_of(self, asker: str, place: str) -> _Lots:
+        lots = self._lots.get((asker, place))
+        if lots is None:
+            lots = self._lots[asker, place] = _Lots.of(f"{asker} {place}")
+        return lots
 
 
 def _fail(answer: asyncio.Future[Any], error: Exception) -> None:

@@ -24,7 +24,8 @@ FILE_DELETE_DELAY_S = 60.0
 
 
 class ReplicaLog:
-    """``stamp_ns`` gives a new time of change, later than any before; ``later`` calls back after some seconds."""
+    """``stamp_ns`` gives a new time of change, later than any before; ``later`` calls back after some seconds; ``changed`` is
+    called when a file was written or removed."""
 
     def __init__(
         self,
@@ -34,9 +35,12 @@ class ReplicaLog:
         segment_bytes: int,
         stamp_ns: Callable[[], int],
         later: Callable[[float, Callable[[], None]], None],
+        changed: Callable[[], None],
     ) -> None:
         self.directory = log_dir / str(partition)
-        self._segment_bytes, self._stamp_ns, self._later = segment_bytes, stamp_ns, later
+        self._segment_bytes, self._stamp_ns = segment_bytes, stamp_ns
+        self._later, self._changed = later, changed
+        self._paths: dict[tuple[int, str], Path] = {}
         self.batches: list[Batch] = []
         self.log_start_offset = 0
         self.segments: list[int] = []
@@ -82,8 +86,9 @@ class ReplicaLog:
         self.batches.append(batch)
         self._active_bytes += len(batch.data)
         path = self._path(self.segments[-1], "log")
-        with path.open("ab", buffering=0) as file:
-            file.write(batch.data)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.write(descriptor, batch.data)
+        os.close(descriptor)
         self._stamp(path)
 
     def roll(self) -> None:
@@ -190,15 +195,22 @@ class ReplicaLog:
             for path in self._files_of(base):
                 renamed = path.with_name(f"{path.name}.deleted")
                 path.rename(renamed)
-                self._later(FILE_DELETE_DELAY_S, partial(renamed.unlink, missing_ok=True))
+                self._later(FILE_DELETE_DELAY_S, partial(self._remove, renamed))
         self._stamp(self.directory)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._changed()
 
     def _files_of(self, base: int) -> list[Path]:
         paths = [self._path(base, kind) for kind in ("log", "index", "timeindex", "txnindex", "snapshot")]
         return [path for path in paths if path.exists()]
 
     def _path(self, base: int, kind: str) -> Path:
-        return self.directory / f"{base:020d}.{kind}"
+        path = self._paths.get((base, kind))
+        if path is None:
+            path = self._paths[base, kind] = self.directory / f"{base:020d}.{kind}"
+        return path
 
     def _write_epochs(self) -> None:
         path = self.directory / LEADER_EPOCH_CHECKPOINT
@@ -210,3 +222,4 @@ class ReplicaLog:
     def _stamp(self, path: Path) -> None:
         now_ns = self._stamp_ns()
         os.utime(path, ns=(now_ns, now_ns))
+        self._changed()

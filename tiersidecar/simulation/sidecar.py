@@ -174,7 +174,7 @@ async def open_parts(
     """What :func:`tiersidecar.app.wiring.open_parts` opens, with every edge simulated but files."""
     scenario, chances = world.scenario, world.chances
     ids, telemetry, board = SeededIds(chances, name), NoTelemetry(), Board()
-    blocking = InlineBlocking(chances, scenario.disk_rate)
+    blocking = InlineBlocking(chances, scenario.disk_rate, world.disks[broker])
     port = SimulatedBroker(
         world.cluster,
         world.topics,

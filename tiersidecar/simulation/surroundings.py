@@ -63,6 +63,7 @@ class Surroundings:
             segment_bytes=lambda broker: int(chances.between(f"segment bytes of {broker}", 400, 1000)),
             stamp_ns=self._stamp_ns,
             later=loop.outside,
+            changed=lambda broker: self.disks[broker].changed(),
         )
 
     # -- what is told

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
 import selectors
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from enum import Enum
 from typing import Any, TypeVar
@@ -47,28 +49,78 @@ class _JumpingSelector(selectors.BaseSelector):
         return self._files
 
 
-class _Turn:
+class _Turn(asyncio.Handle):
     """One callback of a process, which it takes only while it runs; late, it has the context that it would have had."""
 
-    __slots__ = ("args", "callback", "context", "handle", "process")
+    __slots__ = ("_process",)
 
     def __init__(
-        self, process: Process, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context
+        self,
+        process: Process,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: VirtualTimeLoop,
+        context: contextvars.Context | None,
     ) -> None:
-        self.process, self.callback, self.args, self.context = process, callback, args, context
-        self.handle: asyncio.Handle | None = None
+        super().__init__(callback, args, loop, context)
+        self._process = process
 
-    def __call__(self) -> None:
-        if self.handle is not None and self.handle.cancelled():
-            return
-        if self.process.state is ProcessState.RUNNING:
-            self.callback(*self.args)
+    def _run(self) -> None:
+        if self._process.state is ProcessState.RUNNING:
+            super()._run()
         else:
-            self.process.held.append(self)
+            self._process.held.append(self)
+
+    def late(self) -> None:
+        """What was held, if nobody cancelled it meanwhile."""
+        if not self._cancelled:
+            self._run()
+
+
+class _TimedTurn(asyncio.TimerHandle):
+    """As :class:`_Turn`, at a time; of nobody's process where there is none."""
+
+    __slots__ = ("_process",)
+    _when: float
+    _scheduled: bool
+
+    def __init__(
+        self,
+        process: Process | None,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: VirtualTimeLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        super().__init__(when, callback, args, loop, context)
+        self._process = process
+        self._scheduled = True
+
+    def __lt__(self, other: asyncio.TimerHandle) -> bool:
+        assert isinstance(other, _TimedTurn)
+        return self._when < other._when
+
+    def _run(self) -> None:
+        if self._process is None or self._process.state is ProcessState.RUNNING:
+            super()._run()
+        else:
+            self._process.held.append(self)
+
+    def late(self) -> None:
+        """As :meth:`_Turn.late`."""
+        if not self._cancelled:
+            self._run()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """``time()`` is virtual; callbacks belong to the process in whose context they were made."""
+    """``time()`` is virtual; callbacks belong to the process in whose context they were made.
+
+    A run is tens of thousands of turns: so each is one handle, put straight into asyncio's own queues.
+    """
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[_TimedTurn]
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -81,28 +133,31 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
-        if process is None:
-            return super().call_soon(callback, *args, context=context)
-        context = contextvars.copy_context() if context is None else context
-        turn = _Turn(process, callback, args, context)
-        turn.handle = handle = super().call_soon(turn, context=context)
+        handle = (
+            asyncio.Handle(callback, args, self, context)
+            if process is None
+            else _Turn(process, callback, args, self, context)
+        )
+        self._ready.append(handle)
         return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         process = _PROCESS.get() if context is None else context.get(_PROCESS)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        context = contextvars.copy_context() if context is None else context
-        turn = _Turn(process, callback, args, context)
-        turn.handle = handle = super().call_at(when, turn, context=context)
-        return handle
+        timer = _TimedTurn(process, when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._jumping.now_s + delay, callback, *args, context=context)
 
     def outside(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> None:
         """Call back after ``delay_s`` in no process's name: what the network, a store or a broker does goes on whatever
         becomes of who asked for it."""
-        self.call_later(delay_s, callback, *args, context=contextvars.Context())
+        self.call_at(self._jumping.now_s + delay_s, callback, *args, context=contextvars.Context())
 
 
 class ProcessState(Enum):
@@ -119,7 +174,7 @@ class Process:
     def __init__(self, name: str, loop: VirtualTimeLoop) -> None:
         self.name, self._loop = name, loop
         self.state = ProcessState.RUNNING
-        self.held: list[_Turn] = []
+        self.held: list[_Turn | _TimedTurn] = []
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run ``main`` as a task of this process; so are all that it makes."""
@@ -150,7 +205,7 @@ class Process:
         self.state = ProcessState.RUNNING
         held, self.held = self.held, []
         for turn in held:
-            self._loop.outside(0, turn.context.run, turn)
+            self._loop.outside(0, turn.late)
 
 
 def current_process() -> Process | None:

@@ -11,7 +11,7 @@ from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.pins import epochs_with_pins, with_pins
+from tiersidecar.domain.pins import with_pins
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.tasks.follow_note import FollowNote
@@ -68,13 +68,15 @@ class Board:
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """What the pins of the partition know of it."""
-        return epochs_with_pins((), self.pins.of(topic_id_partition))
+        return self.pins.epochs_of(topic_id_partition)
 
     def leader_epochs_with_pins(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """The live file, reaching back as far as the pins do; empty when the partition is not on a healthy log dir.  Where the
         live file has dropped epochs that no pin knows, the start of its first is later than it was."""
         local = self.local.partitions.get(topic_id_partition)
-        return () if local is None else epochs_with_pins(local.leader_epochs, self.pins.of(topic_id_partition))
+        if local is None:
+            return ()
+        return Lineage(self.pins.epochs_of(topic_id_partition)).extended_by(local.leader_epochs).entries
 
     def lineage_on_disk(self, topic_id_partition: TopicIdPartition) -> Lineage:
         """What live file and pins tell of the partition's history, for what must be known while the store is away."""

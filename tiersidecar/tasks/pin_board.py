@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.pins import Pin, PinnedPartition
+from tiersidecar.domain.pins import Pin, PinnedPartition, epochs_with_pins
 
 
 class PinBoard:
@@ -16,6 +17,7 @@ class PinBoard:
         """Log dirs whose pins have not been read yet; None before the first attempt."""
         self._refused: dict[PinnedPartition, frozenset[tuple[int, int]]] = {}
         self._pins: dict[PinnedPartition, tuple[Pin, ...]] = {}
+        self._epochs: dict[PinnedPartition, tuple[tuple[Pin, ...], tuple[EpochEntry, ...]]] = {}
 
     def __iter__(self) -> Iterator[Pin]:
         for pins in tuple(self._pins.values()):
@@ -33,6 +35,18 @@ class PinBoard:
     def of(self, topic_id_partition: TopicIdPartition) -> tuple[Pin, ...]:
         """The pins of a partition."""
         return self._pins.get(PinnedPartition.of(topic_id_partition), ())
+
+    def epochs_of(self, topic_id_partition: TopicIdPartition) -> tuple[EpochEntry, ...]:
+        """What the pins of a partition know of its leader epochs: each read asks for it, and pins change seldom."""
+        owner = PinnedPartition.of(topic_id_partition)
+        pins = self._pins.get(owner)
+        if pins is None:
+            self._epochs.pop(owner, None)
+            return ()
+        known = self._epochs.get(owner)
+        if known is None or known[0] is not pins:
+            known = self._epochs[owner] = (pins, epochs_with_pins((), pins))
+        return known[1]
 
     def of_owner(self, owner: PinnedPartition) -> tuple[Pin, ...]:
         """The pins of a partition, by what their names say."""

@@ -25,6 +25,7 @@ from tiersidecar.formats.kafka.checkpoints import (
 from tiersidecar.formats.kafka.log_names import DELETED_SUFFIX, LogFileKind, parse_log_file
 
 _LISTINGS = 4
+_LOG_SUFFIX = f".{LogFileKind.LOG}"
 
 
 def read_partition_directory(log_dir: str, directory: str, topic: str, partition: int) -> LocalPartition | None:
@@ -96,8 +97,8 @@ def _list_deleted(directory: str, names: Sequence[str], first_base_offset: Offse
 
 def _base_offsets(names: Iterable[str]) -> list[Offset]:
     """Of the .log files among ``names``, ascending."""
-    parsed = map(parse_log_file, names)
-    return sorted(name.offset for name in parsed if name is not None and name.kind is LogFileKind.LOG)
+    parsed = (parse_log_file(name) for name in names if name.endswith(_LOG_SUFFIX))
+    return sorted(name.offset for name in parsed if name is not None)
 
 
 def _local_segment(
