@@ -32,7 +32,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.reading import batch_cutter, segment_lookup
+from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.remote_log_reader import FetchedBatches
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup, StateLogStarts
@@ -243,6 +243,10 @@ def readers_trust_the_store() -> Patches:
     return [patch.object(batch_cutter, "check_batch", lambda *args, **named: None)]
 
 
+def local_reads_may_end_early() -> Patches:
+    return [patch.object(local_cut._Taken, "check", lambda *args: None)]
+
+
 def between_the_tiers_is_out_of_range() -> Patches:
     async def refusal(self: ContinuousLog, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> Exception:
         return error
@@ -363,5 +367,11 @@ MUTATIONS = (
     Mutation(plant=gateway_sends_away_by_what_it_remembers, kind=_C, seed=0),
     Mutation(plant=gateway_forgets_transactions_over_the_border, kind=_C, seed=2),
     Mutation(plant=gateway_begins_where_the_broker_does, kind=_C, seed=3),
+    Mutation(plant=readers_ignore_the_lineage, kind=_C, seed=6),
+    Mutation(plant=readers_follow_a_truncated_epoch, kind=_C, seed=6),
+    Mutation(plant=readers_trust_the_store, kind=_C, seed=5),
+    Mutation(plant=fills_one_batch_too_far, kind=_C, seed=5),
+    Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=7),
     Mutation(plant=pressure_trims_what_is_not_remote, kind=_C, seed=1),
+    Mutation(plant=pressure_does_nothing, kind=_C, seed=1),
 )

@@ -56,6 +56,8 @@ async def strike(world: World, planned: PlannedBlow) -> None:
             sidecar.disk.is_full = False
         case Blow.USER_DELETE:
             await _delete_records(world, partition, planned)
+        case Blow.FAR_BEHIND:
+            await _elect_far_behind(world, partition, planned)
         case _:
             assert_never(planned.blow)
 
@@ -93,6 +95,23 @@ def _elect_unclean(world: World, partition: SimulatedPartition, planned: Planned
         broker = _pick(others, planned)
         partition.in_sync.discard(broker)
         world.cluster.elect(partition, broker)
+
+
+async def _elect_far_behind(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
+    """A follower stands still while the others go on and their sidecars copy; then it is the only one left."""
+    followers = sorted(world.cluster.alive - {partition.leader})
+    if not followers:
+        return
+    broker = _pick(followers, planned)
+    world.cluster.leave_behind(partition, broker)
+    partition.stalled.add(broker)
+    await asyncio.sleep(planned.lasts_s)
+    partition.stalled.discard(broker)
+    if not world.chances.quiet and broker in world.cluster.alive and partition.leader not in (None, broker):
+        partition.gave_up = world.may_begin_at(partition)
+        partition.in_sync.discard(broker)
+        world.cluster.elect(partition, broker)
+        world.note(f"{broker} leads {partition.tip} from {partition.leader_log.log_end_offset} on")
 
 
 async def _stop_broker(world: World, sidecar: Sidecar, planned: PlannedBlow) -> None:

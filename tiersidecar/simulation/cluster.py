@@ -26,7 +26,7 @@ class SimulatedPartition:
     ``acknowledged`` are batches that a producer with acks=all was told to be safe; ``users_start`` is the highest offset
     that a user asked to delete up to, ``gave_up`` what retention had given up before an unclean election took records away,
     ``dropped`` up to where the broker's life was worth more than the data.  ``former`` are the committed histories that
-    unclean elections have ended, the latest last."""
+    unclean elections have ended, the latest last.  ``stalled`` followers do not fetch."""
 
     tip: TopicIdPartition
     logs: dict[int, ReplicaLog]
@@ -41,6 +41,7 @@ class SimulatedPartition:
     dropped: int = 0
     former: list[list[Batch]] = field(default_factory=list)
     last_leader: int = -1
+    stalled: set[int] = field(default_factory=set)
     _unacknowledged: list[Batch] = field(default_factory=list)
 
     @property
@@ -148,6 +149,7 @@ class Cluster:
         changed: Callable[[int], None],
     ) -> None:
         self._changed = changed
+        self._written_high_watermarks: dict[int, dict[tuple[str, int], int]] = {}
         self.log_dirs = {broker: directory / f"broker-{broker}" / "logs" for broker in broker_ids}
         self.alive = set(broker_ids)
         for broker, log_dir in self.log_dirs.items():
@@ -217,7 +219,7 @@ class Cluster:
 
     def replicate(self, partition: SimulatedPartition, broker: int, *, at_most: int) -> None:
         """One fetch of a follower: cut off what the leader does not have, then take up to ``at_most`` batches."""
-        if partition.leader is None or broker == partition.leader or broker not in self.alive:
+        if partition.leader is None or broker == partition.leader or broker not in self.alive - partition.stalled:
             return
         leader, log = partition.leader_log, partition.logs[broker]
         log.truncate_to(agreed_end(log.batches, leader.batches))
@@ -243,6 +245,7 @@ class Cluster:
     def catch_up(self) -> None:
         """All replicas that run have everything."""
         for partition in self.partitions.values():
+            partition.stalled.clear()
             for broker in sorted(self.alive):
                 self.replicate(partition, broker, at_most=1_000_000)
             for broker in sorted(self.alive):
@@ -257,11 +260,13 @@ class Cluster:
                 (tip.topic, tip.partition): partition.logs[broker].high_watermark
                 for tip, partition in self.partitions.items()
             }
-            path = self.log_dirs[broker] / REPLICATION_OFFSET_CHECKPOINT
-            scratch = path.with_suffix(".tmp")
-            scratch.write_bytes(write_offset_checkpoint(offsets))
-            scratch.replace(path)
-            self._changed(broker)
+            if self._written_high_watermarks.get(broker) != offsets:
+                self._written_high_watermarks[broker] = offsets
+                path = self.log_dirs[broker] / REPLICATION_OFFSET_CHECKPOINT
+                scratch = path.with_suffix(".tmp")
+                scratch.write_bytes(write_offset_checkpoint(offsets))
+                scratch.replace(path)
+                self._changed(broker)
 
     def clean_up(self, retention_ms: int, now_ms: int) -> None:
         """What the brokers' retention threads do; -1 is without limit."""

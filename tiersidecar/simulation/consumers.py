@@ -67,7 +67,7 @@ class Consumer:
         by_fetch: bool,
     ) -> None:
         self._world, self._partition, self._servers, self._check = world, partition, servers, check
-        self._by_fetch = by_fetch
+        self._by_fetch, self._rereads = by_fetch, world.scenario.rereads
         self.name = f"{'fetch' if by_fetch else 'http'} consumer of {partition.tip.partition}"
         self._position, self._read_committed = 0, False
         self._is_finishing = False
@@ -77,8 +77,9 @@ class Consumer:
         """Until the end of the world."""
         chances = self._world.chances
         while not self._is_finishing:
-            await asyncio.sleep(chances.between(f"{self.name} pause", 0.5, 5.0))
-            if await self._read() and chances.draw(f"{self.name} moves") < 0.5:
+            pause_s = chances.between(f"{self.name} pause", 0.5, 5.0)
+            await asyncio.sleep(pause_s / 4 if self._rereads else pause_s)
+            if (await self._read() or self._rereads) and chances.draw(f"{self.name} moves") < 0.5:
                 self._seek()
 
     async def finish(self) -> None:
@@ -105,8 +106,9 @@ class Consumer:
     def _seek(self) -> None:
         chances = self._world.chances
         self._read_committed = chances.draw(f"{self.name} isolation") < 0.5
-        high_watermark = self._partition.history_log.high_watermark
-        self._position = int(chances.between(f"{self.name} seeks", 0, high_watermark + 1))
+        log = self._partition.history_log
+        stop = log.log_start_offset if self._rereads else log.high_watermark
+        self._position = int(chances.between(f"{self.name} seeks", 0, stop + 1))
 
     async def _read(self) -> bool:
         """Whether there is no more."""

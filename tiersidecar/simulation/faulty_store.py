@@ -12,6 +12,7 @@ from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Ids
 from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, StoredObject
 from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.local_files import LocalFiles
 from tiersidecar.simulation.network import FaultRates, Network, at_once
 
 _OF_SEGMENTS = (".log", ".indexes", ".rsm-manifest")
@@ -59,7 +60,8 @@ async def _keys(store: MemoryStore) -> list[str]:
 
 
 class NetworkStore:
-    """``ports.store.Store`` of one process.  ``tells_of_reads``: the rules hear what was fetched."""
+    """``ports.store.Store`` of one process.  ``tells_of_reads``: the rules hear what was fetched.  ``is_local``: its
+    objects are files of the machine that reads them."""
 
     def __init__(
         self,
@@ -70,7 +72,10 @@ class NetworkStore:
         ids: Ids,
         *,
         tells_of_reads: bool = True,
+        is_local: bool = False,
     ) -> None:
+        self._is_local = is_local
+        self._files = LocalFiles(chances, rates, open_file=self._open_file, is_there=bucket.has, as_read=self._as_read)
         self._bucket, self._network, self._chances = bucket, network, chances
         self._tells_of_reads = tells_of_reads
         self.rates, self._ids = rates, ids
@@ -127,10 +132,16 @@ class NetworkStore:
 
     @property
     def is_local(self) -> bool:
-        return False
+        return self._is_local
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        take(memoryview(await self.fetch_range(key, byte_range)))
+        if self._is_local:
+            await self._files.feed(key, byte_range, take)
+        else:
+            take(memoryview(await self.fetch_range(key, byte_range)))
+
+    async def _open_file(self, key: str) -> bytes:
+        return await self._fetch(key, None)
 
     async def head_object(self, key: str) -> StoredObject:
         return await self._network.ask(

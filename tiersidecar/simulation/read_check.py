@@ -89,7 +89,7 @@ class ReadCheck:
             yield from reversed(partition.former)
 
     def _may_be_damaged(self) -> bool:
-        rates = self._world.scenario.store_rates
+        rates = self._world.scenario.reader_rates
         return rates.bad_read > 0 or rates.lie > 0
 
 

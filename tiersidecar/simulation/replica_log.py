@@ -41,6 +41,8 @@ class ReplicaLog:
         self._segment_bytes, self._stamp_ns = segment_bytes, stamp_ns
         self._later, self._changed = later, changed
         self._paths: dict[tuple[int, str], Path] = {}
+        self._epochs_path = self.directory / LEADER_EPOCH_CHECKPOINT
+        self._epochs_scratch = self._epochs_path.with_suffix(".tmp")
         self.batches: list[Batch] = []
         self.log_start_offset = 0
         self.segments: list[int] = []
@@ -213,10 +215,8 @@ class ReplicaLog:
         return path
 
     def _write_epochs(self) -> None:
-        path = self.directory / LEADER_EPOCH_CHECKPOINT
-        scratch = path.with_suffix(".tmp")
-        scratch.write_bytes(write_leader_epochs(self.epochs))
-        scratch.replace(path)
+        self._epochs_scratch.write_bytes(write_leader_epochs(self.epochs))
+        self._epochs_scratch.replace(self._epochs_path)
         self._stamp(self.directory)
 
     def _stamp(self, path: Path) -> None:

@@ -15,6 +15,8 @@ _RACE_ABSENCE_S = 5.0
 
 LIES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.03)
 """Shares of writes that a store acknowledges, and does not keep as they were."""
+_REREAD_BAD = 0.05
+"""Share of reads that come short or damaged where consumers go back again and again."""
 
 
 class Kind(StrEnum):
@@ -38,6 +40,7 @@ class Blow(StrEnum):
     CLOCK = "clock jump"
     DISK_FULL = "disk full"
     USER_DELETE = "records deleted by a user"
+    FAR_BEHIND = "unclean election of a follower far behind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,9 @@ class PlannedBlow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """Times in virtual seconds from the start; retentions as in :class:`~tiersidecar.domain.policy.TopicPolicy`.
-    ``disk_bytes`` is each broker's, None where it never fills; ``reads_apart``: gateways are processes of their own."""
+    ``disk_bytes`` is each broker's, None where it never fills; ``reads_apart``: gateways are processes of their own;
+    ``store_is_local``: what lies in the store is read as files of this machine are; ``rereads``: consumers go back again and
+    again to what only the store has, and the store is bad at that."""
 
     kind: Kind
     seed: int
@@ -75,7 +80,14 @@ class Scenario:
     disk_bytes: int | None = None
     disk_policy: str = "keep"
     reads_apart: bool = False
+    store_is_local: bool = False
+    rereads: bool = False
     blows: tuple[PlannedBlow, ...] = ()
+
+    @property
+    def reader_rates(self) -> FaultRates:
+        """The store's, as consumers' reads meet them."""
+        return replace(self.store_rates, bad_read=_REREAD_BAD) if self.rereads else self.store_rates
 
     @property
     def drops_oldest(self) -> bool:
@@ -104,6 +116,7 @@ def scenario_of(kind: Kind, seed: int, chances: Chances) -> Scenario:
         disk_rate=chances.choose("disk", (0.0, 0.0, 0.003)),
         local_retention_bytes=chances.choose("local retention", (-2, 1500, 4000)),
         reads_apart=chances.draw("reads apart") < 0.3,
+        store_is_local=chances.draw("store is local") < 0.3,
     )
     if kind is Kind.FAULTS:
         # No retention, so that each segment has to be there at the end.
@@ -136,8 +149,12 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
             disk_bytes=scenario.partitions * int(chances.between("disk bytes", 9_000, 22_000)),
             disk_policy=chances.choose("disk policy", ("keep", "trim-copied", "trim-copied", "drop-oldest")),
         )
-    allowed = [blow for blow in Blow if not (is_race and blow in (Blow.DISK_FULL, Blow.UNCLEAN))]
-    blows = _plan(scenario, chances, tuple(allowed), most=9)
+    if not is_race and chances.draw("rereads") < 0.3:
+        scenario = replace(scenario, rereads=True, local_retention_bytes=1500)
+    unlike = (Blow.FAR_BEHIND, Blow.DISK_FULL, Blow.UNCLEAN) if is_race else (Blow.FAR_BEHIND,)
+    blows = _plan(scenario, chances, tuple(blow for blow in Blow if blow not in unlike), most=9)
+    if not is_race and chances.draw("far behind") < 0.3:
+        blows = (*blows, _far_behind(scenario, chances))
     if is_race:
         blows = tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in blows)
     return replace(scenario, blows=blows)
@@ -154,6 +171,17 @@ def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, mo
             target=chances.draw("blow target"),
         )
         for number in range(count)
+    )
+
+
+def _far_behind(scenario: Scenario, chances: Chances) -> PlannedBlow:
+    """Beside the others: only so does an election take away what has long been copied."""
+    return PlannedBlow(
+        name="far behind",
+        blow=Blow.FAR_BEHIND,
+        at_s=chances.between("far behind at", 1, scenario.duration_s * 0.6),
+        lasts_s=chances.choose("far behind lasts", (15.0, 30.0, 60.0)),
+        target=chances.draw("far behind target"),
     )
 
 

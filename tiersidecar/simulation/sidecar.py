@@ -78,6 +78,7 @@ def config_of(world: Surroundings, broker: int) -> Config:
                 "encryption.key.pairs": {_KEY_ID: {"public.key.file": _UNREAD, "private.key.file": _UNREAD}},
             },
             "topics": [rule],
+            "read": {"chunk.cache.memory.bytes": 2_000} if scenario.rereads else {},
             "disk.pressure.policy": scenario.disk_policy,
             "deletes.max.share.per.round": 1.0,
             "remote.log.metadata.topic.num.partitions": METADATA_PARTITIONS,
@@ -144,7 +145,13 @@ def _bucket_of(world: Surroundings, ids: Ids, *, tells_rules: bool) -> NetworkSt
     """``tells_rules`` of what is fetched: a consumer's read proves nothing."""
     scenario = world.scenario
     return NetworkStore(
-        world.bucket, world.network, world.chances, scenario.store_rates, ids, tells_of_reads=tells_rules
+        world.bucket,
+        world.network,
+        world.chances,
+        scenario.store_rates if tells_rules else scenario.reader_rates,
+        ids,
+        tells_of_reads=tells_rules,
+        is_local=scenario.store_is_local,
     )
 
 
