@@ -43,6 +43,20 @@ def test_a_missing_log_dir_ends_with_2(tmp_path: Path) -> None:
     assert_ends(Daemon(tmp_path, settings_of(tmp_path)), 2, str(tmp_path / "logs"), "log.dirs")
 
 
+def test_a_log_dir_that_no_broker_has_formatted_is_waited_for(tmp_path: Path) -> None:
+    """A sidecar may start before its broker has ever run, or before the volume is mounted; after a 2 systemd leaves it down."""
+    (tmp_path / "logs").mkdir()
+    with Daemon(tmp_path, settings_of(tmp_path)) as daemon:
+        wait_for(lambda: daemon.events("log_dirs.awaited"), "the wait is told", daemon)
+        code, body = daemon.status("/readyz")
+        assert code == 503
+        assert f"meta.properties in {tmp_path / 'logs'}" in body
+        (tmp_path / "logs" / "meta.properties").write_text("version=1\ncluster.id=dGllcnNpZGVjYXItdGVzdA\nnode.id=1\n")
+        wait_for(lambda: daemon.events("broker.awaited"), "then the broker is waited for", daemon)
+        assert daemon.stop() == 0
+    assert "Traceback" not in daemon.log_path.read_text()
+
+
 def test_an_unreadable_configuration_ends_with_2(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, settings_of(tmp_path))
     daemon.config_path.write_text("log.dirs: [")

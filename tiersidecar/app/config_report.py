@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from tiersidecar.app.config import Config
 from tiersidecar.app.config_keys import keys_in, quantity_of
 from tiersidecar.app.config_section import Section, undotted
-from tiersidecar.app.config_store import CustomMetadataField, S3Store
+from tiersidecar.app.config_store import CustomMetadataField, FilesystemStore, S3Store
 from tiersidecar.app.config_top_level import Mode
 from tiersidecar.app.config_values import Address
 from tiersidecar.app.config_without_effect import settings_without_effect
@@ -111,6 +111,8 @@ def _store_warnings(config: Config) -> Iterator[str]:
         for path in (pair.public_key_file, pair.private_key_file):
             if not Path(path).is_file():
                 yield f"store.encryption.key.pairs.{key_id}: {path} is not a file on this machine"
+    if isinstance(store, FilesystemStore) and not Path(store.root).is_dir():
+        yield f"store.root: {store.root} is not a directory on this machine"
     if isinstance(store, S3Store) and not store.aws_certificate_check_enabled:
         yield "store.aws.certificate.check.enabled: false accepts any certificate"
 

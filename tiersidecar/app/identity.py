@@ -8,7 +8,12 @@ from typing import TypeVar
 
 import structlog
 
-from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, WrongClusterError
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    UnformattedLogDirError,
+    WrongClusterError,
+)
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.ports.broker import DescribeCluster
 from tiersidecar.ports.clock import Clock
@@ -57,12 +62,15 @@ async def confirm_cluster(broker: DescribeCluster, identity: Identity, clock: Cl
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:
-    """The answer of ``ask``, asked again without end: a broker may start after us, and recover for an hour."""
+    """The answer of ``ask``, asked again without end: a broker may start after us, format its log dirs then, and recover for an
+    hour."""
     delay_s = _RETRY_FIRST_S
     while True:
         try:
             return await ask()
         except (BrokerUnreachableError, BrokerRefusedError) as error:
             log.warning("broker.awaited", error=str(error), retry_ms=int(delay_s * 1000))
+        except UnformattedLogDirError as error:
+            log.warning("log_dirs.awaited", error=str(error), retry_ms=int(delay_s * 1000))
         await clock.sleep(delay_s)
         delay_s = min(delay_s * 2, _RETRY_LAST_S)

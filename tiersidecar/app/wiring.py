@@ -97,7 +97,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     """Log dirs, store, broker and both topics; waits for the broker, without end.
 
     Raises:
-        ConfigError: no log dir can be used, or key files cannot.
+        ConfigError: no log dir can be used, or key files cannot; one that no broker has formatted yet is waited for.
         WrongClusterError: log dirs and broker do not belong together.
     """
     config, status, clock = ground.config, ground.status, ground.clock
@@ -106,7 +106,8 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     log_dirs = FilesystemLogDirs(
         config.log_dirs, blocking=ground.blocking, segment_blocking=segment_blocking, clock=clock
     )
-    status.identity = identity = identity_of(await _identities(log_dirs))
+    status.starting = f"waiting for a broker's meta.properties in {', '.join(config.log_dirs)}"
+    status.identity = identity = identity_of(await _identities(log_dirs, clock))
     key_ring = open_key_ring(config)
     store = await stack.enter_async_context(
         open_store(config, pace=ground.tuning.upload_pace, clock=clock, ids=ground.ids, telemetry=ground.telemetry)
@@ -175,9 +176,9 @@ async def target_version(config: Config, broker: KafkaBroker, clock: Clock) -> t
     return major, minor
 
 
-async def _identities(log_dirs: FilesystemLogDirs) -> tuple[LogDirIdentity, ...]:
+async def _identities(log_dirs: FilesystemLogDirs, clock: Clock) -> tuple[LogDirIdentity, ...]:
     try:
-        return await log_dirs.identities()
+        return await patiently(log_dirs.identities, clock)
     except LogDirError as error:
         raise ConfigError(source="log.dirs", faults=(str(error),)) from error
 

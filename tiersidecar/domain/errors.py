@@ -275,6 +275,10 @@ class LogDirError(PartitionHaltedError):
         return f"log dir {self.path} cannot be used: {self.reason}"
 
 
+class UnformattedLogDirError(LogDirError):
+    """There is a directory, and no broker has formatted it yet, or what should be mounted there is not."""
+
+
 class ConfigError(FatalError):
     """Configuration that cannot be used; ``faults`` has one sentence per fault, all at once."""
 

@@ -118,7 +118,8 @@ class LogDirs(Protocol):
         """``meta.properties`` of every readable log dir.
 
         Raises:
-            LogDirError: none is readable, or one has no meta.properties.
+            LogDirError: none is readable.
+            UnformattedLogDirError: one has no meta.properties.
         """
 
     async def scan(self) -> LogDirsView:

@@ -21,10 +21,13 @@ SASL = {
 
 
 def config_of(tmp_path: Path, **sections: Any) -> Config:
+    log_dir, root = tmp_path / "data", tmp_path / "tier"
+    for directory in (log_dir, root):
+        directory.mkdir(exist_ok=True)
     data = {
-        "log.dirs": [str(tmp_path)],
+        "log.dirs": [str(log_dir)],
         "broker": {"bootstrap.servers": "127.0.0.1:9092"},
-        "store": {"type": "filesystem", "root": "/srv/tier"},
+        "store": {"type": "filesystem", "root": str(root)},
         "topics": [{"name": "orders"}],
     } | {key.replace("_", "."): value for key, value in sections.items()}
     file = tmp_path / "t.yaml"
@@ -73,6 +76,11 @@ S3 = {"type": "s3", "s3.bucket.name": "b", "s3.region": "r"}
         pytest.param({"deletes_enabled": False}, "deletes.enabled: false stops all trims", id="deletes off"),
         pytest.param(
             {"log_dirs": ["/no/such/dir"]}, "log.dirs: /no/such/dir is not a directory", id="a missing log dir"
+        ),
+        pytest.param(
+            {"store": {"type": "filesystem", "root": "/no/such/tier"}},
+            "store.root: /no/such/tier is not a directory",
+            id="a missing store",
         ),
         pytest.param({"topics": []}, "topics: no rule", id="no topics"),
         pytest.param({"topics": [{"name": "a"}, {"name": "a"}]}, "topics[1]: never used", id="a topic twice"),

@@ -13,7 +13,7 @@ from tiersidecar.adapters.log_dirs_fs.scan_queue import ScanQueue
 from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
 from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile, translated
 from tiersidecar.adapters.os_errors import explain_os_error
-from tiersidecar.domain.errors import CorruptDataError, LogDirError
+from tiersidecar.domain.errors import CorruptDataError, LogDirError, UnformattedLogDirError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.formats.kafka.checkpoints import (
@@ -153,7 +153,7 @@ def _read_identity(log_dir: str) -> LogDirIdentity:
         properties = read_meta_properties(path.read_bytes(), where=str(path))
     except FileNotFoundError as error:
         reason = f"it has no {META_PROPERTIES}: not a log dir of a broker, or its volume is not mounted"
-        raise LogDirError(path=log_dir, reason=reason) from error
+        raise UnformattedLogDirError(path=log_dir, reason=reason) from error
     except CorruptDataError as error:
         raise LogDirError(path=log_dir, reason=str(error)) from error
     return LogDirIdentity(

@@ -14,7 +14,7 @@ from tests.support.manual_clock import ManualClock
 from tests.unit.adapters.log_dirs_fs.broker_files import GOLDEN, TOPIC_ID, ScratchLogDir, tip
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
-from tiersidecar.domain.errors import LogDirError
+from tiersidecar.domain.errors import LogDirError, UnformattedLogDirError
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.clock import Blocking
@@ -326,7 +326,7 @@ class TestIdentities:
             await FilesystemLogDirs(both, blocking=blocking, clock=ManualClock()).identities()
 
     async def test_a_directory_that_is_no_log_dir_is_an_error(self, tmp_path: Path, blocking: Blocking) -> None:
-        with pytest.raises(LogDirError, match=r"no meta\.properties"):
+        with pytest.raises(UnformattedLogDirError, match=r"no meta\.properties"):
             await FilesystemLogDirs([str(tmp_path)], blocking=blocking, clock=ManualClock()).identities()
 
     async def test_damaged_properties_are_an_error_that_names_the_file(
