@@ -1,6 +1,8 @@
 """A partition as one log: remote as far as the remote tier reaches, the broker's own from there on.
 
-Local records come by Fetch with the caller's credentials, never from files, which show what is above the high watermark.
+Where the remote tier has not got what lies before its end (expired before it was copied, or lost), the broker may still have
+it, and serves it. Local records come by Fetch with the caller's credentials, never from files, which show what is above the
+high watermark.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
     OffsetBetweenTiersError,
     OffsetOutOfRangeError,
     TiersidecarError,
@@ -83,9 +87,17 @@ class ContinuousLog:
             except OffsetOutOfRangeError as error:
                 if read.offset >= error.start or not moves_left:
                     raise await self._refusal(read, read.offset, error) from error
-        return await self._reader.read_batches(
-            read.partition, read.offset, max_bytes=max_bytes, stop_offset=read.stop_offset
-        )
+        try:
+            return await self._reader.read_batches(
+                read.partition, read.offset, max_bytes=max_bytes, stop_offset=read.stop_offset
+            )
+        except OffsetOutOfRangeError as missing:
+            if self._local is None or await self._is_deleted(read.partition, read.offset):
+                raise
+            try:
+                return await self._read_local(self._local, read, max_bytes)
+            except OffsetOutOfRangeError:
+                raise missing from None
 
     async def stream_batches(self, read: LogRead) -> AsyncGenerator[RemoteBatches, None]:
         """All of it.  Close it when you leave before its end.
@@ -97,28 +109,37 @@ class ContinuousLog:
         next_offset, stop_offset = read.offset, read.stop_offset
         for moves_left in reversed(range(_BORDER_MOVES)):
             end_offset = (await self._reader.bounds(read.partition)).end
+            missing: OffsetOutOfRangeError | None = None
             if self._local is None or next_offset < end_offset:
                 stop = end_offset if stop_offset is None else min(end_offset, stop_offset)
                 decided = await self._decided(read, stop)
-                async with aclosing(self._remote(read, next_offset, decided)) as parts:
-                    async for part in parts:
-                        next_offset = part.batches.next_offset
-                        yield part
-                if decided.missing is not None:
-                    if moves_left:
-                        continue  # the remote tier may have got it meanwhile
-                    raise await self._refusal(read, decided.missing.offset, decided.missing) from decided.missing
-                if self._local is None or decided.stop < stop:
-                    return
-                next_offset = max(next_offset, stop)
+                try:
+                    async with aclosing(self._remote(read, next_offset, decided)) as parts:
+                        async for part in parts:
+                            next_offset = part.batches.next_offset
+                            yield part
+                except OffsetOutOfRangeError as error:
+                    if self._local is None or await self._is_deleted(read.partition, next_offset):
+                        raise
+                    missing = error
+                else:
+                    if decided.missing is not None:
+                        if moves_left:
+                            continue  # the remote tier may have got it meanwhile
+                        raise await self._refusal(read, decided.missing.offset, decided.missing) from decided.missing
+                    if self._local is None or decided.stop < stop:
+                        return
+                    next_offset = max(next_offset, stop)
             if stop_offset is not None and next_offset >= stop_offset:
                 return
             try:
                 async with aclosing(self._of_broker(self._local, read, next_offset)) as parts:
                     async for part in parts:
-                        next_offset = part.batches.next_offset
+                        next_offset, missing = part.batches.next_offset, None
                         yield part
             except OffsetOutOfRangeError as error:
+                if missing is not None:
+                    raise missing from error
                 # The broker may have given to the remote tier, and trimmed, what was local when we looked.
                 if next_offset >= error.start or not moves_left:
                     raise await self._refusal(read, next_offset, error) from error
@@ -132,9 +153,16 @@ class ContinuousLog:
             OffsetBetweenTiersError: the log begins in what is in neither tier for now.
         """
         bounds = await self._reader.bounds(partition)
-        if self._local is None or bounds.start < bounds.end:
+        if self._local is None:
             return bounds.start
-        start = (await self._local.find_offset(caller, partition, -2)).offset
+        try:
+            start = (await self._local.find_offset(caller, partition, -2)).offset
+        except (BrokerRefusedError, BrokerUnreachableError):
+            if bounds.start < bounds.end:
+                return bounds.start  # only the leader knows whether it still has what came before
+            raise
+        if bounds.start < bounds.end:
+            return Offset(max(min(bounds.start, start), bounds.log_start))
         if bounds.log_start < start and await self._is_pending(partition, start):
             raise OffsetBetweenTiersError(
                 subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=start
@@ -183,6 +211,10 @@ class ContinuousLog:
             for producer_id, first in fetched.aborted
         )
         return _Decided(stop, beyond)
+
+    async def _is_deleted(self, partition: TopicIdPartition, offset: int) -> bool:
+        """Whether nobody may have ``offset`` any more, whoever still has it."""
+        return offset < (await self._reader.bounds(partition)).log_start
 
     # -- the broker's own log
 

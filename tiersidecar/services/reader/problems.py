@@ -14,6 +14,7 @@ from tiersidecar.domain.errors import (
     BrokerUnreachableError,
     MetadataNotReadyError,
     OffsetBetweenTiersError,
+    OffsetInHoleError,
     OffsetOutOfRangeError,
     PartitionHaltedError,
     QuotaExceededError,
@@ -109,6 +110,12 @@ def problem_of(error: Exception) -> Problem:
             return _from_http(error)
         case CallerNotAuthenticatedError():
             return unauthenticated().problem
+        case OffsetInHoleError():
+            # Not out of range: whoever is told so skips to what comes behind, and no operator has said that he may.
+            lost = f"offsets {error.hole_start} to {error.hole_stop - 1}"
+            return _unavailable(
+                "offset-in-hole", f"nobody has {lost}: the service's log says what to do", retry_after_s=5
+            )
         case OffsetOutOfRangeError():
             return Problem(
                 status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,

@@ -13,7 +13,7 @@ from tests.support.faulty_store import flip_bit
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import as_consumed, batches_between, consumed_records, local_batches
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.remote_runs import RemoteRun, load_run, open_run
+from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
 from tests.support.scripted_local import ScriptedLocal
 from tests.unit.reading.test_remote_log_reader import committed, first_open_offset, only_until
 from tests.unit.reading.test_undecided_transactions import without
@@ -25,6 +25,7 @@ from tiersidecar.domain.errors import (
     UndecidedTransactionError,
 )
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.reading.pending_copies import ANYWHERE
@@ -251,6 +252,78 @@ async def test_what_only_pins_have_is_neither_skipped_nor_out_of_range() -> None
             with pytest.raises(OffsetOutOfRangeError):
                 await streamed(log, read_of(partition, 95))
             assert await log.start_offset(ALICE, partition) == 100
+
+
+async def never_copied(start: int, stop: int) -> tuple[RemoteRun, TopicIdPartition]:
+    """A run whose segments in [``start``, ``stop``) were never copied."""
+    run, partition = await transactions(180)
+    metadata = MemoryMetadataLog()
+    await metadata.assign([partition])
+    gone = {one.remote_log_segment_id for one in segments_of(run, partition) if start <= one.start_offset < stop}
+    for event in run.metadata.events:
+        if not isinstance(event, RemotePartitionDeleteMetadata) and event.remote_log_segment_id not in gone:
+            await metadata.publish(event)
+    return replace(run, metadata=metadata), partition
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 43), (0, 86), (43, 86), (86, 133)])
+async def test_what_was_never_copied_is_served_while_the_broker_has_it(start: int, stop: int) -> None:
+    """S-137: expired before it was copied, or lost, but Fetch serves it.  Found by simulation: HTTP said 416."""
+    run, partition = await never_copied(start, stop)
+    local = ScriptedLocal(log_start=start, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
+    expected = consumed_records("transactions-0", "read_committed")
+    async with open_run(run) as path:
+        log = log_over(path, local)
+        for offset in range(start, HIGH_WATERMARK, 7):
+            found = await streamed(log, read_of(partition, offset))
+            assert found == batches_between("transactions-0", offset, HIGH_WATERMARK), offset
+        for offset in range(start, LAST_STABLE, 7):
+            shown = await committed_records(log, read_of(partition, offset, read_committed=True))
+            assert shown == {at: one for at, one in expected.items() if at >= offset}, offset
+        offset, found = 0 if start else start, b""
+        while offset < HIGH_WATERMARK:
+            fetched = await log.read_batches(read_of(partition, offset), max_bytes=3000)
+            assert fetched.next_offset > offset
+            found, offset = found + b"".join(bytes(one.buffer) for one in fetched.slices), fetched.next_offset
+        assert found == batches_between("transactions-0", 0, HIGH_WATERMARK)
+        assert await log.start_offset(ALICE, partition) == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "refused"),
+    [
+        pytest.param(0, 43, (416, "offset-out-of-range"), id="before what is remote"),
+        pytest.param(43, 86, (503, "offset-in-hole"), id="in a hole: 416 would have readers skip it"),
+    ],
+)
+async def test_what_nobody_has_is_refused(start: int, stop: int, refused: tuple[int, str]) -> None:
+    run, partition = await never_copied(start, stop)
+    async with open_run(run) as path:
+        log = log_over(path, ScriptedLocal(log_start=stop + 1, high_watermark=HIGH_WATERMARK))
+        for offset in (start, stop - 1):
+            for reading in (
+                streamed(log, read_of(partition, offset)),
+                log.read_batches(read_of(partition, offset), max_bytes=100),
+            ):
+                with pytest.raises(OffsetOutOfRangeError) as error:
+                    await reading
+                assert (error.value.start, error.value.stop) == (0 if start else stop, 180)
+                problem = problem_of(error.value)
+                assert (problem.status, problem.name) == refused
+        assert await log.start_offset(ALICE, partition) == (0 if start else stop)
+
+
+async def test_what_a_user_has_deleted_is_read_from_no_tier() -> None:
+    run, partition = await never_copied(0, 43)
+    run.log_starts.offsets[partition] = 20
+    async with open_run(run) as path:
+        log = log_over(path, ScriptedLocal(log_start=0, high_watermark=HIGH_WATERMARK))
+        with pytest.raises(OffsetOutOfRangeError):
+            await streamed(log, read_of(partition, 19))
+        with pytest.raises(OffsetOutOfRangeError):
+            await log.read_batches(read_of(partition, 19), max_bytes=100)
+        assert await streamed(log, read_of(partition, 20)) == batches_between("transactions-0", 20, HIGH_WATERMARK)
+        assert await log.start_offset(ALICE, partition) == 20
 
 
 async def test_a_partition_without_remote_segments_is_read_from_the_broker() -> None:
