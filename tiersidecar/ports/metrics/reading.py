@@ -39,7 +39,7 @@ READ_STORE_REQUESTS = Metric(
 READS_SHED = Metric(
     name="tiersidecar_reads_shed_total",
     kind="counter",
-    help="Reads turned away. Reasons: pool, fetch_quota, store_requests.",
+    help="Reads turned away. Reasons: pool, fetch_quota, store_requests, and requests: more HTTP requests at once than may be.",
     labels=("reason",),
 )
 READ_CACHE_BYTES = Metric(

@@ -45,7 +45,14 @@ class Callers:
             async with places:
                 return await self._authorize.may_read(credentials, topic)
 
-        verdicts = await asyncio.gather(*map(may_read, topics))
+        asking = [asyncio.create_task(may_read(topic)) for topic in topics]
+        try:
+            verdicts = await asyncio.gather(*asking)
+        finally:
+            # After the first refusal, say: a wrong password is not to be tried once for each topic there is.
+            for one in asking:
+                one.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
         return [topic for topic, is_readable in zip(topics, verdicts, strict=True) if is_readable]
 
     def credentials(self, request: web.Request) -> Credentials:

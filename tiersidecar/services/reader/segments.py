@@ -17,7 +17,7 @@ from tiersidecar.services.reader.byte_ranges import requested_range
 from tiersidecar.services.reader.parameters import segment_of
 from tiersidecar.services.reader.problems import not_found
 from tiersidecar.services.reader.routes import OCTETS, IndexName
-from tiersidecar.services.reader.streams import BodyWriter
+from tiersidecar.services.reader.streams import BodyWriter, NoMore
 
 _KINDS: dict[str, IndexKind] = {
     IndexName.OFFSET: IndexKind.OFFSET,
@@ -68,7 +68,8 @@ class SegmentOperations:
         if kind is None:
             raise not_found(f"indexes are {', '.join(IndexName)}")
         data = await self._path.files.read_index(segment, kind)
-        return web.Response(body=data, content_type=OCTETS, headers={"ETag": _etag(segment)})
+        headers = {"ETag": _etag(segment), "Content-Length": str(len(data))}
+        return await self._bodies.write(request, data, NoMore(), media_type=OCTETS, headers=headers)
 
     async def _segment(self, request: web.Request) -> RemoteLogSegmentMetadata:
         partition = await self._partition_of(request)

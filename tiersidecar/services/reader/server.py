@@ -14,10 +14,11 @@ from aiohttp import web
 from tiersidecar.domain.errors import PartitionHaltedError, QuotaExceededError, TiersidecarError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.services.http_listener import HttpServer, listen
+from tiersidecar.services.http_listener import IDLE_TIMEOUT_S, MAX_CONNECTIONS, HttpServer, listen
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.catalogue import PartitionCatalogue
 from tiersidecar.services.reader.log import LogOperations
@@ -44,7 +45,8 @@ class ReaderServiceSettings:
     """Where to listen and what to bear.
 
     ``port`` 0 takes a free one.  ``max_requests`` are served at once, the others are shed: each may hold a chunk until its
-    client has taken it.  A client that takes nothing for ``write_timeout_s`` is cut off.
+    client has taken it.  A client that takes nothing for ``write_timeout_s`` is cut off, and so is one that has not sent a
+    whole request within ``idle_timeout_s``.  Connections above ``max_connections`` are closed at once.
     """
 
     host: str = "127.0.0.1"
@@ -53,6 +55,8 @@ class ReaderServiceSettings:
     requires_credentials: bool = False
     known_callers: KnownCallers = field(default_factory=KnownCallers)
     max_requests: int = 64
+    max_connections: int = MAX_CONNECTIONS
+    idle_timeout_s: float = IDLE_TIMEOUT_S
     write_timeout_s: float = 60.0
     shutdown_timeout_s: float = 1.0
 
@@ -92,6 +96,7 @@ async def serve_reader(
         handle_signals=False,
         # A client that is gone cancels its handler, and with that all that is read for it alone.
         handler_cancellation=True,
+        keepalive_timeout=settings.idle_timeout_s,
         shutdown_timeout=settings.shutdown_timeout_s,
         max_line_size=_MAX_LINE_BYTES,
         max_field_size=_MAX_LINE_BYTES,
@@ -99,7 +104,12 @@ async def serve_reader(
     await runner.setup()
     try:
         yield await listen(
-            runner, service="read service", host=settings.host, port=settings.port, ssl_context=settings.ssl_context
+            runner,
+            service="read service",
+            host=settings.host,
+            port=settings.port,
+            ssl_context=settings.ssl_context,
+            max_connections=settings.max_connections,
         )
     finally:
         await runner.cleanup()
@@ -146,10 +156,10 @@ def reader_application(
         "read_records": reads.read_records,
         "find_offset": reads.find_offset,
     }
-    gate = _Gate(settings.max_requests)
-    application = web.Application(middlewares=[_tell_problems, gate.admit], client_max_size=_MAX_BODY_BYTES)
+    middlewares = [_Problems(bodies).tell, _Gate(settings.max_requests, telemetry).admit]
+    application = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     for route in ROUTES:
-        handler = _checked(route, handlers[route.operation])
+        handler = _checked(route, handlers[route.operation], bodies)
         # No HEAD: it would read what it then does not send.
         application.router.add_get(route.path, handler, name=route.operation, allow_head=False)
     application.on_response_prepare.append(_add_headers)
@@ -159,12 +169,13 @@ def reader_application(
 class _Gate:
     """Sheds requests above a number."""
 
-    def __init__(self, max_requests: int) -> None:
-        self._free = max_requests
+    def __init__(self, max_requests: int, telemetry: Telemetry) -> None:
+        self._free, self._telemetry = max_requests, telemetry
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if self._free == 0:
+            self._telemetry.count(READS_SHED, reason="requests")
             raise QuotaExceededError(what="the number of requests at once", retry_after_ms=1000)
         self._free -= 1
         try:
@@ -173,16 +184,22 @@ class _Gate:
             self._free += 1
 
 
-@web.middleware
-async def _tell_problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except BrokenStreamError as broken:
-        _log(request, broken.__cause__ or broken)
-        return broken.response
-    except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the caller is told and the log has it
-        _log(request, error)
-        return problem_of(error).response()
+class _Problems:
+    """Tells callers what went wrong."""
+
+    def __init__(self, bodies: BodyWriter) -> None:
+        self._bodies = bodies
+
+    @web.middleware
+    async def tell(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except BrokenStreamError as broken:
+            _log(request, broken.__cause__ or broken)
+            return broken.response
+        except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the caller is told and the log has it
+            _log(request, error)
+            return await self._bodies.deliver(request, problem_of(error).response())
 
 
 def _log(request: web.Request, error: BaseException) -> None:
@@ -201,10 +218,10 @@ def _log(request: web.Request, error: BaseException) -> None:
             log.error("read.unexpected", path=request.path, exc_info=error)
 
 
-def _checked(route: Route, handler: Handler) -> Handler:
+def _checked(route: Route, handler: Handler, bodies: BodyWriter) -> Handler:
     async def checked(request: web.Request) -> web.StreamResponse:
         refuse_others(request, route.query_names)
-        return await handler(request)
+        return await bodies.deliver(request, await handler(request))
 
     return checked
 

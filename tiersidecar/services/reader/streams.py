@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from http import HTTPStatus
 
 from aiohttp import web
@@ -26,6 +26,16 @@ class BrokenStreamError(Exception):
     def __init__(self, response: web.StreamResponse) -> None:
         super().__init__(response)
         self.response = response
+
+
+class NoMore:
+    """The rest of a body that is there whole."""
+
+    def __aiter__(self) -> NoMore:
+        return self
+
+    async def __anext__(self) -> Buffer:
+        raise StopAsyncIteration
 
 
 class BodyWriter:
@@ -60,7 +70,7 @@ class BodyWriter:
                 await self._write(response, first)
             async for part in rest:
                 await self._write(response, part)
-            await response.write_eof()
+            await self._taken(response.write_eof())
         except Exception as error:
             _cut(request)
             raise BrokenStreamError(response) from error
@@ -69,16 +79,34 @@ class BodyWriter:
             raise
         return response
 
+    async def deliver(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+        """Send a document that is there whole; ``response`` again.  A client that does not take it in time is cut off: left to
+        aiohttp it would be waited for without end."""
+        try:
+            await self._taken(self._send(request, response))
+        except SlowClientError:
+            _cut(request)
+        except ConnectionError:
+            return response  # aiohttp finds out by itself
+        return response
+
+    async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
+        await response.prepare(request)
+        await response.write_eof()
+
     async def _write(self, response: web.StreamResponse, part: Buffer) -> None:
         view = memoryview(part)
         for begin in range(0, len(view), _PIECE_BYTES):
             piece = view[begin : begin + _PIECE_BYTES]
-            try:
-                async with asyncio.timeout(self._write_timeout_s):
-                    await response.write(piece)
-            except TimeoutError as error:
-                raise SlowClientError(f"the client took nothing for {self._write_timeout_s} s") from error
+            await self._taken(response.write(piece))
             self._telemetry.count(READ_RETURNED_BYTES, len(piece))
+
+    async def _taken(self, writing: Awaitable[None]) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                await writing
+        except TimeoutError as error:
+            raise SlowClientError(f"the client took nothing for {self._write_timeout_s} s") from error
 
 
 def _cut(request: web.Request) -> None:

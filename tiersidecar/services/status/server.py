@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.services.http_listener import HttpServer, listen
+from tiersidecar.services.http_listener import IDLE_TIMEOUT_S, HttpServer, listen
 from tiersidecar.services.status.documents import in_order, partition_document, summary_document
 from tiersidecar.services.status.page import render_page
 from tiersidecar.services.status.source import PartitionStatus, RenderMetrics, StatusSource
@@ -38,7 +38,13 @@ async def serve_status(
         ListenError: the address cannot be listened on.
     """
     service = _Service(source=source, metrics=metrics, blocking=blocking, always_per_partition=always_per_partition)
-    runner = web.AppRunner(service.application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    runner = web.AppRunner(
+        service.application(),
+        access_log=None,
+        handle_signals=False,
+        keepalive_timeout=IDLE_TIMEOUT_S,
+        shutdown_timeout=1.0,
+    )
     await runner.setup()
     try:
         yield await listen(runner, service="status service", host=host, port=port)

@@ -18,6 +18,7 @@ from tests.support.scripted_authorizer import ScriptedAuthorizer
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.broker import ReadLocal
 from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
 from tiersidecar.services.http_listener import HttpServer
@@ -84,6 +85,7 @@ async def open_service(
     local: ReadLocal | None = None,
     read_settings: ReadSettings | None = None,
     settings: ReaderServiceSettings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> AsyncIterator[Service]:
     run = await load_run(run_name)
     authorizer = authorizer or ScriptedAuthorizer(anonymous=ALL_TOPICS)
@@ -96,6 +98,7 @@ async def open_service(
             authorize=authorizer,
             blocking=InlineBlocking(),
             local=local,
+            telemetry=telemetry,
             settings=settings or ReaderServiceSettings(port=0),
         ) as server,
         aiohttp.ClientSession(server.url) as client,

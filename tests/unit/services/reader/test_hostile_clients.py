@@ -1,0 +1,120 @@
+"""Clients that send nothing, take nothing, come in crowds or guess: what they cost the read service (DESIGN.md, rule 8)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.scripted_authorizer import ScriptedAuthorizer
+from tests.unit.services.reader.service import ALL_TOPICS, Service, open_service
+from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
+from tiersidecar.ports.metrics.reading import READS_SHED
+from tiersidecar.services.reader.server import ReaderServiceSettings
+
+WAIT_S = 30.0
+DESCRIBE = b"GET /openapi.json HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+async def connect(service: Service, limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(service.server.host, service.server.port, limit=limit)
+
+
+async def ends(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(WAIT_S):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /topics HTTP/1.1\r\nHost: he"], ids=["nothing", "half a request"])
+async def test_a_connection_without_a_whole_request_ends(sent: bytes) -> None:
+    """Slow loris: they were kept for an hour, each with a descriptor that copying needs."""
+    async with open_service(settings=ReaderServiceSettings(port=0, idle_timeout_s=0.2)) as service:
+        reader, writer = await connect(service)
+        writer.write(sent)
+        assert await ends(reader) == b""
+        writer.close()
+
+
+async def test_connections_too_many_are_closed_at_once_and_others_served() -> None:
+    async with open_service(settings=ReaderServiceSettings(port=0, max_connections=2)) as service:
+        kept = [await connect(service) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        reader, writer = await connect(service)
+        assert await ends(reader) == b""
+        writer.close()
+        for reader, writer in kept:
+            writer.write(DESCRIBE)
+            async with asyncio.timeout(WAIT_S):
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
+
+
+async def test_a_client_that_takes_no_documents_is_cut_off() -> None:
+    """Documents that are there whole were waited for without end, and held their place in ``max_requests``."""
+    settings = ReaderServiceSettings(port=0, write_timeout_s=0.2, max_requests=1)
+    async with open_service(settings=settings) as service:
+        reader, writer = await connect(service)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        document = (await service.get("/openapi.json"))[1]
+        asked = 32 * 2**20 // len(document)
+        writer.write(DESCRIBE * asked)
+        await asyncio.sleep(1.5)
+        assert (await service.get("/topics"))[0] == 200, "its place is free"
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert len(await ends(reader)) < asked * len(document) // 2
+        writer.close()
+
+
+async def test_requests_that_are_turned_away_are_counted() -> None:
+    telemetry = RecordedTelemetry()
+    authorizer = Waiting()
+    async with open_service(
+        authorizer=authorizer, telemetry=telemetry, settings=ReaderServiceSettings(port=0, max_requests=1)
+    ) as service:
+        first = asyncio.create_task(service.get("/topics/plain/partitions"))
+        await authorizer.began.wait()
+        assert (await service.get("/topics"))[0] == 429
+        authorizer.may_go_on.set()
+        assert (await first)[0] == 200
+    assert telemetry.value(READS_SHED, reason="requests") == 1
+
+
+class Waiting(ScriptedAuthorizer):
+    """Says yes, when it may."""
+
+    def __init__(self) -> None:
+        super().__init__(anonymous=ALL_TOPICS)
+        self.began, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def may_read(self, credentials: Credentials, topic: str) -> bool:
+        self.began.set()
+        await self.may_go_on.wait()
+        return await super().may_read(credentials, topic)
+
+
+class RefusingOneByOne(ScriptedAuthorizer):
+    """A broker that takes its time to refuse, one login after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = asyncio.Lock()
+        self.logins = 0
+
+    async def may_read(self, credentials: Credentials, topic: str) -> bool:
+        async with self._turn:
+            self.logins += 1
+            await asyncio.sleep(0.01)
+        raise CallerNotAuthenticatedError
+
+
+async def test_a_wrong_password_is_not_tried_once_for_each_topic() -> None:
+    """One request for /topics was as many logins at the broker as there are topics, after it had been answered."""
+    authorizer = RefusingOneByOne()
+    async with open_service(authorizer=authorizer) as service:
+        assert (await service.get("/topics"))[0] == 401
+        await asyncio.sleep(0.3)
+    assert authorizer.logins < len(ALL_TOPICS) // 2
