@@ -93,12 +93,20 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             offsets=tier.offsets,
             pending=tier.pending,
             timeout_ms=parts.config.remote_list_offsets_request_timeout_ms,
+            blocking=parts.blocking,
         ),
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRewrite(tiered=tier.tiered, lineages=parts.lineages),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRewrite(
+            tiered=tier.tiered, lineages=parts.lineages, blocking=parts.blocking
+        ),
     }
     if parts.config.mode is not Mode.OBSERVE:
         rewrites[ApiKey.DELETE_RECORDS] = DeleteRecordsRewrite(
-            tiered=tier.tiered, reader=reader, state=parts.state, broker=parts.broker, offsets=tier.offsets
+            tiered=tier.tiered,
+            reader=reader,
+            state=parts.state,
+            broker=parts.broker,
+            offsets=tier.offsets,
+            blocking=parts.blocking,
         )
     return rewrites
 

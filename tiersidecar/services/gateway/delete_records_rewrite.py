@@ -17,12 +17,13 @@ from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.broker import DescribePartitions
+from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
-from tiersidecar.services.gateway.messages import changed_row, read_request, read_response, rows_of, with_rows
+from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
 
 log = structlog.get_logger(__name__)
@@ -46,8 +47,9 @@ class DeleteRecordsRewrite:
         state: StateLog,
         broker: DescribePartitions,
         offsets: BrokerOffsetsCache,
+        blocking: Blocking,
     ) -> None:
-        self._tiered, self._reader, self._state = tiered, reader, state
+        self._tiered, self._reader, self._state, self._blocking = tiered, reader, state, blocking
         self._broker, self._offsets = broker, offsets
 
     def versions(self) -> range:
@@ -60,11 +62,12 @@ class DeleteRecordsRewrite:
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
         """See :class:`Rewrite`."""
-        answered, asked = read_response(exchange, response), rows_of(read_request(exchange))
+        request, answered = await read_exchange(exchange, response, self._blocking)
+        asked = rows_of(request)
         rows = {key: row for key, row in rows_of(answered).items() if row.error_code in _ACCEPTED and key in asked}
         found = await asyncio.gather(*(self._row(key, row, asked[key].offset) for key, row in rows.items()))
         changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
-        return [with_rows(answered, changed)] if changed else None
+        return [await write_rows(answered, changed, self._blocking)] if changed else None
 
     async def _row(self, key: tuple[str, int], row: Any, offset: int) -> Any:
         try:

@@ -15,9 +15,10 @@ from kio.schema.errors import ErrorCode
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
-from tiersidecar.services.gateway.messages import changed_row, read_request, read_response, rows_of, with_rows
+from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
 
 _LEAST_REPLICA = 0
@@ -29,8 +30,8 @@ class OffsetForLeaderEpochRewrite:
     reads_request = True
     alone = True
 
-    def __init__(self, *, tiered: TieredPartitions, lineages: LineageSource) -> None:
-        self._tiered, self._lineages = tiered, lineages
+    def __init__(self, *, tiered: TieredPartitions, lineages: LineageSource, blocking: Blocking) -> None:
+        self._tiered, self._lineages, self._blocking = tiered, lineages, blocking
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -42,10 +43,10 @@ class OffsetForLeaderEpochRewrite:
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
         """See :class:`Rewrite`."""
-        request = read_request(exchange)
+        request, answered = await read_exchange(exchange, response, self._blocking)
         if getattr(request, "replica_id", -1) >= _LEAST_REPLICA:
             return None
-        answered, asked = read_response(exchange, response), rows_of(request)
+        asked = rows_of(request)
         rows = {
             key: row
             for key, row in rows_of(answered).items()
@@ -53,7 +54,7 @@ class OffsetForLeaderEpochRewrite:
         }
         found = await asyncio.gather(*(self._row(key, row, asked[key].leader_epoch) for key, row in rows.items()))
         changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
-        return [with_rows(answered, changed)] if changed else None
+        return [await write_rows(answered, changed, self._blocking)] if changed else None
 
     async def _row(self, key: tuple[str, int], row: Any, leader_epoch: int) -> Any:
         try:

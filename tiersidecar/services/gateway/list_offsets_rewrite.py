@@ -13,13 +13,14 @@ from tiersidecar.domain.errors import OffsetBetweenTiersError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
-from tiersidecar.services.gateway.messages import changed_row, read_request, read_response, rows_of, with_rows
+from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
 
 _NO_TIMESTAMP = -1
@@ -52,9 +53,10 @@ class ListOffsetsRewrite:
         offsets: BrokerOffsetsCache,
         pending: PendingCopies,
         timeout_ms: int,
+        blocking: Blocking,
     ) -> None:
         self._tiered, self._reader, self._timestamps, self._lineages = tiered, reader, timestamps, lineages
-        self._offsets, self._pending, self._timeout_ms = offsets, pending, timeout_ms
+        self._offsets, self._pending, self._timeout_ms, self._blocking = offsets, pending, timeout_ms, blocking
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -66,10 +68,9 @@ class ListOffsetsRewrite:
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
         """See :class:`Rewrite`."""
-        request = read_request(exchange)
+        request, answered = await read_exchange(exchange, response, self._blocking)
         if request.replica_id >= 0:
             return None  # a follower finds its own way
-        answered = read_response(exchange, response)
         asked = rows_of(request)
         rows = {
             key: row
@@ -86,7 +87,7 @@ class ListOffsetsRewrite:
             *(self._row(key, row, asked[key].timestamp, timeout_s) for key, row in rows.items())
         )
         changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
-        return [with_rows(answered, changed)] if changed else None
+        return [await write_rows(answered, changed, self._blocking)] if changed else None
 
     async def _row(self, key: tuple[str, int], row: Any, timestamp: int, timeout_s: float) -> Any:
         """The row as it is to be told; errors are such as every client tries again after."""

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from tests.support.faulty_store import FaultyStore
 from tests.support.gateway_exchange import rewritten
 from tests.support.gateway_world import World, open_world
+from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import local_batches
 from tests.support.remote_runs import load_run
 from tests.support.scripted import MemoryStateLog
@@ -99,6 +100,7 @@ def list_offsets(world: World, lineages: FixedLineage | None = None, timeout_ms:
         offsets=world.offsets,
         pending=world.pending,
         timeout_ms=timeout_ms,
+        blocking=InlineBlocking(),
     )
 
 
@@ -241,7 +243,9 @@ async def test_epochs_that_the_broker_has_forgotten_end_where_they_did(version: 
     """It answers with its own log start, 200, for all of them."""
     run = await load_run("plain")
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
-        rewrite = OffsetForLeaderEpochRewrite(tiered=world.tiered, lineages=FixedLineage(*HISTORY))
+        rewrite = OffsetForLeaderEpochRewrite(
+            tiered=world.tiered, lineages=FixedLineage(*HISTORY), blocking=InlineBlocking()
+        )
         for asked, broker, expected in ((2, (2, 200), (2, 100)), (6, (6, 246), (6, 246))):
             row = await row_after(
                 world,
@@ -273,6 +277,7 @@ async def deleted(world: World, offset: int, answered: dict[str, Any], *, versio
         state=world.state,
         broker=world.broker,
         offsets=world.offsets,
+        blocking=InlineBlocking(),
     )
     return await row_after(world, rewrite, DELETE_RECORDS, version, {"offset": offset}, answered, **request)
 
@@ -362,7 +367,9 @@ async def test_tagged_fields_of_the_future_are_no_reason_to_close_a_connection()
         assert (await listed(world, -1, (HIGH_WATERMARK, -1), tagged=True)).of_the_future == b"new", (
             "the broker's own passes"
         )
-        rewrite = OffsetForLeaderEpochRewrite(tiered=world.tiered, lineages=FixedLineage(*HISTORY))
+        rewrite = OffsetForLeaderEpochRewrite(
+            tiered=world.tiered, lineages=FixedLineage(*HISTORY), blocking=InlineBlocking()
+        )
         asked = {"leader_epoch": 2, "current_leader_epoch": -1}
         answered = {"error_code": ErrorCode.none, "leader_epoch": 2, "end_offset": 200}
         row = await row_after(world, rewrite, LEADER_EPOCH, 4, asked, answered, tagged=True)
