@@ -210,8 +210,12 @@ class SegmentLookup:
             if least_epoch is not None and epoch < least_epoch:
                 continue
             found = self._metadata.next_segment_with_txn_index(topic_id_partition, epoch, offset)
-            if found is not None:
-                return Located(found, agreed_stop(found, lineage, max(offset, found.start_offset)))
+            if found is None:
+                continue
+            first = max(offset, found.start_offset)
+            # Past the end of the epoch all is of a deposed leader: no more of this one.
+            if Lineage.of(found.segment_leader_epochs).epoch_for_offset(first) == lineage.epoch_for_offset(first):
+                return Located(found, agreed_stop(found, lineage, first))
         return None
 
     def _find(self, topic_id_partition: TopicIdPartition, offset: int, lineage: Lineage) -> Located | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.remote_runs import open_run
-from tests.unit.reading.test_histories import between
+from tests.unit.reading.test_histories import EPOCHS, between, history_below, with_epoch
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 
@@ -73,3 +73,23 @@ async def test_metadata_that_claim_an_index_that_is_not_there_are_read_as_an_emp
     async with open_run(builder.run) as path:
         indexes = await path.indexes.indexes(metadata)
         assert indexes.aborted_transactions == ()
+
+
+async def test_markers_of_a_history_that_was_cut_off_are_looked_past() -> None:
+    """After an unclean election: a deposed leader's segment wholly past the point where its epoch ended told of its own aborted
+    transactions, which hid records of a producer, and ended the search before the markers of the real history."""
+    builder, history = RemoteBuilder(), {0: 0, 2: 35, 4: 70, 6: 105}
+    diverged, real = aborted(9, 36, 90, 91), aborted(7, 36, 80, 81)
+    for start, stop in ((0, 35), (35, 50), (50, 70)):
+        await builder.add(of_epochs(start, stop, history_below(history, stop)))
+    batches = [with_epoch(batch, 2) for batch in between(70, 140, EPOCHS)]
+    deposed = SegmentSource(batches=batches, start_offset=70, end_offset=139, epochs={0: 0, 2: 35})
+    await builder.add(replace(deposed, aborted_transactions=(diverged,)))
+    await builder.add(replace(of_epochs(70, 105, history_below(history, 105)), aborted_transactions=(real,)))
+    await builder.add(of_epochs(105, 140, history))
+    assert await found(builder, 35, 1) == (real,)
+    assert await found(builder, 70, 1) == (real,)
+
+
+def of_epochs(start: int, stop: int, epochs: dict[int, int]) -> SegmentSource:
+    return SegmentSource(batches=between(start, stop, EPOCHS), start_offset=start, end_offset=stop - 1, epochs=epochs)
