@@ -60,13 +60,17 @@ class DiskCache:
         return key in self._entries
 
     async def get(self, key: str) -> dict[str, bytes] | None:
-        """The files of ``key`` by name, or None."""
+        """The files of ``key`` by name, or None.  A disk that does not give them is no error of the reader's either."""
         entry = self._entries.get(key)
         if entry is None:
             return None
         entry.used_at_s = self._clock.monotonic_s()
         self._entries.move_to_end(key)
-        files = await self._blocking.run(self._files.read, entry.names)
+        try:
+            files = await self._blocking.run(self._files.read, entry.names)
+        except OSError as error:
+            self._complain("read.cache.read.failed", error)
+            files = None
         if files is None or sum(map(len, files.values())) != entry.size_bytes:
             # Somebody removed or cut a file: as if it had never been here.
             self.discard(key)
@@ -82,11 +86,14 @@ class DiskCache:
         try:
             await self._blocking.run(self._files.write, files)
         except OSError as error:
-            log.warning("read.cache.write.failed", directory=self._settings.directory, reason=str(error))
+            self._complain("read.cache.write.failed", error)
             return
         self.discard(key)
         self._keep(key, tuple(files), size_bytes)
-        await self._shrink()
+        try:
+            await self._shrink()
+        except OSError as error:
+            self._complain("read.cache.tidy.failed", error)
 
     def discard(self, key: str) -> None:
         """Forget ``key``: a later :meth:`put` replaces its files."""
@@ -125,7 +132,10 @@ class DiskCache:
             try:
                 await self.tidy()
             except OSError as error:
-                log.warning("read.cache.tidy.failed", directory=self._settings.directory, reason=str(error))
+                self._complain("read.cache.tidy.failed", error)
+
+    def _complain(self, event: str, error: OSError) -> None:
+        log.warning(event, directory=self._settings.directory, reason=str(error))
 
     def _keep(self, key: str, names: tuple[str, ...], size_bytes: int) -> None:
         self._entries[key] = _Entry(names, size_bytes, self._clock.monotonic_s())

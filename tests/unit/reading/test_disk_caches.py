@@ -153,6 +153,17 @@ async def test_a_disk_that_takes_nothing_is_no_error_of_the_readers(setting: Set
         assert (await cache.read_index_files(setting.segments[0])).offset_index
 
 
+async def test_a_disk_that_gives_nothing_is_no_error_of_the_readers(setting: Setting) -> None:
+    """A failing cache disk (EIO; here: a directory where a file was) failed every read that the store could have served."""
+    async with setting.opened() as cache:
+        files = await cache.read_index_files(setting.segments[1])
+        for name in files_of(setting.segments[1]):
+            (setting.directory / name).unlink()
+            (setting.directory / name).mkdir()
+        for _ in range(2):
+            assert await cache.read_index_files(setting.segments[1]) == files
+
+
 async def test_chunks_outlive_the_process_and_are_checked_when_read(tmp_path: Path) -> None:
     run = await load_run("encrypted")
     partition = run.partition("plain-0")
