@@ -54,7 +54,7 @@ def test_the_same_records_in_the_same_order_while_leaders_change(
         seen, of_copy = run_cell(world, cell)
         assert seen == of_copy
         assert seen
-        changes.check()
+        changes.raise_failure()
         if changes.count_of(topic) > before:
             return
     raise AssertionError(f"no leader of {topic} has changed in {MOST_READINGS} readings")

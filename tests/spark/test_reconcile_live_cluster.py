@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.background_thread import BackgroundThread
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_placement import place
 from tests.support.keep_producing import KeepProducing
@@ -40,38 +39,19 @@ daemons themselves."""
 LONG_S, RUNS = 180.0, 4
 
 
-class LeaderMoves:
+class LeaderMoves(BackgroundThread):
     """Puts another broker in front of each partition, one every ``pause_s``, from a thread of its own."""
 
     def __init__(self, cluster: KafkaCluster, *, pause_s: float) -> None:
-        self._cluster, self._pause_s = cluster, pause_s
-        self._stopping, self.count = threading.Event(), 0
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="move leaders", daemon=True)
+        super().__init__("move leaders", ends_within_s=120)
+        self._cluster, self._pause_s, self.count = cluster, pause_s, 0
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        self._thread.join(120)
-
-    def raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
+    def work(self) -> None:
         nodes = [broker.node_id for broker in self._cluster.brokers]
-        try:
-            while not self._stopping.wait(self._pause_s):
-                partition, first = self.count % PARTITIONS, (self.count // PARTITIONS + self.count) % len(nodes)
-                place(self._cluster.admin, TOPIC, partition, [*nodes[first:], *nodes[:first]])
-                self.count += 1
-        except Exception as error:  # noqa: BLE001 - told in the test's own thread
-            self._failure = error
+        while not self.stopping.wait(self._pause_s):
+            partition, first = self.count % PARTITIONS, (self.count // PARTITIONS + self.count) % len(nodes)
+            place(self._cluster.admin, TOPIC, partition, [*nodes[first:], *nodes[:first]])
+            self.count += 1
 
 
 class InUse:

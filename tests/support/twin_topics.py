@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from tests.support.background_thread import BackgroundThread
 from tests.support.kafka_admin import wait_until
 from tests.support.produce import ALL_STYLES, DrawnBatch, ProducedRecord, Style, draw_batch, open_sender
 
@@ -102,53 +102,36 @@ async def _wait_for_markers(stable: AIOKafkaConsumer, twins: Twins, records: Seq
             await asyncio.sleep(0.005)
 
 
-class MovingTwins:
+class MovingTwins(BackgroundThread):
     """One partition of each grows until left: a transaction at a time, every third of which is aborted, or without them.
 
     While leaders change, a marker may be written twice, and then the two have no longer the same offsets.
     """
 
     def __init__(self, client_settings: Mapping[str, Any], twins: Twins, *, in_transactions: bool) -> None:
+        super().__init__(f"keep producing to {twins.topic}", ends_within_s=90)
         self._client_settings, self._twins, self._in_transactions = client_settings, twins, in_transactions
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"keep producing to {twins.topic}", daemon=True)
         self.end_offset = 0
         """Where both are known to reach, exclusive."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopping.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive(), "the producer does not end"
+        super().__exit__(kind, error, trace)
         if error is None:
-            self.check()
-
-    def check(self) -> None:
-        """Raises:
-        AssertionError: the producer has given up.
-        """
-        assert self._failure is None, f"the producer gave up: {self._failure!r}"
+            self.stop()
 
     def wait_for_end(self, offset: int) -> None:
         """Until it has come to ``offset``, exclusive."""
 
         def there() -> bool:
-            self.check()
+            self.raise_failure()
             return self.end_offset >= offset
 
         wait_until(there, f"{self._twins.topic} has come to {offset}", 60)
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._produce())
-        except BaseException as error:  # noqa: BLE001 - told by check, in the test's own thread
-            self._failure = error
+    def work(self) -> None:
+        asyncio.run(self._produce())
 
     async def _produce(self) -> None:
         draw, turn = random.Random(11), 0
@@ -157,7 +140,7 @@ class MovingTwins:
         if self._in_transactions:
             styles = [Style(outcome="committed"), Style(outcome="committed"), Style(outcome="aborted")]
         async with open_sender(self._client_settings, styles[0], 8_192) as producer:
-            while not self._stopping.is_set():
+            while not self.stopping.is_set():
                 batch = draw_batch(draw, producer, self._twins.topic, 0, 700)
                 records = await _send_to_both(producer, styles[turn % len(styles)], self._twins, [batch])
                 turn += 1

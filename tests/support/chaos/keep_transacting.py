@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import TracebackType
-from typing import Self
 
 from aiokafka import AIOKafkaProducer
 
+from tests.support.background_thread import BackgroundThread
 from tests.support.chaos.read_check import content_of
 from tests.support.produce import ProducedRecord, draw_batch
 from tests.support.read_service import Shape, shape_of
@@ -39,38 +37,18 @@ class Transaction:
     fate: Fate = Fate.DROPPED
 
 
-class KeepTransacting:
+class KeepTransacting(BackgroundThread):
     """Transactions over partitions 0 to ``partitions - 1`` of ``topic``, from a thread of its own until it is stopped."""
 
     def __init__(
         self, client_settings: Mapping[str, str], topic: str, *, partitions: int, pause_s: float, seed: int
     ) -> None:
+        super().__init__(f"keep transacting on {topic}", ends_within_s=_STEP_TIMEOUT_S * 2)
         self._client_settings, self._topic, self._partitions = client_settings, topic, partitions
         self._pause_s, self._draw = pause_s, random.Random(seed)
         self.transactions: list[Transaction] = []
         self.troubles: list[str] = []
         """Why a producer was given up, and another took its transactional id."""
-        self._failure: BaseException | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"keep transacting on {topic}", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stopping.set()
-        self._thread.join(_STEP_TIMEOUT_S * 2)
-
-    def stop(self) -> None:
-        """Begin no more, and wait for the one under way."""
-        self._stopping.set()
-        self._thread.join(_STEP_TIMEOUT_S * 2)
-        assert not self._thread.is_alive(), f"the transactional producer does not end; {self.troubles[-3:]}"
-        if self._failure is not None:
-            raise AssertionError(f"the transactional producer gave up: {self._failure!r}") from self._failure
 
     @property
     def fates(self) -> Counter[Fate]:
@@ -106,14 +84,11 @@ class KeepTransacting:
         else:
             assert len(seen) + found_lost == 0, f"{self._topic}-{partition}: not committed, and visible; {sight}"
 
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._keep_transacting())
-        except BaseException as error:  # noqa: BLE001 - told by stop, in the test's own thread
-            self._failure = error
+    def work(self) -> None:
+        asyncio.run(self._keep_transacting())
 
     async def _keep_transacting(self) -> None:
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             producer = AIOKafkaProducer(
                 **self._client_settings,
                 transactional_id=f"chaos-{self._topic}",
@@ -124,7 +99,7 @@ class KeepTransacting:
             )
             try:
                 await asyncio.wait_for(producer.start(), _STEP_TIMEOUT_S)
-                while not self._stopping.is_set():
+                while not self.stopping.is_set():
                     await asyncio.wait_for(self._transact(producer), _STEP_TIMEOUT_S)
                     await asyncio.sleep(self._pause_s)
             except Exception as error:  # noqa: BLE001 - whatever it is, a new producer fences this one off
