@@ -15,10 +15,10 @@ import aioboto3
 import obstore
 from aiohttp import web
 from crc32c import crc32c
-from obstore.store import S3Store as ObstoreS3Store
 
 from benchmarks.support.measure import MIB
-from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server
+from benchmarks.support.s3_clients import obstore_client
+from tests.support.s3_server import S3Server
 from tiersidecar.adapters.stores.s3_settings import S3Settings
 
 CHUNK_BYTES = 4 * MIB
@@ -96,15 +96,7 @@ def pread_file(path: Path, start: int, size_bytes: int) -> bytes:
 
 def by_obstore(settings: S3Settings, server: S3Server) -> FetchRange:
     """``get_range_async``: Rust underneath."""
-    store = ObstoreS3Store(
-        settings.bucket,
-        endpoint=server.url,
-        region=settings.region,
-        access_key_id=ACCESS_KEY,
-        secret_access_key=SECRET_KEY,
-        virtual_hosted_style_request=False,
-        client_options={"allow_http": True},
-    )
+    store = obstore_client(settings, server)
 
     async def fetch(key: str, start: int, size_bytes: int) -> int:
         return len(await obstore.get_range_async(store, key, start=start, length=size_bytes))

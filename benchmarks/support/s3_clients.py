@@ -39,9 +39,9 @@ async def upload_by_aioboto3(settings: S3Settings, lanes: Iterable[Iterable[Path
         await asyncio.gather(*map(lane, lanes))
 
 
-async def upload_by_obstore(settings: S3Settings, server: S3Server, lanes: Iterable[Iterable[Path]]) -> None:
-    """``put_async`` of the open file."""
-    store = ObstoreS3Store(
+def obstore_client(settings: S3Settings, server: S3Server) -> ObstoreS3Store:
+    """obstore's own client of the bucket."""
+    return ObstoreS3Store(
         settings.bucket,
         endpoint=server.url,
         region=settings.region,
@@ -50,6 +50,11 @@ async def upload_by_obstore(settings: S3Settings, server: S3Server, lanes: Itera
         virtual_hosted_style_request=False,
         client_options={"allow_http": True},
     )
+
+
+async def upload_by_obstore(settings: S3Settings, server: S3Server, lanes: Iterable[Iterable[Path]]) -> None:
+    """``put_async`` of the open file."""
+    store = obstore_client(settings, server)
 
     async def lane(paths: Iterable[Path]) -> None:
         for path in paths:

@@ -56,3 +56,14 @@ class BackgroundThread(ABC):
             self.work()
         except BaseException as error:  # noqa: BLE001 - told by raise_failure, in the test's own thread
             self._failure = error
+
+
+class LastingThread(BackgroundThread):
+    """One that must not give up: where it did, leaving it without another error raises as :meth:`stop`."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if error is None:
+            self.stop()

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
 
-from tests.support.background_thread import BackgroundThread
+from tests.support.background_thread import LastingThread
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_placement import place
 
 _PAUSE_S = 0.3
 
 
-class LeaderChanges(BackgroundThread):
+class LeaderChanges(LastingThread):
     """Lets one broker after the other lead each of ``partitions``, until left."""
 
     def __init__(self, kafka: KafkaCluster, partitions: Sequence[tuple[str, int]]) -> None:
         super().__init__("leader changes", ends_within_s=120)
         self._kafka, self._partitions = kafka, partitions
         self._counts = Counter[str]()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if error is None:
-            self.stop()
 
     def count_of(self, topic: str) -> int:
         """How often a leader of the topic has changed."""

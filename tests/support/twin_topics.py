@@ -7,12 +7,11 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from tests.support.background_thread import BackgroundThread
+from tests.support.background_thread import LastingThread
 from tests.support.kafka_admin import wait_until
 from tests.support.produce import ALL_STYLES, DrawnBatch, ProducedRecord, Style, draw_batch, open_sender
 
@@ -102,7 +101,7 @@ async def _wait_for_markers(stable: AIOKafkaConsumer, twins: Twins, records: Seq
             await asyncio.sleep(0.005)
 
 
-class MovingTwins(BackgroundThread):
+class MovingTwins(LastingThread):
     """One partition of each grows until left: a transaction at a time, every third of which is aborted, or without them.
 
     While leaders change, a marker may be written twice, and then the two have no longer the same offsets.
@@ -113,13 +112,6 @@ class MovingTwins(BackgroundThread):
         self._client_settings, self._twins, self._in_transactions = client_settings, twins, in_transactions
         self.end_offset = 0
         """Where both are known to reach, exclusive."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if error is None:
-            self.stop()
 
     def wait_for_end(self, offset: int) -> None:
         """Until it has come to ``offset``, exclusive."""

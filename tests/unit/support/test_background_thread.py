@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.support.background_thread import BackgroundThread
+from tests.support.background_thread import BackgroundThread, LastingThread
 
 
 class Working(BackgroundThread):
@@ -40,3 +40,11 @@ def test_what_ended_it_is_told_where_the_test_asks(failure: BaseException) -> No
     with Working(failure) as working, pytest.raises(AssertionError, match="work gave up") as told:
         working.stop()
     assert told.value.__cause__ is failure
+
+
+def test_one_that_must_last_tells_by_itself_that_it_did_not() -> None:
+    class Lasting(Working, LastingThread):
+        pass
+
+    with pytest.raises(AssertionError, match="gave up"), Lasting(ValueError("no broker")) as lasting:
+        assert lasting.has_begun.wait(30)

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,8 +79,11 @@ def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None
 async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadata: bool) -> int:
     from tiersidecar.app.commands.session import open_session
 
-    async with open_session(config, with_metadata=with_metadata) as session:
-        intent = await look(session)
+    async with AsyncExitStack() as stack:
+        with manner.console.status("connecting, and reading the sidecars' topics") as status:
+            session = await stack.enter_async_context(open_session(config, with_metadata=with_metadata))
+            status.update("looking at what is there")
+            intent = await look(session)
         if not manner.as_json:
             _show(intent, manner.console)
         done = False
@@ -89,7 +93,8 @@ async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadat
                 intent = await _looked_at_again(session, look, intent, manner.console)
             if not intent.refusal:
                 assert intent.apply is not None  # steps come with their doing
-                outcome = await intent.apply() or {}
+                with manner.console.status("doing it"):
+                    outcome = await intent.apply() or {}
                 done = True
         if manner.as_json:
             typer.echo(json.dumps({**_document(intent, done=done), **outcome}, indent=2, ensure_ascii=False))
