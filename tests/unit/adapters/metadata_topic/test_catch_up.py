@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.metadata_events import FINISHED, added, updated
 from tests.support.scripted import ScriptedBroker
 from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner
+from tests.unit.adapters.no_clients import NoClients
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, MetadataNotReadyError
@@ -21,16 +21,6 @@ from tiersidecar.ports.failpoints import NO_FAILPOINTS
 
 US = owner(0)
 METADATA = TopicIdPartition(topic_id=FACTS.topic_id, topic="metadata", partition=0)
-
-
-class NoClients:
-    """The topic is fed by hand."""
-
-    def producer(self) -> Any:
-        return None
-
-    def open_consumer(self) -> AbstractAsyncContextManager[Any]:
-        raise AssertionError("nobody reads here")
 
 
 class Behind:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -14,6 +13,7 @@ from aiokafka import TopicPartition
 from tests.support.manual_clock import ManualClock
 from tests.support.metadata_events import ORDERS
 from tests.support.scripted import ScriptedBroker
+from tests.unit.adapters.no_clients import NoClients
 from tiersidecar.adapters.internal_topics import TopicFacts
 from tiersidecar.adapters.state_topic.codec import partition_key, write_state
 from tiersidecar.adapters.state_topic.log import TopicBasedStateLog
@@ -48,16 +48,6 @@ class HandFedConsumer:
 
     async def position(self, partition: TopicPartition) -> int:
         return self.records[-1].offset + 1 if self.records else 0
-
-
-class NoClients:
-    """Nobody writes; the topic is fed by hand."""
-
-    def producer(self) -> Any:
-        return None
-
-    def open_consumer(self) -> AbstractAsyncContextManager[Any]:
-        raise AssertionError("nobody reads here")
 
 
 class Behind:
