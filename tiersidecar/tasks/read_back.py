@@ -19,7 +19,8 @@ from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.store import Buffer
 from tiersidecar.tasks.copy_quota import CopyQuota
 
-_SLICE_BYTES = 1024 * 1024
+_SLICE_BYTES = 256 * 1024
+"""Read, and looked at, in one go; then it is paid for, so that neither disk nor core is taken for long at a stretch."""
 
 
 class StreamRemoteLog(Protocol):
@@ -88,9 +89,12 @@ class ReadBack:
         await self._quota.admit(metadata.segment_size_in_bytes)
         digest.begin_segment(str(metadata.remote_log_segment_id))
         async for chunk in self._remote.stream_log(metadata):
-            await self._blocking.run(digest.feed, chunk)
-            yield len(chunk)
-            await self._pay(len(chunk))
+            rest = memoryview(chunk)
+            while rest:
+                part, rest = rest[:_SLICE_BYTES], rest[_SLICE_BYTES:]
+                await self._blocking.run(digest.feed, part)
+                yield len(part)
+                await self._pay(len(part))
         digest.end_segment()
 
     async def _pay(self, size_bytes: int) -> None:

@@ -7,16 +7,25 @@ its base offset, leader epoch and CRC32C, goes into the digest, and each CRC32C 
 from __future__ import annotations
 
 from hashlib import blake2b
+from struct import Struct
+
+from crc32c import crc32c
 
 from tiersidecar.domain.errors import TruncatedDataError
 from tiersidecar.formats.kafka.record_batches import (
     BATCH_HEADER_SIZE,
+    COMPRESSION_MASK,
+    CRC_START_V2,
+    HIGHEST_COMPRESSION,
+    LOG_OVERHEAD,
+    Buffer,
     check_batch,
-    complete_batches_size,
-    iter_batch_headers,
+    read_whole_batch_header,
 )
 
-Buffer = bytes | bytearray | memoryview
+_PLAIN = Struct(">qiibIhi")
+"""The fields of a format 2 header that the short loop looks at."""
+_LEAST_LENGTH_V2 = BATCH_HEADER_SIZE - LOG_OVERHEAD
 
 
 class BatchDigest:
@@ -29,7 +38,7 @@ class BatchDigest:
         self._next_offset, self._stop_offset = start_offset, stop_offset
         self._digest = blake2b(digest_size=32)
         self._where = ""
-        self._tail = b""
+        self._tail = bytearray()
         self._position = 0
 
     @property
@@ -39,7 +48,7 @@ class BatchDigest:
 
     def begin_segment(self, where: str) -> None:
         """The next buffer begins a segment; ``where`` names it in errors."""
-        self._where, self._tail, self._position = where, b"", 0
+        self._where, self._tail, self._position = where, bytearray(), 0
 
     def feed(self, buffer: Buffer) -> None:
         """Bytes that follow those fed before in this segment.
@@ -47,17 +56,43 @@ class BatchDigest:
         Raises:
             CorruptDataError: a batch fails its checks.
         """
-        data = b"".join((self._tail, buffer)) if self._tail else buffer
-        view = memoryview(data)
-        whole = complete_batches_size(view)
-        for position, header in iter_batch_headers(view[:whole], self._position, where=self._where):
-            offset = position - self._position
-            check_batch(view, header, offset, where=self._where, position=position)
+        if self._tail:
+            self._tail += buffer
+            view = memoryview(self._tail)
+        else:
+            view = memoryview(buffer)
+        offset = self._take_plain_batches(view, 0)
+        while header := read_whole_batch_header(view, offset, where=self._where, position=self._position + offset):
+            check_batch(view, header, offset, where=self._where, position=self._position + offset)
             if header.last_offset >= self._next_offset and header.base_offset < self._stop_offset:
                 self._digest.update(view[offset : offset + BATCH_HEADER_SIZE])
                 self._next_offset = header.last_offset + 1
-        self._tail = bytes(view[whole:])
-        self._position += whole
+            offset = self._take_plain_batches(view, offset + header.size_bytes)
+        if offset or not self._tail:
+            self._tail = bytearray(view[offset:])
+        self._position += offset
+
+    def _take_plain_batches(self, view: memoryview, offset: int) -> int:
+        """Those of format 2 that are whole and sound, by a short loop: a segment has a million of them per GiB.  Returns the
+        offset of the first one that is left to the long way, where faults are named."""
+        unpack, checksum, update, size = _PLAIN.unpack_from, crc32c, self._digest.update, len(view)
+        next_offset, stop_offset = self._next_offset, self._stop_offset
+        while size - offset >= BATCH_HEADER_SIZE:
+            base, length, _, magic, crc, attributes, delta = unpack(view, offset)
+            end = offset + LOG_OVERHEAD + length
+            if magic != 2 or length < _LEAST_LENGTH_V2 or end > size or base < 0 or delta < 0:
+                break
+            if (
+                attributes & COMPRESSION_MASK > HIGHEST_COMPRESSION
+                or checksum(view[offset + CRC_START_V2 : end]) != crc
+            ):
+                break
+            if base + delta >= next_offset and base < stop_offset:
+                update(view[offset : offset + BATCH_HEADER_SIZE])
+                next_offset = base + delta + 1
+            offset = end
+        self._next_offset = next_offset
+        return offset
 
     def end_segment(self) -> None:
         """No more bytes of this segment.

@@ -39,7 +39,7 @@ _LEGACY_V0 = Struct(">qiIbb")
 _LEGACY_V1 = Struct(">qiIbbq")
 _LEGACY_MINIMUM = {0: 14, 1: 22}
 
-_COMPRESSION_MASK = 0x07
+COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME_FLAG = 0x08
 _TRANSACTIONAL_FLAG = 0x10
 _CONTROL_FLAG = 0x20
@@ -59,7 +59,7 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-_HIGHEST_COMPRESSION = max(Compression)
+HIGHEST_COMPRESSION = max(Compression)
 
 
 class TimestampType(StrEnum):
@@ -113,7 +113,7 @@ class RecordBatchHeader:
 
     @property
     def compression(self) -> Compression:
-        return Compression(self.attributes & _COMPRESSION_MASK)
+        return Compression(self.attributes & COMPRESSION_MASK)
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -163,8 +163,8 @@ def header_fault(header: RecordBatchHeader) -> str | None:
         return f"batch length {header.batch_length} is below the least of {least}"
     if header.base_offset < 0 or header.last_offset_delta < 0:
         return f"offsets {header.base_offset} + {header.last_offset_delta} are negative"
-    if header.attributes & _COMPRESSION_MASK > _HIGHEST_COMPRESSION:
-        return f"unknown compression {header.attributes & _COMPRESSION_MASK}"
+    if header.attributes & COMPRESSION_MASK > HIGHEST_COMPRESSION:
+        return f"unknown compression {header.attributes & COMPRESSION_MASK}"
     return None
 
 
@@ -202,25 +202,25 @@ def iter_batch_headers(
     Raises:
         CorruptDataError: no batch can look like this.
     """
-    offset, size = 0, len(buffer)
-    while size - offset >= BATCH_HEADER_SIZE or _has_whole_legacy_message(buffer, offset):
-        header = read_batch_header(buffer, offset, where=where, position=base_position + offset)
-        if header.size_bytes > size - offset:
-            return
+    offset = 0
+    while header := read_whole_batch_header(buffer, offset, where=where, position=base_position + offset):
         yield base_position + offset, header
         offset += header.size_bytes
 
 
-def complete_batches_size(buffer: Buffer) -> int:
-    """How many bytes at the front of ``buffer`` are whole batches.
+def read_whole_batch_header(
+    buffer: Buffer, offset: int, *, where: str = "record batch", position: int = 0
+) -> RecordBatchHeader | None:
+    """The header at ``buffer[offset:]``, as :func:`read_batch_header`; None where the buffer has only a part of the batch.
 
     Raises:
         CorruptDataError: no batch can look like this.
     """
-    end = 0
-    for position, header in iter_batch_headers(buffer):
-        end = position + header.size_bytes
-    return end
+    available = len(buffer) - offset
+    if available < BATCH_HEADER_SIZE and not _has_whole_legacy_message(buffer, offset):
+        return None
+    header = read_batch_header(buffer, offset, where=where, position=position)
+    return header if header.size_bytes <= available else None
 
 
 def _has_whole_legacy_message(buffer: Buffer, offset: int) -> bool:
@@ -269,7 +269,7 @@ def _read_legacy(buffer: Buffer, offset: int, available: int, where: str, positi
         partition_leader_epoch=LeaderEpoch(-1),
         magic=magic,
         crc=crc,
-        attributes=attributes & (_COMPRESSION_MASK | _LOG_APPEND_TIME_FLAG),
+        attributes=attributes & (COMPRESSION_MASK | _LOG_APPEND_TIME_FLAG),
         last_offset_delta=0,
         base_timestamp=timestamp,
         max_timestamp=timestamp,
