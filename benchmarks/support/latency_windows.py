@@ -1,11 +1,12 @@
-"""Latencies of one condition, window by window: percentiles over all of them, and how sure a ratio of two is."""
+"""Latencies of a condition, window by window, and of two conditions by turns: percentiles, and how sure a ratio of two is."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
+from statistics import median
 
 _RESAMPLES = 400
 _LIKELY = 0.9
@@ -75,6 +76,52 @@ class _Tails:
         from_above = count - min(count - 1, int(count * share))
         tail = sorted(chain.from_iterable(tail for _, tail in drawn))
         return tail[-from_above] if from_above <= len(tail) else self.floor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyPair:
+    """Two windows in a row, one of each condition; ``foreign_cpus`` is how many CPUs others took meanwhile."""
+
+    base: Sequence[float]
+    other: Sequence[float]
+    foreign_cpus: float
+
+
+@dataclass(slots=True)
+class LatencyPairs:
+    """Ratios of neighbours in time: what the machine does for longer than two windows meets both of a pair, and what it does
+    for less spoils one pair of many, of which the median takes no notice."""
+
+    pairs: list[LatencyPair] = field(default_factory=list)
+
+    def quieter_half(self) -> LatencyPairs:
+        """The pairs during which others took least, in their order.  Latencies have no say in it."""
+        most = median(pair.foreign_cpus for pair in self.pairs)
+        return LatencyPairs([pair for pair in self.pairs if pair.foreign_cpus <= most])
+
+    def ratio(self, share: float) -> float:
+        """The median over pairs of the percentile of ``other`` to that of ``base``."""
+        return median(self._ratios(share))
+
+    def likely_ratio(self, share: float) -> Interval:
+        """Where nine of ten medians lie when pairs are drawn anew (bootstrap; the same at each call)."""
+        return _likely_median(self._ratios(share))
+
+    def noise(self, share: float) -> tuple[float, Interval]:
+        """The same of windows of ``base`` to those of the pair before, which do not differ: ratio and interval."""
+        bases = [_percentile(sorted(pair.base), share) for pair in self.pairs]
+        ratios = [later / earlier for earlier, later in pairwise(bases)]
+        return median(ratios), _likely_median(ratios)
+
+    def _ratios(self, share: float) -> list[float]:
+        return [_percentile(sorted(pair.other), share) / _percentile(sorted(pair.base), share) for pair in self.pairs]
+
+
+def _likely_median(values: Sequence[float]) -> Interval:
+    draw = random.Random(1)
+    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    outside = (1 - _LIKELY) / 2
+    return Interval(low=_percentile(medians, outside), high=_percentile(medians, 1 - outside))
 
 
 def _percentile(ascending: Sequence[float], share: float) -> float:

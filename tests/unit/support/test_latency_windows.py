@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.support.latency_windows import LatencyWindows
+from benchmarks.support.latency_windows import LatencyPair, LatencyPairs, LatencyWindows
 
 
 def windows(seed: int, *, count: int = 40, slowed: float = 1.0, uneven: float = 0.0) -> LatencyWindows:
@@ -40,3 +40,37 @@ def test_uneven_windows_make_the_interval_wide() -> None:
         return likely.high - likely.low
 
     assert width(0.8) > 2 * width(0.0)
+
+
+def pairs(seed: int, *, slowed: float, loud: float = 1.0, count: int = 24) -> LatencyPairs:
+    """Every other pair was measured in company, which makes both of its windows ``loud`` by chance."""
+    draw, found = random.Random(seed), LatencyPairs()
+    for number in range(count):
+        alone = number % 2 == 0
+        base, other = (
+            [draw.expovariate(1) * (1 if alone else draw.uniform(1, loud)) for _ in range(500)] for _ in "bo"
+        )
+        other = [latency * slowed for latency in other]
+        found.pairs.append(LatencyPair(base=base, other=other, foreign_cpus=0.02 if alone else 1.5))
+    return found
+
+
+def test_a_difference_shows_in_the_median_of_pairs_though_half_of_them_are_loud() -> None:
+    quieter = pairs(3, slowed=1.3, loud=30).quieter_half()
+    assert len(quieter.pairs) == 12
+    assert all(pair.foreign_cpus < 1 for pair in quieter.pairs)
+    assert 1.2 < quieter.ratio(0.99) < 1.4
+    assert quieter.likely_ratio(0.99).low > 1.1
+
+
+def test_one_pair_that_is_spoiled_changes_nothing() -> None:
+    sound = pairs(4, slowed=1.0)
+    ratio = sound.ratio(0.99)
+    spoiled = LatencyPair(base=sound.pairs[0].base, other=[1000.0] * 500, foreign_cpus=0.0)
+    assert abs(LatencyPairs([*sound.pairs[1:], spoiled]).ratio(0.99) - ratio) < 0.1
+
+
+def test_windows_that_do_not_differ_tell_a_noise_around_one() -> None:
+    noise, likely = pairs(5, slowed=2.0).noise(0.99)
+    assert likely.low < 1 < likely.high
+    assert likely.low <= noise <= likely.high
