@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,11 +50,23 @@ def test_the_rate_is_met_and_never_exceeded(rate: int, wanted: int, lateness: li
 
 def test_an_idle_time_saves_up_no_burst() -> None:
     bucket = TokenBucket(100 * MIB)
-    assert bucket.take(MIB, 0) == MIB
+    assert bucket.take(MIB, 0)
     taken = 0
     while count := bucket.take(16 * MIB, 3600):
         taken += count
     assert taken <= 0.06 * 100 * MIB
+
+
+@pytest.mark.parametrize(
+    ("rate", "turn"),
+    [
+        pytest.param(MIB, MIB // 50, id="20 ms' worth at a low rate"),
+        pytest.param(8 * MIB, MIB // 16, id="64 KiB at a middling rate"),
+        pytest.param(1000 * MIB, 4 * MIB, id="4 ms' worth at a high rate, so that turns are not too many"),
+    ],
+)
+def test_a_turn_is_short_for_the_core_that_it_takes(rate: int, turn: int) -> None:
+    assert TokenBucket(rate).take(64 * MIB, 0) == pytest.approx(turn, rel=0.001)
 
 
 def test_without_a_limit_everything_goes_at_once() -> None:
