@@ -60,6 +60,10 @@ class Cursor:
         return layout.unpack_from(self.buffer, at)
 
     def uvarint(self) -> int:
+        at = self.position
+        if at < len(self.buffer) and (first := self.buffer[at]) < 128:  # as nearly all are
+            self.position = at + 1
+            return first
         value = shift = 0
         while True:
             byte = self.int8()
@@ -101,7 +105,10 @@ class Cursor:
         return max(length, 0)
 
     def skip_tagged_fields(self) -> None:
-        self.tagged_fields()
+        if self.flexible:
+            for _ in range(self.uvarint()):
+                self.uvarint()  # the tag
+                self.skip(self.uvarint())
 
     def tagged_fields(self) -> dict[int, int]:
         """Where each begins, by its tag; passes them all."""

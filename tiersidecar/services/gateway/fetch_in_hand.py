@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tiersidecar.formats.wire.cursor import Replacement
-from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey, read_fetch_request
+from tiersidecar.formats.wire.fetch_requests import (
+    CONSUMER,
+    FetchPartition,
+    FetchRequest,
+    PartitionKey,
+    read_fetch_request,
+)
 from tiersidecar.formats.wire.fetch_responses import FetchedPartition, FetchResponse
 from tiersidecar.ports.clock import Clock
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
@@ -83,6 +89,8 @@ class FetchesInHand:
         request, answered = self.read(exchange), exchange.connection.fetch_answered
         if not isinstance(answered, Answered) or answered.version != exchange.api_version:
             return
+        if request.replica_id != CONSUMER:
+            return  # a follower that fetches is none of ours (T-57)
         asked = dict[PartitionKey, FetchPartition]()
         for row in answered.rows:
             partition = self._sessions.asked_of(exchange.connection, request, row.key)

@@ -25,6 +25,7 @@ _EXPECTED = 10_000
 _STRETCH_FILLS = 8
 """Of one reader and one read, at most: with Java's default of 1 MiB a fill, that are two chunks.  A read costs hardly more
 Python for eight than for one."""
+_FIRST_STRETCH_FILLS = 2
 _FOLLOWED_AT = 3
 """The next stretch is read when so many fills of the last one are left: it comes from the store while those are fetched."""
 
@@ -42,9 +43,10 @@ class FillWant:
 
 @dataclass(slots=True)
 class _Stretch:
-    """Fills that were read ahead together, ``left`` of them not fetched yet; ``following`` is wanted after the last."""
+    """``fills`` that were read ahead together, ``left`` of them not fetched yet; ``following`` is wanted after the last."""
 
     following: FillWant
+    fills: int
     left: int
     is_followed: bool = False
 
@@ -105,9 +107,12 @@ class RemoteFills:
         )
         if fills == 1 or fetched.size_bytes <= want.max_bytes:
             return (fetched,)
-        parts = list[FetchedBatches]()
+        parts, taken_bytes = list[FetchedBatches](), 0
         for slices in islice(parts_of(fetched.slices, want.max_bytes), fills):  # what is over would be a small one
+            if taken_bytes > len(parts) * want.max_bytes:
+                break  # so would this: a batch that is larger than a fill has taken its room
             parts.append(_part(fetched, slices))
+            taken_bytes += parts[-1].size_bytes
             await asyncio.sleep(0)  # of small batches there are thousands to walk
         return tuple(parts)
 
@@ -123,7 +128,7 @@ class RemoteFills:
         stretch.left -= 1
         if stretch.left <= _FOLLOWED_AT and not stretch.is_followed:
             stretch.is_followed = True
-            self._read_on(stretch.following)
+            self._read_on(stretch.following, self._soon(stretch.fills - stretch.left, ready.since_s))
         return ready.batches
 
     def _look_ahead(self, want: FillWant, fetched: FetchedBatches) -> None:
@@ -132,17 +137,23 @@ class RemoteFills:
             return
         self._expected.put((want.partition, fetched.next_offset), True, 1)  # noqa: FBT003 - a set, in order of use
         if goes_on:
-            self._read_on(replace(want, offset=fetched.next_offset))
+            self._read_on(replace(want, offset=fetched.next_offset), _FIRST_STRETCH_FILLS)
 
-    def _read_on(self, want: FillWant) -> None:
-        """One fill in any case, as many more as need no more than half of the room that is free."""
+    def _soon(self, fills: int, since_s: float) -> int:
+        """How many a reader who fetched ``fills`` since then will fetch in half of the time that they are kept: what a slow one
+        does not come for would be read, and charged to the quota, again and again."""
+        elapsed_s = self._clock.monotonic_s() - since_s
+        return _STRETCH_FILLS if elapsed_s <= 0 else int(fills * _READY_S / 2 / elapsed_s)
+
+    def _read_on(self, want: FillWant, soon: int) -> None:
+        """One fill in any case, as many more as are wanted ``soon`` and need no more than half of the room that is free."""
         under_way = sum(self._ahead.values())
         if under_way + want.max_bytes > self._ready_bytes:
             self._expected.put((want.partition, want.offset), True, 1)  # noqa: FBT003 - begun anew when there is room
             return
         self._forget_old()
         free_bytes = self._ready_bytes - self._ready.size_bytes - under_way
-        fills = min(max(free_bytes // 2 // max(want.max_bytes, 1), 1), _STRETCH_FILLS)
+        fills = max(min(free_bytes // 2 // max(want.max_bytes, 1), soon, _STRETCH_FILLS), 1)
         task = asyncio.create_task(self._read_stretch(want, fills), name=f"remote fills from {want.offset}")
         self._ahead[task] = fills * want.max_bytes
         task.add_done_callback(lambda _: self._ahead.pop(task))
@@ -154,7 +165,8 @@ class RemoteFills:
             return  # whoever asks for it will find out
         if not found[-1].slices:
             return
-        stretch = _Stretch(following=replace(want, offset=found[-1].next_offset), left=len(found))
+        following = replace(want, offset=found[-1].next_offset)
+        stretch = _Stretch(following=following, fills=len(found), left=len(found))
         now_s = self._clock.monotonic_s()
         for one in found:
             self._ready.put(want, _Ready(one, now_s, stretch), one.size_bytes)

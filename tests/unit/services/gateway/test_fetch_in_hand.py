@@ -127,6 +127,19 @@ async def test_nothing_is_expected_after_a_delete_an_election_or_too_long_a_time
         assert not is_expected(world)
 
 
+async def test_of_a_follower_that_fetches_nothing_is_expected() -> None:
+    """T-57."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        offset, version = await reading_on(world), 14
+        await row_of(world, offset, version=version, max_bytes=FILL_BYTES)
+        for replica_id, expected in ((-1, True), (1, False)):
+            asked = {partition: Ask(offset=offset, max_bytes=FILL_BYTES)}
+            exchange = world.exchange(1, version, fetch_request(version, asked, replica_id=replica_id))
+            world.fetch.forwarded(exchange)
+            assert is_expected(world) is expected
+
+
 async def test_a_judgement_that_has_waited_for_the_broker_is_made_anew() -> None:
     """Deleted while a broker that hangs had the request: the longer way sees it."""
     run, partition = await plain()

@@ -40,9 +40,24 @@ async def test_a_reader_that_goes_on_finds_the_next_fills_read() -> None:
             found.append(await fills.read(replace(want, offset=found[-1].next_offset)))
             await settle(300)
             if len(found) == 2:
-                assert len(fills._ready) == 8
+                assert len(fills._ready) == 2
+            if len(found) == 3:
+                assert len(fills._ready) == 1 + 8
         records = b"".join(bytes(part.buffer) for one in found for part in one.slices)
         assert records == batches_between("plain-0", 0, found[-1].next_offset - 1)
+
+
+@pytest.mark.parametrize(("pause_s", "most"), [(0.01, 11), (0.3, 5), (1.5, 2)])
+async def test_a_slow_reader_has_no_more_read_ahead_than_he_comes_for_in_time(pause_s: float, most: int) -> None:
+    async with fills_of() as (world, fills, want):
+        ahead = list[int]()
+        while want.offset < START:
+            found = await fills.read(want)
+            await settle(300)
+            ahead.append(len(fills._ready))
+            want = replace(want, offset=found.next_offset)
+            await world.clock.advance(pause_s)
+        assert max(ahead) <= most, "what is kept too long would be read again, and charged to the quota"
 
 
 async def test_readers_share_the_room_and_each_has_its_next_fill() -> None:
