@@ -88,7 +88,7 @@ class Scale:
 
 
 FULL = Scale(rounds=6, pairs=16, alone=8)
-QUICK = Scale(rounds=1, pairs=24, alone=0)
+QUICK = Scale(rounds=1, pairs=18, alone=0)
 
 
 class Bench:
