@@ -371,6 +371,7 @@ MUTATIONS = (
     Mutation(plant=readers_follow_a_truncated_epoch, kind=_C, seed=6),
     Mutation(plant=readers_trust_the_store, kind=_C, seed=5),
     Mutation(plant=fills_one_batch_too_far, kind=_C, seed=5),
+    Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=21),
     Mutation(plant=pressure_trims_what_is_not_remote, kind=_C, seed=1),
     Mutation(plant=pressure_does_nothing, kind=_C, seed=1),
 )
