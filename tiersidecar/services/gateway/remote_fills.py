@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -66,6 +67,7 @@ class RemoteFills:
         self._flights: SingleFlight[FillWant, tuple[FetchedBatches, ...]] = SingleFlight("remote fills")
         self._ready: ByteLru[FillWant, _Ready] = ByteLru(ready_bytes)
         self._expected: ByteLru[tuple[TopicIdPartition, int], bool] = ByteLru(_EXPECTED)
+        self._waiting: Counter[FillWant] = Counter()
         self._ahead: dict[asyncio.Task[None], int] = {}
         """Reads ahead that are under way, and how many bytes each may bring."""
 
@@ -77,7 +79,7 @@ class RemoteFills:
         return found if len(found) == len(wants) else None  # one may have grown too old between the two looks
 
     async def read(self, want: FillWant) -> FetchedBatches:
-        """The batches wanted; a caller that is cancelled leaves the read going on.
+        """The batches wanted; a caller that is cancelled leaves the read going on, and has it when it asks again.
 
         Raises:
             As :meth:`RemoteLogReader.read_batches`.
@@ -85,7 +87,13 @@ class RemoteFills:
         fetched = self._take(want)
         if fetched is not None:
             return fetched
-        (fetched, *_) = await self._flights.run(want, partial(self._read, want, 1))
+        self._waiting[want] += 1
+        try:
+            (fetched, *_) = await self._flights.run(want, partial(self._read_alone, want))
+        finally:
+            self._waiting[want] -= 1
+            if not self._waiting[want]:
+                del self._waiting[want]
         if self._take(want) is None:  # else it was being read ahead, with what follows
             self._look_ahead(want, fetched)
         return fetched
@@ -96,6 +104,16 @@ class RemoteFills:
             one.cancel()
         await asyncio.gather(*self._ahead, return_exceptions=True)
         await self._flights.aclose()
+
+    async def _read_alone(self, want: FillWant) -> tuple[FetchedBatches, ...]:
+        """One fill, kept if its reader could not wait for it (U2): caches smaller than a fill would have it read again, and too
+        late again, for ever (simulation, cluster seed 54)."""
+        (fetched,) = await self._read(want, 1)
+        if fetched.slices and not self._waiting[want]:
+            self._forget_old()
+            stretch = _Stretch(following=replace(want, offset=fetched.next_offset), fills=1, left=1)
+            self._ready.put(want, _Ready(fetched, self._clock.monotonic_s(), stretch), fetched.size_bytes)
+        return (fetched,)
 
     async def _read(self, want: FillWant, fills: int) -> tuple[FetchedBatches, ...]:
         fetched = await self._reader.read_batches(

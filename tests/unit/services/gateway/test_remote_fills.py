@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -82,6 +83,20 @@ async def test_what_nobody_came_for_is_forgotten() -> None:
         await settle(300)
         kept = fills._ready.keys()
         assert all(key.max_bytes == other.max_bytes for key in kept)
+
+
+async def test_a_reader_that_could_not_wait_finds_what_its_read_brought() -> None:
+    """U2: and what follows is read ahead for it.  With caches smaller than a fill, every read would come too late again."""
+    async with fills_of() as (_, fills, want):
+        impatient = asyncio.create_task(fills.read(want))
+        await settle(1)
+        impatient.cancel()
+        await settle(300)
+        found = fills.take_ready([want])
+        assert found is not None
+        await settle(300)
+        assert fills.take_ready([replace(want, offset=found[0].next_offset)])
+        assert not fills._waiting
 
 
 async def test_what_is_ready_is_taken_at_once_and_all_of_it_or_none() -> None:
