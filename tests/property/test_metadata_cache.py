@@ -211,6 +211,9 @@ class TwoLeaders(RuleBasedStateMachine):
                     holders = model.holders(epoch, offset)
                     metadata = cache.remote_log_segment_metadata(epoch, offset)
                     assert (metadata is None) == (not holders)
+                    everyone = list(cache.finished_segments_at(epoch, offset))
+                    assert everyone[:1] == ([] if metadata is None else [metadata])
+                    assert sorted(map(str, everyone)) == sorted(map(str, holders))
                     if metadata is None:
                         continue
                     assert metadata in holders

@@ -52,6 +52,11 @@ class MemoryMetadataLog:
     ) -> RemoteLogSegmentMetadata | None:
         return self._cache(topic_id_partition).remote_log_segment_metadata(leader_epoch, offset)
 
+    def finished_segments_at(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return self._cache(topic_id_partition).finished_segments_at(leader_epoch, offset)
+
     def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
         return self._cache(topic_id_partition).highest_offset_for_epoch(leader_epoch)
 

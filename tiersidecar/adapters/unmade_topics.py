@@ -37,6 +37,11 @@ class UnmadeMetadataLog:
     ) -> RemoteLogSegmentMetadata | None:
         return None
 
+    def finished_segments_at(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return iter(())
+
     def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
         return None
 

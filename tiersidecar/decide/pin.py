@@ -5,7 +5,7 @@ Followers decide as leaders do: whoever leads next must be able to copy what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tiersidecar.domain.epochs import Lineage
@@ -13,8 +13,9 @@ from tiersidecar.domain.pins import DropReason, Pin, Unpin, epochs_with_pins
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 
-SegmentAt = Callable[[int, int], RemoteLogSegmentMetadata | None]
-"""The COPY_SEGMENT_FINISHED segment that holds an offset as written in an epoch: (epoch, offset)."""
+SegmentsAt = Callable[[int, int], Iterable[RemoteLogSegmentMetadata]]
+"""The COPY_SEGMENT_FINISHED segments that hold an offset as written in an epoch: (epoch, offset).  The one that is read may be
+longer than the epoch became, since a deposed leader copied it: the one that counts is then behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class PinView:
     """A tiered partition as the pin decision sees it.
 
     ``local`` is its directory without pins; ``pins`` ascend by base offset; ``can_pin`` says that links can be made there;
-    ``segment_at`` is None while the metadata has not been replayed.  ``deleted`` are those of ``local.deleted`` that retention
+    ``segments_at`` is None while the metadata has not been replayed.  ``deleted`` are those of ``local.deleted`` that retention
     took, as far as that is certain; ``refused`` are offsets (base, next base) of segments that nobody has a right to.
     ``epochs`` are the live file's with what it has dropped meanwhile.
     """
@@ -31,7 +32,7 @@ class PinView:
     local: LocalPartition
     pins: tuple[Pin, ...]
     can_pin: bool
-    segment_at: SegmentAt | None
+    segments_at: SegmentsAt | None
     deleted: tuple[LocalSegment, ...] = ()
     refused: frozenset[tuple[int, int]] = frozenset()
     epochs: Lineage = Lineage()  # noqa: RUF009 - frozen
@@ -75,7 +76,7 @@ def decide_pin(view: PinView) -> PinPlan:
             *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in remote),
         ),
         pin=wanted,
-        is_settled=not wanted and view.segment_at is not None,
+        is_settled=not wanted and view.segments_at is not None,
     )
 
 
@@ -100,7 +101,7 @@ def is_cut_off(pin: Pin, local: LocalPartition) -> bool:
     return now.entries_in_range(*covered) != before.entries_in_range(*covered)
 
 
-def is_remote(lineage: Lineage, segment_at: SegmentAt, segment: LocalSegment) -> bool:
+def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment) -> bool:
     """Whether every offset of a sealed segment is held by finished segments of ``lineage``, each in the epoch that wrote it.
 
     Offsets below the lineage have no epoch that is still known: the rest of the segment stands for them.
@@ -112,26 +113,27 @@ def is_remote(lineage: Lineage, segment_at: SegmentAt, segment: LocalSegment) ->
         return False
     while offset < segment.next_base_offset:
         epoch = lineage.epoch_for_offset(offset)
-        held = None if epoch is None else segment_at(epoch, offset)
-        if epoch is None or held is None or not held.is_within(lineage):
+        there = () if epoch is None else segments_at(epoch, offset)
+        held = next((one for one in there if one.is_within(lineage)), None)
+        if epoch is None or held is None:
             return False
         offset = min(held.next_offset, lineage.end_offset_of(epoch, NO_LOG_END) or offset)
     return True
 
 
 def without_remote_pins(
-    segments: Sequence[LocalSegment], lineage: Lineage, segment_at: SegmentAt
+    segments: Sequence[LocalSegment], lineage: Lineage, segments_at: SegmentsAt
 ) -> tuple[LocalSegment, ...]:
     """``segments`` without those that are pinned and remote: a finished copy is known before its pin is dropped."""
-    return tuple(one for one in segments if not (one.pinned and is_remote(lineage, segment_at, one)))
+    return tuple(one for one in segments if not (one.pinned and is_remote(lineage, segments_at, one)))
 
 
 def _is_remote(view: PinView, lineage: Lineage, segment: LocalSegment) -> bool:
-    return view.segment_at is not None and is_remote(lineage, view.segment_at, segment)
+    return view.segments_at is not None and is_remote(lineage, view.segments_at, segment)
 
 
 def _may_pin(view: PinView) -> bool:
     """While nothing is known to be remote, only where the broker deletes on its own."""
     if view.policy.copy_disabled or not view.can_pin:
         return False
-    return view.segment_at is not None or view.policy.mode is RetentionMode.RACE
+    return view.segments_at is not None or view.policy.mode is RetentionMode.RACE

@@ -172,9 +172,13 @@ class RemoteLogMetadataCache:
     def _restore_superseded(self, segments: EpochSegments) -> None:
         # By uuid, so that of equal spans every replica picks the same.
         for number in sorted(segments.superseded, key=self._rows.uuid):
-            start, end, _, epoch_map = self._rows.span(number)
-            part = next(part for part in self._maps[epoch_map] if part.segments is segments)
-            segments.restore(number, start + part.first, end if part.last is None else start + part.last)
+            segments.restore(number, *self._span_in(number, segments))
+
+    def _span_in(self, number: int, segments: EpochSegments) -> tuple[int, int]:
+        """What a row holds in that epoch: both ends inclusive."""
+        start, end, _, epoch_map = self._rows.span(number)
+        part = next(part for part in self._maps[epoch_map] if part.segments is segments)
+        return start + part.first, end if part.last is None else start + part.last
 
     def _mark_deleted(self, state: RemotePartitionDeleteState) -> None:
         self._check_deleted(state)
@@ -229,6 +233,17 @@ class RemoteLogMetadataCache:
         segments = self._epochs.get(leader_epoch)
         number = None if segments is None else segments.find(offset)
         return None if number is None else self._metadata(number)
+
+    def finished_segments_at(self, leader_epoch: int, offset: int) -> Iterator[RemoteLogSegmentMetadata]:
+        """All finished segments that hold ``offset`` as written in ``leader_epoch``: first the one that is read, last those
+        that others cover."""
+        segments = self._epochs.get(leader_epoch, EpochSegments())
+        for number in segments.all_at(offset):
+            yield self._metadata(number)
+        for covered in sorted(segments.superseded):
+            start, end = self._span_in(covered, segments)
+            if start <= offset <= end:
+                yield self._metadata(covered)
 
     def highest_offset_for_epoch(self, leader_epoch: int) -> int | None:
         """Highest offset, inclusive, ever finished for the epoch (T-67)."""

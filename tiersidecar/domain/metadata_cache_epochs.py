@@ -74,6 +74,11 @@ class EpochSegments:
         at = bisect_right(self.starts, offset) - 1
         return self.rows[at] if at >= 0 and offset <= self.ends[at] else None
 
+    def all_at(self, offset: int) -> Iterator[int]:
+        """The rows that may be read whose spans hold ``offset``: first the one of :meth:`find`."""
+        first, stop = bisect_left(self.ends, offset), bisect_right(self.starts, offset)
+        return reversed(self.rows[first:stop])
+
     def at_or_after(self, offset: int) -> Iterator[int]:
         """Rows with anything at or after ``offset``, ascending."""
         return iter(self.rows[bisect_left(self.ends, offset) :])

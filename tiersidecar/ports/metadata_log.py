@@ -39,6 +39,12 @@ class MetadataView(Protocol):
     ) -> RemoteLogSegmentMetadata | None:
         """The COPY_SEGMENT_FINISHED segment that holds ``offset`` as written in ``leader_epoch`` (S-098)."""
 
+    def finished_segments_at(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """All COPY_SEGMENT_FINISHED segments that hold ``offset`` as written in ``leader_epoch``: first the one that is
+        read, last those that others cover."""
+
     def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
         """Highest offset, inclusive, ever finished for the epoch; deletion does not lower it (T-67)."""
 

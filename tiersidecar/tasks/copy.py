@@ -119,7 +119,7 @@ class CopyTask:
             return segments
         start_offset = self._log_start_offset(tip, lineage)
         wanted = [one for one in segments if not one.pinned or next_base_offset_of(one) > start_offset]
-        return without_remote_pins(wanted, lineage, partial(self._metadata.remote_log_segment_metadata, tip))
+        return without_remote_pins(wanted, lineage, partial(self._metadata.finished_segments_at, tip))
 
     def _log_start_offset(self, tip: TopicIdPartition, lineage: Lineage) -> Offset:
         state = self._state.partition_state(tip)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from tiersidecar.decide.disk_pressure import DiskSample, DiskState, decide_state, seconds_to_full, with_sample
-from tiersidecar.decide.pin import SegmentAt, is_remote
+from tiersidecar.decide.pin import SegmentsAt, is_remote
 from tiersidecar.decide.pin_room import Disk, PinLimits, is_alone
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy, PressedPartition, PressureTrim, decide_pressure
 from tiersidecar.decide.topics import PartitionRole
@@ -154,27 +154,27 @@ class DiskWatch:
         for local in here:
             tip = local.topic_id_partition
             tiered = self._board.assignment.get(tip)
-            segment_at = self._copies.segment_at(tip)
+            segments_at = self._copies.segments_at(tip)
             if tiered is None or tiered.role is not PartitionRole.LEADER:
                 continue  # its leader's sidecar trims it
-            if tiered.policy.mode is not RetentionMode.STRICT or segment_at is None:
+            if tiered.policy.mode is not RetentionMode.STRICT or segments_at is None:
                 continue
             if tip.topic in self._board.untrimmable_topics:
                 continue  # what it is to give will not come: the others have to give it
             start = self._board.log_start_offsets.get(tip, -1)
             sealed = [one for one in local.sealed_segments if (one.next_base_offset or 0) > start]
-            remote = self._remote(tip, sealed, segment_at)
+            remote = self._remote(tip, sealed, segments_at)
             found.append(PressedPartition(topic_id_partition=tip, sealed=sealed, remote=remote))
         return found
 
-    def _remote(self, tip: TopicIdPartition, sealed: Sequence[LocalSegment], segment_at: SegmentAt) -> int:
+    def _remote(self, tip: TopicIdPartition, sealed: Sequence[LocalSegment], segments_at: SegmentsAt) -> int:
         """How many of them, from the first, are remote and may go.  What cannot be trimmed relieves no disk: were it counted
         on, nothing else would be looked for."""
         lineage = self._board.lineage_on_disk(tip)
         stop = self._held_from(tip)
 
         def may_go(segment: LocalSegment) -> bool:
-            return (segment.next_base_offset or 0) <= stop and is_remote(lineage, segment_at, segment)
+            return (segment.next_base_offset or 0) <= stop and is_remote(lineage, segments_at, segment)
 
         return next((number for number, one in enumerate(sealed) if not may_go(one)), len(sealed))
 

@@ -93,7 +93,7 @@ class FollowTask:
             local=local,
             pins=self._board.pins.of(tip),
             can_pin=self._keeper.can_pin(local.log_dir),
-            segment_at=self._copies.segment_at(tip),
+            segments_at=self._copies.segments_at(tip),
             deleted=self._deleted(partition),
             refused=self._board.pins.refused_of(tip),
             epochs=self._note(tip).epochs,

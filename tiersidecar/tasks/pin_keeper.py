@@ -230,13 +230,13 @@ class PinKeeper:
         return [pin for pin in self._board.pins if is_alone(pin, present.get(pin.owner))]
 
     def _is_remote(self, tip: TopicIdPartition | None, pin: Pin) -> bool:
-        segment_at = None if tip is None or not pin.leader_epochs else self._copies.segment_at(tip)
-        if tip is None or segment_at is None:
+        segments_at = None if tip is None or not pin.leader_epochs else self._copies.segments_at(tip)
+        if tip is None or segments_at is None:
             return False
         highest = self._metadata.highest_offset_for_epoch(tip, pin.leader_epochs[-1].epoch)
         if highest is None or highest < pin.next_base_offset - 1:
             return False
-        return is_remote(self._board.lineage_on_disk(tip), segment_at, pin.segment)
+        return is_remote(self._board.lineage_on_disk(tip), segments_at, pin.segment)
 
     def _report(self, disks: tuple[Disk, ...]) -> None:
         log_dirs = {log_dir for disk in disks for log_dir in disk.log_dirs}

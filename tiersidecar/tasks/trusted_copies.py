@@ -6,7 +6,9 @@ only copy of its records.
 
 from __future__ import annotations
 
-from tiersidecar.decide.pin import SegmentAt
+from collections.abc import Iterator
+
+from tiersidecar.decide.pin import SegmentsAt
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -20,17 +22,17 @@ class TrustedCopies:
     def __init__(self, metadata: MetadataView, requests: RecopyRequests) -> None:
         self._metadata, self._requests = metadata, requests
 
-    def segment_at(self, tip: TopicIdPartition) -> SegmentAt | None:
+    def segments_at(self, tip: TopicIdPartition) -> SegmentsAt | None:
         """For :func:`~tiersidecar.decide.pin.is_remote`; None while metadata or requests are not known."""
         doubted = self.doubted(tip)
         if doubted is None or not self._metadata.is_ready(tip):
             return None
 
-        def segment_at(epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-            found = self._metadata.remote_log_segment_metadata(tip, epoch, offset)
-            return None if found is None or found.remote_log_segment_id.uuid in doubted else found
+        def segments_at(epoch: int, offset: int) -> Iterator[RemoteLogSegmentMetadata]:
+            found = self._metadata.finished_segments_at(tip, epoch, offset)
+            return (one for one in found if one.remote_log_segment_id.uuid not in doubted)
 
-        return segment_at
+        return segments_at
 
     def doubted(self, tip: TopicIdPartition) -> frozenset[Uuid] | None:
         """Segments that are to be copied again; None while that is not known."""

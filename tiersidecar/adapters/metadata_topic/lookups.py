@@ -24,6 +24,11 @@ class MetadataLookups:
     ) -> RemoteLogSegmentMetadata | None:
         return self._replica.require(topic_id_partition).remote_log_segment_metadata(leader_epoch, offset)
 
+    def finished_segments_at(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return self._replica.require(topic_id_partition).finished_segments_at(leader_epoch, offset)
+
     def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
         return self._replica.require(topic_id_partition).highest_offset_for_epoch(leader_epoch)
 
