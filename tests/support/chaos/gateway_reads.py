@@ -49,5 +49,15 @@ async def _read(
                     if record.offset < stop
                 ]
     finally:
-        await consumer.stop()  # also of one that could not start
+        await _stop(consumer)  # also of one that could not start
     return found
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    try:
+        await consumer.stop()
+    except asyncio.CancelledError:
+        # It waits for its own tasks that it has cancelled: one that rested after an error of its broker says so.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
