@@ -134,6 +134,7 @@ class ReplicaLog:
         self._stamp(self._path(base, "log"))
         self.epochs = [entry for entry in self.epochs if entry.start_offset < offset]
         self.high_watermark = min(self.high_watermark, offset)
+        self.log_start_offset = min(self.log_start_offset, offset)  # as UnifiedLog does: segments below it may still be there
         self._write_epochs()
 
     def start_anew_at(self, offset: int) -> None:
