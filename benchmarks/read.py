@@ -87,7 +87,7 @@ class Scale:
 
 
 FULL = Scale(segment_bytes=64 * MIB, segments=2, window_bytes=512 * MIB, runs=9, random_reads=2000)
-QUICK = Scale(segment_bytes=32 * MIB, segments=1, window_bytes=128 * MIB, runs=5, random_reads=500)
+QUICK = Scale(segment_bytes=32 * MIB, segments=1, window_bytes=128 * MIB, runs=3, random_reads=200)
 _READS_A_TURN = 50
 
 Window = Callable[[], Awaitable[Cost]]

@@ -134,7 +134,8 @@ class ReplicaLog:
         self._stamp(self._path(base, "log"))
         self.epochs = [entry for entry in self.epochs if entry.start_offset < offset]
         self.high_watermark = min(self.high_watermark, offset)
-        self.log_start_offset = min(self.log_start_offset, offset)  # as UnifiedLog does: segments below it may still be there
+        # As UnifiedLog does: files of segments below the old log start may still be there.
+        self.log_start_offset = min(self.log_start_offset, offset)
         self._write_epochs()
 
     def start_anew_at(self, offset: int) -> None:
