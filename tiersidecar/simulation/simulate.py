@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tiersidecar.simulation.blows import strike
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.oracle import judge
 from tiersidecar.simulation.scenario import Kind, scenario_of
-from tiersidecar.simulation.virtual_time import VirtualTimeLoop, current_process
+from tiersidecar.simulation.virtual_time import MOST_TURNS, NoEndError, VirtualTimeLoop, current_process
 from tiersidecar.simulation.world import World
 
 _MEMORY = Path("/dev/shm")
@@ -39,18 +40,30 @@ class Outcome:
     reads: Mapping[str, int] = field(default_factory=dict)
 
 
-def simulate(kind: Kind, seed: int, muted: frozenset[str] = frozenset()) -> Outcome:
-    """One run; the same arguments give the same outcome, trace and all.  ``muted`` faults are left out."""
+_BURIAL_TURNS = 100_000
+
+
+def simulate(kind: Kind, seed: int, muted: frozenset[str] = frozenset(), *, most_turns: int = MOST_TURNS) -> Outcome:
+    """One run; the same arguments give the same outcome, trace and all.  ``muted`` faults are left out; a run that has not
+    ended after ``most_turns`` of the loop is a violation like others."""
     directory = Path(tempfile.mkdtemp(prefix="tiersidecar-simulation-", dir=_MEMORY if _MEMORY.is_dir() else None))
     chances = Chances(seed, muted)
-    loop = VirtualTimeLoop()
+    loop = VirtualTimeLoop(most_turns)
     gc_was_on = gc.isenabled()
     gc.disable()
     try:
         world = World(scenario_of(kind, seed, chances), chances, directory, loop)
         loop.set_exception_handler(lambda _, context: _unheard(world, context))
         with _log_into(world):
-            loop.run_until_complete(_run(world))
+            run = loop.create_task(_run(world))
+            try:
+                loop.run_until_complete(run)
+            except NoEndError as error:
+                world.complain(f"it does not end: {error}")
+                loop.allow(_BURIAL_TURNS)
+                run.cancel()
+                with suppress(NoEndError, asyncio.CancelledError):
+                    loop.run_until_complete(run)
         return Outcome(
             kind=kind,
             seed=seed,

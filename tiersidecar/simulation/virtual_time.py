@@ -20,15 +20,28 @@ T = TypeVar("T")
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simulated process", default=None)
 
 
-class NothingLeftToDoError(Exception):
+MOST_TURNS = 2_000_000
+"""Of the loop in one run: some twenty times what a long one takes."""
+
+
+class NoEndError(Exception):
+    """The run does not come to its end."""
+
+
+class NothingLeftToDoError(NoEndError):
     """Every task waits, and no timer is set: the simulated world is deadlocked."""
 
 
-class _JumpingSelector(selectors.BaseSelector):
-    """Instead of waiting for files it moves the time."""
+class TooManyTurnsError(NoEndError):
+    """Something goes on without end, and maybe without time passing."""
 
-    def __init__(self) -> None:
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Instead of waiting for files it moves the time; asked once in each turn of the loop, it gives ``turns_left``."""
+
+    def __init__(self, most_turns: int) -> None:
         self.now_s = 1000.0
+        self.turns_left = most_turns
         self._files: dict[int, selectors.SelectorKey] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -41,7 +54,10 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise NothingLeftToDoError
+            raise NothingLeftToDoError("every task waits, and no timer is set")
+        self.turns_left -= 1
+        if self.turns_left < 0:
+            raise TooManyTurnsError(f"it goes on and on, {self.now_s:.0f} s by its clock")
         self.now_s += max(timeout, 0.0)
         return []
 
@@ -116,18 +132,23 @@ class _TimedTurn(asyncio.TimerHandle):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """``time()`` is virtual; callbacks belong to the process in whose context they were made.
 
-    A run is tens of thousands of turns: so each is one handle, put straight into asyncio's own queues.
+    A run is tens of thousands of turns: so each is one handle, put straight into asyncio's own queues.  After ``most_turns``
+    it raises :class:`TooManyTurnsError`, whatever it runs.
     """
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[_TimedTurn]
 
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
+    def __init__(self, most_turns: int = MOST_TURNS) -> None:
+        self._jumping = _JumpingSelector(most_turns)
         super().__init__(self._jumping)
 
     def time(self) -> float:
         return self._jumping.now_s
+
+    def allow(self, turns: int) -> None:
+        """So many from now on."""
+        self._jumping.turns_left = turns
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None

@@ -38,6 +38,13 @@ def test_a_muted_fault_leaves_the_lots_of_the_others_alone() -> None:
     assert without.faults[: len(whole.faults) - 1] == whole.faults[:-1]
 
 
+def test_a_run_without_an_end_is_a_failed_run_that_can_be_replayed() -> None:
+    outcome, again = (simulate(Kind.CLUSTER, 1, most_turns=5000) for _ in range(2))
+    assert len(outcome.violations) == 1
+    assert "it does not end" in outcome.violations[0]
+    assert outcome.trace == again.trace
+
+
 class ScriptedRuns:
     """Fails while all of ``needed`` happen."""
 

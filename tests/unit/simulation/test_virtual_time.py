@@ -8,7 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiersidecar.simulation.virtual_time import NothingLeftToDoError, Process, VirtualTimeLoop, current_process
+from tiersidecar.simulation.virtual_time import (
+    NothingLeftToDoError,
+    Process,
+    TooManyTurnsError,
+    VirtualTimeLoop,
+    current_process,
+)
 
 
 @pytest.fixture
@@ -37,6 +43,18 @@ def test_timeouts_are_of_virtual_time(loop: VirtualTimeLoop) -> None:
 def test_a_world_in_which_everybody_waits_is_told_from_a_long_wait(loop: VirtualTimeLoop) -> None:
     with pytest.raises(NothingLeftToDoError):
         loop.run_until_complete(asyncio.Event().wait())
+
+
+def test_a_world_that_goes_on_without_time_passing_is_ended() -> None:
+    loop = VirtualTimeLoop(most_turns=1000)
+
+    def spin() -> None:
+        loop.call_soon(spin)
+
+    spin()
+    with pytest.raises(TooManyTurnsError, match="1000 s by its clock"):
+        loop.run_forever()
+    loop.close()
 
 
 class Steps:
