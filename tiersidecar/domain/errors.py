@@ -82,6 +82,17 @@ class BrokerRefusedError(RetriableError):
         return f"broker refused {self.api} for {self.subject}: {self.error}"
 
 
+class HistoryChangedError(RetriableError):
+    """Leaders were elected whose log is another one below the end of the remote tier, after a reader had looked."""
+
+    def __init__(self, *, subject: str, end_offset: int) -> None:
+        super().__init__(subject, end_offset)
+        self.subject, self.end_offset = subject, end_offset
+
+    def __str__(self) -> str:
+        return f"{self.subject} got another history below {self.end_offset} while it was read (unclean election)"
+
+
 class MetadataNotReadyError(RetriableError):
     """Remote log metadata of the partition has not been replayed yet (S-096)."""
 

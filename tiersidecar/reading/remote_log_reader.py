@@ -16,7 +16,7 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.aborted_transactions import AbortedTransactions
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.batch_cutter import BatchSlice
-from tiersidecar.reading.segment_lookup import OffsetBounds, SegmentLookup
+from tiersidecar.reading.segment_lookup import History, OffsetBounds, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance
 from tiersidecar.reading.segment_walk import SegmentWalk
 from tiersidecar.reading.undecided_transactions import Undecided, UndecidedTransactions
@@ -87,17 +87,19 @@ class RemoteLogReader:
         min_one_message: bool = True,
         read_committed: bool = False,
         aborted_beyond: Sequence[AbortedTransaction] | None = None,
+        history: History | None = None,
     ) -> FetchedBatches:
         """Whole batches from the first whose last offset is ``offset`` or above, up to ``max_bytes``, and of those that
         begin below ``stop_offset``.
 
         The first batch is returned even if it is larger, if ``min_one_message``; else nothing is (T-53).  At the end of
-        the remote tier, and for read_committed at its last stable offset, the answer is empty; with ``aborted_beyond`` as
-        for :meth:`stream_batches` it goes on there.
+        the remote tier, and for read_committed at its last stable offset, the answer is empty; with ``aborted_beyond`` and
+        ``history`` as for :meth:`stream_batches` it goes on there.
 
         Raises:
             OffsetOutOfRangeError: the remote tier does not hold ``offset``.
             UndecidedTransactionError: read_committed has come to a transaction whose end lies in a hole.
+            HistoryChangedError: an unclean election has undone what this read went by.
             QuotaExceededError: the read was shed, at once.
             MetadataNotReadyError: the partition has not been replayed.
             StoreError: the store is away.
@@ -115,6 +117,7 @@ class RemoteLogReader:
                     allowance,
                     read_committed=read_committed,
                     aborted_beyond=aborted_beyond,
+                    history=history,
                 )
             ) as parts,
         ):
@@ -140,11 +143,14 @@ class RemoteLogReader:
         stop_offset: int | None = None,
         read_committed: bool = False,
         aborted_beyond: Sequence[AbortedTransaction] | None = None,
+        history: History | None = None,
     ) -> AsyncGenerator[RemoteBatches, None]:
         """As :meth:`read_batches` without a bound, to ``stop_offset`` (exclusive) or the end of the remote tier.
 
         A read_committed reader gets past the remote tier's last stable offset with ``aborted_beyond``: the aborted
         transactions whose markers lie above ``stop_offset``, all that are undecided below it having been decided.
+        Whoever has chosen one of the two by what he saw of the remote tier gives that as ``history``: nothing past its end
+        is returned, and nothing that it is not true of any more.
 
         Each part is fetched when it is asked for, but for the read-ahead.  The place in the pool is given back between
         parts, and a quota that is used up on the way delays: the read has begun and is not shed any more.
@@ -157,6 +163,7 @@ class RemoteLogReader:
             Allowance(),
             read_committed=read_committed,
             aborted_beyond=aborted_beyond,
+            history=history,
         )
         async with aclosing(parts), aclosing(self._pool.in_steps(parts, self._clock)) as steps:
             async for part in steps:
@@ -173,13 +180,17 @@ class RemoteLogReader:
         *,
         read_committed: bool,
         aborted_beyond: Sequence[AbortedTransaction] | None = None,
+        history: History | None = None,
     ) -> AsyncGenerator[RemoteBatches, None]:
         topic = topic_id_partition.topic
         self._telemetry.count(FETCH_REQUESTS, topic=topic)
         try:
             await self._lookup.check_start(topic_id_partition, offset)
-            is_bound_by_stable = read_committed and aborted_beyond is None
-            stop = await self._stop_offset(topic_id_partition, stop_offset, read_committed=is_bound_by_stable)
+            if history is None:
+                history = await self._lookup.history(topic_id_partition)
+            stop = history.end if stop_offset is None else min(stop_offset, history.end)
+            if read_committed and aborted_beyond is None:
+                stop = min(stop, await self._aborted.last_stable_offset(topic_id_partition))
             undecided = await self._first_undecided(topic_id_partition, offset, stop) if read_committed else None
             if undecided is not None:
                 stop = undecided.first_offset
@@ -192,6 +203,7 @@ class RemoteLogReader:
                         aborted = await self._aborted.collect(located, batches.base_offset, batches.next_offset)
                         beyond = aborted_beyond or ()
                         aborted += tuple(one for one in beyond if one.first_offset < batches.next_offset)
+                    await self._lookup.check_history(topic_id_partition, history, batches.base_offset)
                     self._telemetry.count(FETCH_BYTES, len(batches), topic=topic)
                     self._pool.quota.record(len(batches))
                     yield RemoteBatches(batches=batches, aborted_transactions=aborted)
@@ -208,16 +220,6 @@ class RemoteLogReader:
         above = await self._undecided.above(topic_id_partition, offset)
         within = (one for one in above if one.first_offset < stop)
         return min(within, key=lambda one: one.first_offset, default=None)
-
-    async def _stop_offset(
-        self, topic_id_partition: TopicIdPartition, stop_offset: int | None, *, read_committed: bool
-    ) -> int:
-        end_offset = (
-            await self._aborted.last_stable_offset(topic_id_partition)
-            if read_committed
-            else await self._lookup.end_offset(topic_id_partition)
-        )
-        return end_offset if stop_offset is None else min(stop_offset, end_offset)
 
 
 def _distinct(parts: Sequence[RemoteBatches]) -> tuple[AbortedTransaction, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import OffsetInHoleError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -59,6 +59,19 @@ class OffsetBounds:
     start: Offset
     end: Offset
     log_start: Offset = NO_OFFSET
+    lineage: Lineage = field(default_factory=Lineage)
+
+    @property
+    def history(self) -> History:
+        """What was seen of the remote tier."""
+        return History(self.lineage, self.end)
+
+
+class History(NamedTuple):
+    """Who wrote the offsets below ``end``, the end (exclusive) of the remote tier, as it was when somebody looked."""
+
+    lineage: Lineage
+    end: Offset
 
 
 class Hole(NamedTuple):
@@ -109,7 +122,25 @@ class SegmentLookup:
         end = self._end_offset(topic_id_partition, lineage)
         start = self._start_offset(topic_id_partition, lineage)
         log_start = self._log_starts.remote_log_start_offset(topic_id_partition, lineage)
-        return OffsetBounds(start=min(start, end), end=end, log_start=log_start)
+        return OffsetBounds(start=min(start, end), end=end, log_start=log_start, lineage=lineage)
+
+    async def history(self, topic_id_partition: TopicIdPartition) -> History:
+        """As it is now."""
+        lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+        return History(lineage, self._end_offset(topic_id_partition, lineage))
+
+    async def check_history(self, topic_id_partition: TopicIdPartition, history: History, offset: int) -> None:
+        """What was decided by ``history`` for offsets from ``offset`` on (which of them there are, which transactions were
+        aborted) is still so.
+
+        Raises:
+            HistoryChangedError: since then somebody else is known to have written some of them.
+        """
+        lineage = await self._lineages.lineage(topic_id_partition)
+        if lineage is not history.lineage and lineage.entries_in_range(offset, history.end) != (
+            history.lineage.entries_in_range(offset, history.end)
+        ):
+            raise HistoryChangedError(subject=str(topic_id_partition), end_offset=history.end)
 
     async def check_start(self, topic_id_partition: TopicIdPartition, offset: int) -> None:
         """Nothing below the remote log start may be read, even while its segment is still there.

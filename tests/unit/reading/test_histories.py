@@ -17,7 +17,7 @@ from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.remote_runs import load_run, open_run
 from tests.unit.reading.test_lineage import FixedLog
 from tests.unit.reading.test_remote_log_reader import records_of, whole
-from tiersidecar.domain.errors import CorruptDataError, OffsetInHoleError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import CorruptDataError, HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.metrics.reading import (
@@ -124,6 +124,25 @@ def with_epoch(batch: LocalBatch, epoch: int) -> LocalBatch:
     """The leader epoch is outside of the checksum."""
     data = batch.data[:12] + epoch.to_bytes(4, "big") + batch.data[16:]
     return LocalBatch(replace(batch.header, partition_leader_epoch=epoch), data)  # type: ignore[arg-type]
+
+
+async def test_a_read_ends_where_an_election_has_undone_what_it_went_by() -> None:
+    """Simulation, cluster seed 617: where it ends, and which transactions were aborted, was decided by the other history."""
+    builder, live = RemoteBuilder(), FixedLog({0: 0}, 245)
+    for start, stop in ((0, 70), (70, 105), (105, 245)):
+        await builder.add(source(start, stop))
+    async with open_run(builder.run, live=live) as path:
+        seen = (await path.reader.bounds(builder.partition)).history
+        async with aclosing(path.reader.stream_batches(builder.partition, 0, history=seen)) as parts:
+            assert (await anext(parts)).batches.base_offset == 0
+            live.epochs = {0: 0, 1: 300}
+            assert (await anext(parts)).batches.base_offset == 5, "elected past it: nothing is undone"
+            live.epochs = {0: 0, 1: 200}
+            with pytest.raises(HistoryChangedError, match="another history below 245"):
+                await anext(parts)
+        with pytest.raises(HistoryChangedError):
+            await path.reader.read_batches(builder.partition, 0, max_bytes=100, history=seen)
+        assert (await path.reader.read_batches(builder.partition, 0, max_bytes=100)).slices
 
 
 async def test_a_gap_between_remote_segments_is_out_of_range() -> None:

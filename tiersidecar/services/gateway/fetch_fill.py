@@ -10,6 +10,7 @@ import structlog
 
 from tiersidecar.decide.gateway_fill import decide_grace, decide_grants, decide_returned
 from tiersidecar.domain.errors import (
+    HistoryChangedError,
     MetadataNotReadyError,
     OffsetOutOfRangeError,
     QuotaExceededError,
@@ -159,7 +160,7 @@ class FetchFill:
                 raise OffsetOutOfRangeError(
                     subject=str(want.partition), offset=bounds.end, start=bounds.start, stop=bounds.end
                 )
-            want = replace(want, aborted_beyond=beyond)
+            want = replace(want, aborted_beyond=beyond, history=judged.bounds.history)
         return await self._fills.read(want)
 
     def _answer(
@@ -186,7 +187,7 @@ class FetchFill:
                 self._count("hole")
                 self._note(partition, error)
                 return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
-            case MetadataNotReadyError() | OffsetOutOfRangeError():
+            case HistoryChangedError() | MetadataNotReadyError() | OffsetOutOfRangeError():
                 # It was there when it was judged: the next request is judged anew.
                 self._count("not_ready")
                 return FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)

@@ -17,6 +17,7 @@ from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.batch_parts import parts_of
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
+from tiersidecar.reading.segment_lookup import History
 from tiersidecar.reading.single_flight import SingleFlight
 
 _READY_BYTES = 32 * 1024 * 1024
@@ -40,6 +41,7 @@ class FillWant:
     max_bytes: int
     read_committed: bool
     aborted_beyond: tuple[AbortedTransaction, ...] | None = None
+    history: History | None = None
 
 
 @dataclass(slots=True)
@@ -122,6 +124,7 @@ class RemoteFills:
             max_bytes=want.max_bytes * fills,
             read_committed=want.read_committed,
             aborted_beyond=want.aborted_beyond,
+            history=want.history,
         )
         if fills == 1 or fetched.size_bytes <= want.max_bytes:
             return (fetched,)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
+    HistoryChangedError,
     OffsetBetweenTiersError,
     OffsetOutOfRangeError,
     TiersidecarError,
@@ -28,10 +29,12 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
+from tiersidecar.reading.segment_lookup import History
 
 _FETCH_BYTES = 1024 * 1024
 _BORDER_MOVES = 3
-"""How often a read looks again where the remote tier ends when the broker has trimmed what was local a moment ago."""
+"""How often a read looks again where the remote tier ends: when the broker has trimmed what was local a moment ago, and when
+the history has become another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,16 +111,20 @@ class ContinuousLog:
         """
         next_offset, stop_offset = read.offset, read.stop_offset
         for moves_left in reversed(range(_BORDER_MOVES)):
-            end_offset = (await self._reader.bounds(read.partition)).end
+            history = (await self._reader.bounds(read.partition)).history
             missing: OffsetOutOfRangeError | None = None
-            if self._local is None or next_offset < end_offset:
-                stop = end_offset if stop_offset is None else min(end_offset, stop_offset)
-                decided = await self._decided(read, stop)
+            if self._local is None or next_offset < history.end:
+                stop = history.end if stop_offset is None else min(history.end, stop_offset)
+                decided = await self._decided(read, history, stop)
                 try:
-                    async with aclosing(self._remote(read, next_offset, decided)) as parts:
+                    async with aclosing(self._remote(read, next_offset, decided, history)) as parts:
                         async for part in parts:
                             next_offset = part.batches.next_offset
                             yield part
+                except HistoryChangedError:
+                    if not moves_left:
+                        raise
+                    continue  # the remote tier may end earlier now, and other transactions be aborted
                 except OffsetOutOfRangeError as error:
                     if self._local is None or await self._is_deleted(read.partition, next_offset):
                         raise
@@ -177,17 +184,20 @@ class ContinuousLog:
 
     # -- the remote tier, and its border
 
-    def _remote(self, read: LogRead, offset: int, decided: _Decided) -> AsyncGenerator[RemoteBatches, None]:
+    def _remote(
+        self, read: LogRead, offset: int, decided: _Decided, history: History
+    ) -> AsyncGenerator[RemoteBatches, None]:
         return self._reader.stream_batches(
             read.partition,
             offset,
             stop_offset=decided.stop,
             read_committed=read.read_committed,
             aborted_beyond=decided.beyond,
+            history=history,
         )
 
-    async def _decided(self, read: LogRead, stop: int) -> _Decided:
-        """How far below ``stop`` the remote tier can be read (S-156).
+    async def _decided(self, read: LogRead, history: History, stop: int) -> _Decided:
+        """How far below ``stop`` the remote tier can be read, which ends where ``history`` does (S-156).
 
         One Fetch at the border tells them all: the broker lists each aborted transaction that reaches into what it returns,
         and goes on searching as long as one is missing, because no earlier marker has a last stable offset past the border.
@@ -195,7 +205,7 @@ class ContinuousLog:
         """
         if not read.read_committed:
             return _Decided(stop)
-        end_offset = (await self._reader.bounds(read.partition)).end
+        end_offset = history.end
         stable = await self._reader.last_stable_offset(read.partition)
         if self._local is None or stop <= stable:
             return _Decided(min(stop, stable))

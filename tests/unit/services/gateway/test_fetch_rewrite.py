@@ -27,6 +27,7 @@ from tests.support.gateway_world import (
 from tests.support.local_batches import as_consumed, batches_between, consumed_records
 from tests.support.manual_clock import settle
 from tests.support.remote_runs import RemoteRun, load_run
+from tests.support.scripted_local import ScriptedLocal
 from tests.unit.reading.test_remote_log_reader import first_open_offset, only_until
 from tests.unit.reading.test_undecided_transactions import without
 from tiersidecar.domain.errors import StoreError
@@ -573,6 +574,37 @@ async def test_an_open_transaction_at_the_border_is_waited_for() -> None:
         await world.clock.advance(1)
         row = await asking
         assert (row.error_code, row.records, row.aborted_transactions) == (ErrorCode.none, b"", ())
+
+
+class CopyingLocal(ScriptedLocal):
+    """While it is asked the next segment is copied: ``run`` becomes what ``longer`` is."""
+
+    def __init__(self, run: RemoteRun, longer: RemoteRun, *, last_stable_offset: int) -> None:
+        super().__init__(log_start=43, high_watermark=294, last_stable_offset=last_stable_offset)
+        self._run, self._longer = run, longer
+
+    async def fetch(self, credentials, topic_id_partition, offset, *, max_bytes, read_committed=False):  # type: ignore[no-untyped-def]
+        for event in self._longer.metadata.events:
+            if event not in self._run.metadata.events:
+                await self._run.metadata.publish(event)
+        return await super().fetch(
+            credentials, topic_id_partition, offset, max_bytes=max_bytes, read_committed=read_committed
+        )
+
+
+async def test_what_is_copied_while_the_border_is_asked_about_is_not_shown_by_that_answer() -> None:
+    """S-155: what came may be of an open transaction; the broker's answer is about what lies below the border asked for."""
+    whole = await load_run("plain")
+    partition = whole.partition("transactions-0")
+    run, longer = await only_until(whole, partition, 43), await only_until(whole, partition, 86)
+    async with open_world(run, partition, local=(43, 294)) as world:
+        stable = await world.path.reader.last_stable_offset(partition)
+        assert stable < 43
+        world.upstream.local = CopyingLocal(run, longer, last_stable_offset=58)
+        row = await row_of(world, stable, isolation_level=1)
+        shown = [header.last_offset for _, header in iter_batch_headers(row.records)]
+    assert world.upstream.asked == [43]
+    assert shown[-1] == 42
 
 
 async def test_a_transaction_that_reaches_over_a_hole_is_no_silent_end() -> None:

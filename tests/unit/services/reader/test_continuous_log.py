@@ -15,6 +15,7 @@ from tests.support.local_batches import as_consumed, batches_between, consumed_r
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
 from tests.support.scripted_local import ScriptedLocal
+from tests.unit.reading.test_lineage import FixedLog
 from tests.unit.reading.test_remote_log_reader import committed, first_open_offset, only_until
 from tests.unit.reading.test_undecided_transactions import without
 from tests.unit.services.reader.service import open_service
@@ -235,6 +236,31 @@ async def test_a_transaction_that_ended_in_a_hole_of_the_remote_tier_is_told_as_
     problem = problem_of(error.value)
     assert (problem.status, problem.name) == (503, "transaction-undecided")
     assert f"began at {limit} ended in a hole, no segment holds [86, 133)" in problem.detail
+
+
+class ElectingLocal(ScriptedLocal):
+    """A follower that had come to ``election`` is elected while the border is asked about, and writes the same as is golden."""
+
+    def __init__(self, live: FixedLog, election: int) -> None:
+        super().__init__(log_start=43, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
+        self._live, self._election = live, election
+
+    async def fetch(self, credentials, topic_id_partition, offset, *, max_bytes, read_committed=False):  # type: ignore[no-untyped-def]
+        self._live.epochs = {0: 0, 1: self._election}
+        return await super().fetch(
+            credentials, topic_id_partition, offset, max_bytes=max_bytes, read_committed=read_committed
+        )
+
+
+async def test_an_unclean_election_that_shortens_the_remote_tier_meanwhile_leaves_no_offset_out() -> None:
+    """Simulation, cluster seed 617: the rest was read from where the remote tier had ended before."""
+    run, partition = await transactions(86)
+    live = FixedLog({0: 0}, HIGH_WATERMARK)
+    local = ElectingLocal(live, 58)
+    async with open_run(run, live=live) as path:
+        found = await committed_records(log_over(path, local), read_of(partition, 0, read_committed=True))
+    assert found == consumed_records("transactions-0", "read_committed")
+    assert local.fetched[:2] == [86, 58], "asked anew at the new border, whose transactions are others"
 
 
 async def test_what_only_pins_have_is_neither_skipped_nor_out_of_range() -> None:
