@@ -34,6 +34,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import ObjectKind
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
+from tiersidecar.ports.recopy import segments_of
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.manifests import recorded_keys
@@ -119,7 +120,7 @@ class Repairer:
                 of_this = list(group)
                 requests = self._session.state.recopies(owner)
                 doubted = {one.segment_id for one in of_this if ACTIONS[one.kind] is Action.RECOPY}
-                doubted |= {format_uuid(one.segment_uuid) for one in requests if one.segment_uuid is not None}
+                doubted |= {format_uuid(uuid) for uuid in segments_of(requests)}
                 looked = _Partition(store, segments, marks, self._key_prefix, self._desk, doubted)
                 for finding in of_this:
                     planned.append(await self._planned(looked, finding))  # noqa: PERF401 - one at a time, on purpose

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +37,11 @@ class RecopyRequest:
             other.end_offset,
             other.segment_uuid,
         )
+
+
+def segments_of(requests: Iterable[RecopyRequest]) -> frozenset[Uuid]:
+    """The remote segments that ``requests`` give up: the store has lost something of each."""
+    return frozenset(one.segment_uuid for one in requests if one.segment_uuid is not None)
 
 
 class RecopyRequests(Protocol):

@@ -13,7 +13,7 @@ from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.ports.recopy import RecopyRequests
+from tiersidecar.ports.recopy import RecopyRequests, segments_of
 
 
 class TrustedCopies:
@@ -37,7 +37,6 @@ class TrustedCopies:
     def doubted(self, tip: TopicIdPartition) -> frozenset[Uuid] | None:
         """Segments that are to be copied again; None while that is not known."""
         try:
-            requests = self._requests.recopies(tip)
+            return segments_of(self._requests.recopies(tip))
         except MetadataNotReadyError:
             return None
-        return frozenset(one.segment_uuid for one in requests if one.segment_uuid is not None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,9 +20,9 @@ from tiersidecar.decide.switching import (
     decide_enable,
     restored_retention,
 )
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.policy import RetentionMode, TieringMode
-from tiersidecar.domain.segments import LeaderView
+from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
@@ -175,7 +175,7 @@ async def _partition_facts(
     from tiersidecar.ports.broker import OffsetSpec
 
     retention_ms = restored_retention(former, cluster, "retention.ms")
-    remote = await session.remote_segments([view.topic_id_partition for view in views])
+    remote = await _whole_segments(session, [view.topic_id_partition for view in views])
     sizes = await session.broker.describe_log_sizes(topic)
     found = []
     for view in views:
@@ -198,6 +198,18 @@ async def _partition_facts(
             )
         )
     return found
+
+
+async def _whole_segments(
+    session: Session, partitions: Sequence[TopicIdPartition]
+) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
+    """Without those that are to be copied again: the store has lost something of them, so the broker's copy may be the only
+    one."""
+    from tiersidecar.ports.recopy import segments_of
+
+    remote = await session.remote_segments(partitions)
+    lost = {tip: segments_of(session.state.recopies(tip)) for tip in partitions}
+    return {tip: [one for one in remote[tip] if one.remote_log_segment_id.uuid not in lost[tip]] for tip in partitions}
 
 
 def _state_steps(session: Session, topic: str, topic_id: Uuid, plan: SwitchPlan, mode: TieringMode) -> tuple[str, ...]:

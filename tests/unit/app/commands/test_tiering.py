@@ -1,0 +1,133 @@
+"""What ``tiersidecar disable`` takes for remote, over a scripted broker and a state topic in memory (U10)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.scripted import MemoryStateLog, ScriptedBroker
+from tests.support.segments import TIP, remote_segment
+from tests.unit.app.config_files import LEAST, load
+from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.app.commands.carry_out import Intent
+from tiersidecar.app.commands.session import Session
+from tiersidecar.app.commands.tiering import look_at_disabling
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
+from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.ports.state_log import TopicState
+
+HIGH_WATERMARK, SEGMENT_BYTES = 300, 1000
+BORDERS = {OffsetSpec.EARLIEST: 0, OffsetSpec.LATEST: HIGH_WATERMARK}
+
+
+class Broker(ScriptedBroker):
+    """A log of three segments; the third is active and all that a ``retention.ms`` of a second would keep."""
+
+    async def list_offsets(self, partitions: Any, spec: Any, *, read_committed: bool = False) -> Any:
+        offset = BORDERS.get(spec, 200)
+        return {TIP: OffsetAnswer(offset=Offset(offset), timestamp_ms=-1, leader_epoch=LeaderEpoch(0))}
+
+    async def describe_topic_overrides(self, topic: str) -> dict[str, str | None]:
+        return {"retention.ms": "-1", "retention.bytes": "-1"}
+
+    async def describe_log_sizes(self, topic: str) -> dict[int, int]:
+        return {TIP.partition: 2 * SEGMENT_BYTES + 10}
+
+
+class Topic:
+    """Enabled, with remote segments [0, 100) and [100, 200)."""
+
+    def __init__(self, directory: Path) -> None:
+        self.state, self.metadata, broker = MemoryStateLog(), MemoryMetadataLog(), Broker()
+        leader = BrokerId(1)
+        broker.views = (
+            LeaderView(
+                topic_id_partition=TIP,
+                leader_id=leader,
+                leader_epoch=LeaderEpoch(0),
+                replicas=(leader,),
+                in_sync_replicas=(leader,),
+            ),
+        )
+        self.session = Session(
+            config=load(directory, LEAST),
+            broker=broker,  # type: ignore[arg-type]
+            state=self.state,
+            metadata=self.metadata,
+            clock=SystemClock(),
+        )
+
+    async def fill(self) -> None:
+        await self.metadata.assign([TIP])
+        for start in (0, 100):
+            await self.copy(start)
+
+    async def copy(self, start: int, uuid: bytes | None = None) -> None:
+        segment = remote_segment(
+            start, start + 99, state=State.COPY_SEGMENT_STARTED, size_bytes=SEGMENT_BYTES, uuid=uuid
+        )
+        await self.metadata.publish(segment)
+        await self.metadata.publish(
+            RemoteLogSegmentMetadataUpdate(
+                remote_log_segment_id=segment.remote_log_segment_id,
+                broker_id=segment.broker_id,
+                event_timestamp_ms=0,
+                state=State.COPY_SEGMENT_FINISHED,
+            )
+        )
+
+    async def lose(self, start: int) -> None:
+        """The store has lost something of the segment at ``start``, and ``repair`` has asked for another copy."""
+        segment = next(one for one in self.metadata.list_remote_log_segments(TIP) if one.start_offset == start)
+        await self.state.request_recopy(
+            RecopyRequest(
+                topic_id_partition=TIP,
+                start_offset=segment.start_offset,
+                end_offset=segment.end_offset,
+                segment_uuid=segment.remote_log_segment_id.uuid,
+                requested_ms=0,
+            )
+        )
+
+    async def disabling(self, **former: str | None) -> Intent:
+        """What disable would do about a topic that had these settings."""
+        settings = {name.replace("_", "."): value for name, value in former.items()}
+        state = TopicState(topic=TIP.topic, mode="strict", former_settings=settings)
+        await self.state.publish_topic_state(TIP.topic_id, state)
+        return await look_at_disabling(self.session, TIP.topic, delete_remote=False)
+
+
+@pytest.fixture
+async def topic(tmp_path: Path) -> Topic:
+    made = Topic(tmp_path)
+    await made.fill()
+    return made
+
+
+async def test_what_is_remote_may_be_deleted_by_the_restored_retention(topic: Topic) -> None:
+    for former in ({"retention_ms": "1000"}, {"retention_bytes": "100"}):
+        intent = await topic.disabling(**former)
+        assert (intent.refusal, len(intent.steps)) == ("", 2)
+
+
+async def test_a_segment_that_is_to_be_copied_again_is_not_remote(topic: Topic) -> None:
+    """The store has lost something of it: the broker's own segment, which the restored retention would delete, may be the only
+    copy of its records."""
+    await topic.lose(100)
+    intent = await topic.disabling(retention_ms="1000")
+    assert "offsets [100, 200) of partition 3 are not remote" in intent.refusal
+    intent = await topic.disabling(retention_bytes="100")
+    assert "of which 1000 are remote" in intent.refusal
+
+
+async def test_once_copied_again_it_is_remote_though_the_request_still_stands(topic: Topic) -> None:
+    await topic.lose(100)
+    await topic.copy(100, uuid=b"the second copy!")
+    assert (await topic.disabling(retention_ms="1000")).refusal == ""
