@@ -238,7 +238,7 @@ class TopLevelKeys(Section):
     """Its replication factor when the sidecar creates it; too few brokers are waited for."""
 
     remote_log_metadata_topic_min_isr: ReplicaCount = 2
-    """Its min.insync.replicas when the sidecar creates it; a topic with a weaker setting stops all trims."""
+    """Its min.insync.replicas when the sidecar creates it; a weaker setting stops trims and deletes."""
 
     remote_log_metadata_topic_retention_ms: RetentionMs = UNLIMITED
     """Its retention; anything but -1 must be longer than the longest total retention."""

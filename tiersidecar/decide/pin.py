@@ -25,7 +25,8 @@ class PinView:
     ``local`` is its directory without pins; ``pins`` ascend by base offset; ``can_pin`` says that links can be made there;
     ``segments_at`` is None while the metadata has not been replayed.  ``deleted`` are those of ``local.deleted`` that retention
     took, as far as that is certain; ``refused`` are offsets (base, next base) of segments that nobody has a right to.
-    ``epochs`` are the live file's with what it has dropped meanwhile.
+    ``epochs`` are the live file's with what it has dropped meanwhile.  Not ``is_sure``: the metadata may have lost events,
+    or may yet lose them, so that no pin goes because of a copy.
     """
 
     policy: TopicPolicy
@@ -36,6 +37,7 @@ class PinView:
     deleted: tuple[LocalSegment, ...] = ()
     refused: frozenset[tuple[int, int]] = frozenset()
     epochs: Lineage = Lineage()  # noqa: RUF009 - frozen
+    is_sure: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ def decide_pin(view: PinView) -> PinPlan:
     return PinPlan(
         drop=(
             *(Unpin(pin=pin, reason=DropReason.TRUNCATED) for pin in cut_off),
-            *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in remote),
+            *(Unpin(pin=pin, reason=DropReason.REMOTE) for pin in remote if view.is_sure),
         ),
         pin=wanted,
         is_settled=not wanted and view.segments_at is not None,

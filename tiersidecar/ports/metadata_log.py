@@ -96,16 +96,20 @@ class CatchUpMetadata(Protocol):
         """
 
 
-class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, CatchUpMetadata, Protocol):
+class DoubtMetadata(Protocol):
+    @property
+    def halted_reason(self) -> str | None:
+        """Why nothing may be trimmed, unpinned or deleted on the strength of this topic although reads go on (it lost data, its
+        settings are weak), else None.  Where it lost data nothing can be published, and so nothing copied; weak settings stop
+        no copy: it frees nothing."""
+
+
+class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, CatchUpMetadata, DoubtMetadata, Protocol):
     """The whole of it, as the composition root builds it."""
 
     @property
     def readiness_reason(self) -> str | None:
         """Why not every assigned partition is ready yet, for people; None when all are."""
-
-    @property
-    def halted_reason(self) -> str | None:
-        """Why copy, trim and expiry must rest although reads may go on (the topic lost data, weak settings), else None."""
 
 
 class ReadEpochs(Protocol):

@@ -97,6 +97,7 @@ class FollowTask:
             deleted=self._deleted(partition),
             refused=self._board.pins.refused_of(tip),
             epochs=self._note(tip).epochs,
+            is_sure=self._copies.are_sure,
         )
         plan = decide_pin(view)
         if not plan.pin:
@@ -141,6 +142,7 @@ class FollowTask:
             hands,
             known,
             self._copies.doubted(tip),
+            self._copies.are_sure,
             self._keeper.can_pin(local.log_dir),
         )
 

@@ -7,19 +7,24 @@ only copy of its records.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from tiersidecar.decide.pin import SegmentsAt
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.metadata_log import DoubtMetadata, MetadataView
 from tiersidecar.ports.recopy import RecopyRequests, segments_of
+
+
+class DoubtedMetadata(MetadataView, DoubtMetadata, Protocol):
+    """The metadata, and what they are worth."""
 
 
 class TrustedCopies:
     """The metadata, without the segments that a request names."""
 
-    def __init__(self, metadata: MetadataView, requests: RecopyRequests) -> None:
+    def __init__(self, metadata: DoubtedMetadata, requests: RecopyRequests) -> None:
         self._metadata, self._requests = metadata, requests
 
     def segments_at(self, tip: TopicIdPartition) -> SegmentsAt | None:
@@ -33,6 +38,11 @@ class TrustedCopies:
             return (one for one in found if one.remote_log_segment_id.uuid not in doubted)
 
         return segments_at
+
+    @property
+    def are_sure(self) -> bool:
+        """Whether the metadata topic can be relied on to keep what it says: else local data may not go because of it."""
+        return self._metadata.halted_reason is None
 
     def doubted(self, tip: TopicIdPartition) -> frozenset[Uuid] | None:
         """Segments that are to be copied again; None while that is not known."""

@@ -119,6 +119,23 @@ async def test_before_the_replay_race_mode_pins_and_drops_nothing() -> None:
     assert shell.follow.has_work(shell.tiered), "to drop what turns out to be remote"
 
 
+@pytest.mark.parametrize("mode", list(RetentionMode))
+async def test_while_the_metadata_topic_cannot_be_relied_on_no_pin_goes_because_of_a_copy(mode: RetentionMode) -> None:
+    """DESIGN.md, rule 1: in race mode the broker deletes all the same, and the event that names the copy may be lost."""
+    shell = PinShell(pin_of(0, 50))
+    shell.be(policy=TopicPolicy(mode=mode))
+    await shell.open(50, 100)
+    await shell.finish_copy(0, 49)
+    shell.metadata.halted_reason = "__remote_log_metadata has min.insync.replicas 1, 2 are configured"
+    for _ in range(2):
+        await shell.round()
+    assert (0, 50) in shell.pins.ranges
+    assert not shell.follow.has_work(shell.tiered)
+    shell.metadata.halted_reason = None
+    await shell.round()
+    assert shell.pins.ranges == [(50, 100)]
+
+
 async def test_a_truncated_pin_goes_and_the_new_segment_of_its_offsets_is_pinned() -> None:
     shell = PinShell()
     await shell.open(0, 50, 100)

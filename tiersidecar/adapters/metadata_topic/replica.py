@@ -168,7 +168,7 @@ class MetadataReplica:
 
     @property
     def halted_reason(self) -> str | None:
-        """Why nothing may be deleted or copied although reads may go on."""
+        """As the port says."""
         lost = [self._lost] if self._lost is not None else [p.trouble for p in self.partitions if p.trouble is not None]
         if lost:
             return f"{'; '.join(lost)}: the topic lost data. {self._recovery}"
@@ -225,7 +225,7 @@ class MetadataReplica:
         return held.require_ready()
 
     def report(self) -> None:
-        """Set the gauges, and log it when copying, trimming and expiry have to rest, or may go on."""
+        """Set the gauges, and log it when trimming and expiry have to rest, or may go on."""
         halted = self.halted_reason
         self._telemetry.gauge(METADATA_READY, float(self.waiting() == 0))
         self._telemetry.gauge(UNSAFE_TOPICS, float(halted is not None), topic=self.topic)
