@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from tiersidecar.decide.pin_room import Disk, PinLimits
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LocalSegment
 
 
@@ -24,10 +24,15 @@ class DiskPressurePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressureTrim:
-    """A partition may be trimmed up to ``offset``; with ``drops`` also where that is not remote, and past any group."""
+    """A partition may be trimmed up to ``offset``; with ``drops`` also where that is not remote, and past any group.
+
+    Only below ``last_resort`` may go what is known to be damaged in the store: up to there it is not enough to give what is
+    remote elsewhere.
+    """
 
     offset: Offset
     drops: bool
+    last_resort: Offset = NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +63,20 @@ def decide_pressure(
     found = list(partitions)
     chosen = {one.topic_id_partition: 0 for one in found}
     missing = _choose(found, chosen, missing, {one.topic_id_partition: one.remote for one in found})
+    remote = dict(chosen)
     if missing > 0 and policy is DiskPressurePolicy.DROP_OLDEST:
         _choose(found, chosen, missing, {one.topic_id_partition: len(one.sealed) for one in found})
-    return {
-        one.topic_id_partition: PressureTrim(
-            offset=_stop_of(one.sealed[chosen[one.topic_id_partition] - 1]),
-            drops=policy is DiskPressurePolicy.DROP_OLDEST,
-        )
-        for one in found
-        if chosen[one.topic_id_partition]
-    }
+    trims: dict[TopicIdPartition, PressureTrim] = {}
+    for one in found:
+        count = chosen[one.topic_id_partition]
+        if count:
+            offset = _stop_of(one.sealed[count - 1])
+            trims[one.topic_id_partition] = PressureTrim(
+                offset=offset,
+                drops=policy is DiskPressurePolicy.DROP_OLDEST,
+                last_resort=offset if count > remote[one.topic_id_partition] else NO_OFFSET,
+            )
+    return trims
 
 
 def _choose(

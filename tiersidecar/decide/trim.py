@@ -24,7 +24,7 @@ class TrimView:
     ``log_start_offset`` is the broker's, the local start; ``segments`` ascend and end with the active one;
     ``remote_segments`` are those of any state, ascending by start offset.  The disk is short of room up to two offsets: below
     ``pressure_offset`` local retention does not count, below ``drop_offset`` it is no matter either whether the data is remote
-    or who has read it (``disk.pressure.policy``).
+    or who has read it (``disk.pressure.policy``).  ``last_resort_offset``: as :class:`~.pressure_trim.PressureTrim` has it.
     """
 
     policy: TopicPolicy
@@ -35,19 +35,22 @@ class TrimView:
     now_ms: int
     pressure_offset: int = -1
     drop_offset: int = -1
+    last_resort_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimStep:
     """One local segment that may go, and the remote segments that hold its offsets, in order; none where it is lost.
 
-    ``forced``: it goes even if those cannot be read back, and past any group.
+    ``forced``: it goes even if the store cannot be asked for those, and past any group.  ``is_last_resort``: then also if they
+    turn out to be damaged.
     """
 
     local: LocalSegment
     remote: tuple[RemoteLogSegmentMetadata, ...]
     reason: str
     forced: bool = False
+    is_last_resort: bool = False
 
     @property
     def offset(self) -> Offset:
@@ -76,7 +79,8 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
         reason = _breach(view, segment, cover, excess_bytes)
         if not reason:
             break
-        steps.append(TrimStep(local=segment, remote=cover, reason=reason, forced=forced))
+        is_last_resort = forced and segment.next_base_offset <= view.last_resort_offset
+        steps.append(TrimStep(local=segment, remote=cover, reason=reason, forced=forced, is_last_resort=is_last_resort))
         excess_bytes -= segment.size_bytes
     return tuple(steps)
 

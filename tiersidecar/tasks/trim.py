@@ -14,7 +14,7 @@ import structlog
 
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim
-from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, StoreError
+from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
@@ -30,7 +30,7 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
-from tiersidecar.tasks.unproven import NotProven, Unproven
+from tiersidecar.tasks.unproven import Unproven
 
 log = structlog.get_logger(__name__)
 
@@ -120,22 +120,24 @@ class TrimTask:
     async def _proven(
         self, tip: TopicIdPartition, steps: Sequence[TrimStep], log_start_offset: Offset
     ) -> tuple[TrimStep, ...]:
-        """``steps``, each read back, up to the first that cannot be; one that is forced is taken for lost then, and so are
-        those after it."""
+        """``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so are
+        those after it if the store is away; one whose remote copy is damaged only where nothing else is left to give."""
         proven: list[TrimStep] = []
         is_away = False
         for step in steps:
             held = step.remote if not (is_away and step.forced) else ()
-            if held and not step.forced and self._unproven.is_resting(tip, step.local.base_offset):
+            if held and not step.is_last_resort and self._unproven.is_resting(tip, step.local.base_offset):
                 break
             try:
                 if held:
                     await self._verifier.verify(step, log_start_offset)
                     self._unproven.proven(tip, step)
-            except (StoreError, CorruptDataError) as error:
-                if not step.forced and isinstance(error, NotProven):
-                    self._unproven.failed(tip, step, error)
+            except (CorruptDataError, ObjectNotFoundError) as error:
+                self._unproven.failed(tip, step, error)
+                if not step.is_last_resort:
                     break
+                held = ()
+            except StoreError as error:
                 if not step.forced and proven:
                     break
                 if not step.forced:
@@ -165,6 +167,7 @@ class TrimTask:
                 now_ms=self._clock.now_ms(),
                 pressure_offset=-1 if pressure is None else pressure.offset,
                 drop_offset=drop_offset,
+                last_resort_offset=-1 if pressure is None else pressure.last_resort,
             )
         )
 
@@ -197,6 +200,7 @@ class TrimTask:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
         await self._failpoints.reach("trim.records.deleted")
         self._board.log_start_offsets[tip] = answer.low_watermark
+        self._unproven.gone(tip, answer.low_watermark)
         size_bytes = sum(step.local.size_bytes for step in steps)
         self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=tip.topic)
         self._tell_of_lost(partition, steps)

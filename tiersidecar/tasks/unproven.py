@@ -78,7 +78,16 @@ class Unproven:
         found = self._found.get(tip)
         if found is None or step.local.base_offset < found.base_offset:
             return
+        self._forget(tip)
+        log.info("trim.read_back.mended", topic=tip.topic, partition=tip.partition, base_offset=step.local.base_offset)
+
+    def gone(self, tip: TopicIdPartition, log_start_offset: int) -> None:
+        """The local log begins at ``log_start_offset``: what lay below it waits for nothing any more."""
+        found = self._found.get(tip)
+        if found is not None and found.base_offset < log_start_offset:
+            self._forget(tip)
+
+    def _forget(self, tip: TopicIdPartition) -> None:
         del self._found[tip]
         self._board.unproven.pop(tip, None)
         self._board.unproven_from.pop(tip, None)
-        log.info("trim.read_back.mended", topic=tip.topic, partition=tip.partition, base_offset=step.local.base_offset)

@@ -48,6 +48,23 @@ def test_what_goes(policy: DiskPressurePolicy, missing: int, going: int, expecte
     assert {trim.drops for trim in found.values()} <= {policy is DROP}
 
 
+@pytest.mark.parametrize(
+    ("policy", "missing", "expected"),
+    [
+        pytest.param(TRIM, 9999, {TIP: -1, OTHER: -1}, id="trim-copied knows no last resort"),
+        pytest.param(DROP, 300, {TIP: -1, OTHER: -1}, id="what is remote is enough"),
+        pytest.param(DROP, 301, {TIP: -1, OTHER: 200}, id="all that is remote is not: of the one that gives more"),
+        pytest.param(DROP, 9999, {TIP: 400, OTHER: 400}, id="of both"),
+    ],
+)
+def test_where_damaged_copies_stay_as_long_as_there_are_others(
+    policy: DiskPressurePolicy, missing: int, expected: dict[object, int]
+) -> None:
+    disk = Disk(log_dirs=frozenset({"/d"}), size_bytes=100_000, free_bytes=10_000 - missing)
+    found = decide_pressure(policy, disk, PinLimits(), 0, BOTH)
+    assert {tip: trim.last_resort for tip, trim in found.items()} == expected
+
+
 def test_a_partition_without_sealed_segments_has_nothing_to_give() -> None:
     disk = Disk(log_dirs=frozenset({"/d"}), size_bytes=1000, free_bytes=0)
     assert decide_pressure(DROP, disk, PinLimits(), 0, [partition(TIP, 0)]) == {}

@@ -20,9 +20,11 @@ from tiersidecar.decide.trim_holds import Holder, TrimHold
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
+from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metrics.retention import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.trusted_copies import TrustedCopies
@@ -229,6 +231,54 @@ async def test_with_the_store_away_drop_oldest_does_not_wait_for_it(
     await shell.trim.run(shell.tiered(tiered.view.topic_id_partition))
     assert shell.broker.deleted
     assert len(asked) == 1, "tried once, and not again for every segment"
+
+
+async def older_and_other(pressed: Pressed) -> tuple[TieredPartition, TieredPartition]:
+    """Two partitions that are remote; of the first the segments are older."""
+    shell = pressed.shell
+    first, other = shell.tiered(shell.tip("plain-0")), shell.tiered(shell.tip("compressed-0"))
+    for tiered in (first, other):
+        await shell.copy.run(tiered)
+        shell.broker.last_stable_offsets[tiered.view.topic_id_partition] = 10**9
+    tip = first.view.topic_id_partition
+    local = shell.board.local.partitions[tip]
+    old = replace(local, segments=tuple(replace(one, modified_ms=0) for one in local.segments))
+    shell.board.local = replace(shell.board.local, partitions={**shell.board.local.partitions, tip: old})
+    return first, other
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt"])
+async def test_what_the_store_has_damaged_goes_last_with_drop_oldest(pressed: Pressed, damage: str) -> None:
+    """Rule 1: the broker's copy is the only good one.  It was dropped as soon as the read-back found the damage, though another
+    partition had enough to give that is whole in the store; and all after it were told as lost, which they were not."""
+    shell = pressed.shell
+    first, other = await older_and_other(pressed)
+    tip = first.view.topic_id_partition
+    damaged = list(shell.metadata.list_remote_log_segments(tip))[1]
+    key = recorded_keys(damaged, shell.settings.key_prefix).log
+    if damage == "missing":
+        await shell.store.delete_objects([key])
+    else:
+        data = bytearray(await shell.store.fetch_object(key))
+        data[200] ^= 1
+        await shell.store.put_object(key, BytesBody(bytes(data)))
+    missing = sum(one.size_bytes for one in shell.board.local.partitions[tip].segments[:3])
+    pressed.disks.free_bytes = SIZE // 10 - missing
+    await pressed.watch(DROP).look()
+    assert set(shell.board.pressure_trims) == {tip}
+    await shell.trim.run(first)
+    assert shell.broker.deleted == [(tip, damaged.start_offset)], "up to the damaged one"
+    await pressed.watch(DROP).look()
+    assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}, (
+        "it is known now, and the other has enough"
+    )
+    pressed.disks.free_bytes = 0
+    await pressed.watch(DROP).look()
+    with capture_logs() as logs:
+        await shell.trim.run(first)
+    assert shell.broker.deleted[-1] == (tip, shell.board.local.partitions[tip].segments[-1].base_offset)
+    assert [one["base_offset"] for one in logs if one["event"] == "segment.dropped"] == [damaged.start_offset]
+    assert shell.board.unproven_from == {}, "what is gone waits for nothing"
 
 
 async def test_trim_copied_never_passes_a_store_that_is_away(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
