@@ -81,7 +81,7 @@ class TakesResponses:
     def passed(self, pending: Pending) -> None:
         assert pending.rewrite is not None
 
-    def answered(self) -> None:
+    def answered(self, pending: Pending) -> None:
         return None
 
     def room_found(self) -> None:

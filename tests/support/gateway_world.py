@@ -13,6 +13,7 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
+from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_runs import RemoteRun, open_run
@@ -24,6 +25,7 @@ from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, is_by_topic_id, read_fetch_request
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import Credentials
+from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.holes import Holes
@@ -140,6 +142,7 @@ async def open_world(
     store: Store | None = None,
     quota: FetchQuota | None = None,
     sessions: FetchSessions | None = None,
+    blocking: Blocking | None = None,
 ) -> AsyncIterator[World]:
     """``local``: the broker's log start, and its high watermark."""
     async with AsyncExitStack() as stack:
@@ -176,6 +179,7 @@ async def open_world(
                 remote_max_wait_ms=500,
                 sessions=sessions or FetchSessions(),
                 find_addresses=lambda version, response: (),
+                blocking=blocking or InlineBlocking(),
             ),
             clock=clock,
             upstream=ScriptedUpstream(partition, ScriptedLocal(log_start=local[0], high_watermark=local[1])),

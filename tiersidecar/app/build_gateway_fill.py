@@ -84,6 +84,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             remote_max_wait_ms=parts.config.remote_fetch_max_wait_ms,
             sessions=tier.sessions,
             find_addresses=lambda version, response: in_fetch(version, response, advertised),
+            blocking=parts.blocking,
         ),
         ApiKey.LIST_OFFSETS: ListOffsetsRewrite(
             tiered=tier.tiered,

@@ -118,6 +118,11 @@ def session_epoch_position(version: int) -> int | None:
     return (0 if version >= 15 else _INT32.size) + _LIMITS.size + _INT32.size
 
 
+def most_partitions(size_bytes: int, version: int) -> int:
+    """How many partitions a request body of ``size_bytes`` can name, unread; but for the topics' names, so many it does."""
+    return size_bytes // (_partition_layout(version)[1].size + is_flexible(version))
+
+
 def write_single_fetch(
     version: int, partition: PartitionKey, offset: int, *, max_wait_ms: int, max_bytes: int, read_committed: bool
 ) -> bytes:

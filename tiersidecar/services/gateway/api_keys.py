@@ -17,7 +17,12 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     DELETE_RECORDS = 21
     OFFSET_FOR_LEADER_EPOCH = 23
+    SASL_AUTHENTICATE = 36
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     SHARE_FETCH = 78
     SHARE_ACKNOWLEDGE = 79
+
+
+BEFORE_LOGIN = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
+"""What a broker answers to anybody (SaslServerAuthenticator); to anything else it ends the connection."""

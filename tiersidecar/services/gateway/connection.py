@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.services.gateway.api_keys import BEFORE_LOGIN
 from tiersidecar.services.gateway.exchange import Buffer, Rewrites, UpstreamClosedError
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.pending import Fate, Pending, PendingQueue
@@ -128,7 +129,7 @@ class GatewayConnection:
     def request_begins(self, api_key: int, api_version: int, correlation_id: int) -> None:
         rewrite = self._rewrites.get(api_key)
         if rewrite is None:
-            self._expect(Pending(Fate.PASS, correlation_id))
+            self._expect(Pending(Fate.PASS, correlation_id, needs_login=api_key not in BEFORE_LOGIN))
             return
         self._expect(self._rewriting.unread(api_key, api_version, correlation_id))
         if rewrite.alone:
@@ -179,7 +180,9 @@ class GatewayConnection:
             self._task = None
             self._unhold(_Hold.ALONE)
 
-    def answered(self) -> None:
+    def answered(self, pending: Pending) -> None:
+        if pending.needs_login:
+            self._requests.let_in()
         if _Hold.FULL in self._holds and len(self._pending) <= self._limits.max_in_flight_requests // 2:
             self._guarded("malformed", lambda: self._unhold(_Hold.FULL))
 

@@ -3,6 +3,9 @@
 A consumer of remote data gets the same answer from its broker again and again, byte for byte: out of range.  So that answer is
 read once, and the next Fetch is judged while the broker looks at it.  Nothing is sent before the broker has answered, and only
 where its answer is that one.
+
+A large request, of thousands of partitions, is read off the event loop, and only once the broker has answered it: before, it
+may be anybody's.
 """
 
 from __future__ import annotations
@@ -19,13 +22,15 @@ from tiersidecar.formats.wire.fetch_requests import (
     read_fetch_request,
 )
 from tiersidecar.formats.wire.fetch_responses import FetchedPartition, FetchResponse
-from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
 
 _MOST_KEPT_BYTES = 4096
 """Of an answer, for each connection."""
+_LARGE_BYTES = 128 * 1024
+"""Of a request: a few milliseconds."""
 _HOLDS_S = 0.1
 """How long a judgement may wait for the broker: what is older is made anew."""
 
@@ -64,8 +69,8 @@ class InHand:
 class FetchesInHand:
     """At most one of each connection, since Fetch is ``alone``."""
 
-    def __init__(self, *, judge: OutOfRangeJudge, sessions: FetchSessions, clock: Clock) -> None:
-        self._judge, self._sessions, self._clock = judge, sessions, clock
+    def __init__(self, *, judge: OutOfRangeJudge, sessions: FetchSessions, clock: Clock, blocking: Blocking) -> None:
+        self._judge, self._sessions, self._clock, self._blocking = judge, sessions, clock, blocking
 
     def read(self, exchange: Exchange) -> FetchRequest:
         """The request, read once.
@@ -73,12 +78,25 @@ class FetchesInHand:
         Raises:
             MalformedMessageError: it is none.
         """
-        in_hand = exchange.connection.fetch_in_hand
-        if isinstance(in_hand, InHand) and in_hand.exchange is exchange:
-            return in_hand.request
+        known = self._known(exchange)
+        if known is not None:
+            return known
         request = read_fetch_request(exchange.request, exchange.api_version)
         exchange.connection.fetch_in_hand = InHand(exchange, request)
         return request
+
+    def is_to_be_read_apart(self, exchange: Exchange) -> bool:
+        """Whether it is too large to be read on the event loop, and has not been read."""
+        return is_large(exchange) and self._known(exchange) is None
+
+    async def read_apart(self, exchange: Exchange) -> None:
+        """Have it read off the event loop.
+
+        Raises:
+            MalformedMessageError: it is no Fetch request.
+        """
+        request = await self._blocking.run(read_fetch_request, exchange.request, exchange.api_version)
+        exchange.connection.fetch_in_hand = InHand(exchange, request)
 
     def expect(self, exchange: Exchange) -> None:
         """Judge the partitions that were out of range the last time, by what is remembered.
@@ -86,6 +104,8 @@ class FetchesInHand:
         Raises:
             MalformedMessageError: it is no Fetch request.
         """
+        if is_large(exchange):
+            return
         request, answered = self.read(exchange), exchange.connection.fetch_answered
         if not isinstance(answered, Answered) or answered.version != exchange.api_version:
             return
@@ -112,10 +132,19 @@ class FetchesInHand:
         in_hand, exchange.connection.fetch_in_hand = exchange.connection.fetch_in_hand, None
         return in_hand if isinstance(in_hand, InHand) else InHand(exchange, request)
 
+    def _known(self, exchange: Exchange) -> FetchRequest | None:
+        in_hand = exchange.connection.fetch_in_hand
+        return in_hand.request if isinstance(in_hand, InHand) and in_hand.exchange is exchange else None
+
     def has_come(self, expected: Expected, response: memoryview) -> bool:
         """Whether the broker's answer is the expected one, and has come soon enough."""
         is_recent = self._clock.monotonic_s() - expected.since_s <= _HOLDS_S
         return is_recent and response == expected.answered.response
+
+
+def is_large(exchange: Exchange) -> bool:
+    """Whether the request takes so long to read that others would notice."""
+    return len(exchange.request) > _LARGE_BYTES
 
 
 def remember(connection: ConnectionState, answered: Answered) -> None:

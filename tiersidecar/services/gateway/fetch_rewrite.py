@@ -21,6 +21,7 @@ from tiersidecar.formats.wire.fetch_requests import (
     FetchPartition,
     FetchRequest,
     PartitionKey,
+    most_partitions,
     session_epoch_position,
 )
 from tiersidecar.formats.wire.fetch_responses import (
@@ -35,12 +36,12 @@ from tiersidecar.formats.wire.fetch_responses import (
     replacing,
     write_session_error,
 )
-from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewritten
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
-from tiersidecar.services.gateway.fetch_in_hand import Answered, Expected, FetchesInHand, remember
+from tiersidecar.services.gateway.fetch_in_hand import Answered, Expected, FetchesInHand, is_large, remember
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
 
@@ -72,11 +73,12 @@ class FetchRewrite:
         remote_max_wait_ms: int,
         sessions: FetchSessions,
         find_addresses: FindAddresses,
+        blocking: Blocking,
     ) -> None:
         self._judge, self._fill, self._clock, self._telemetry = judge, fill, clock, telemetry
         self._remote_max_wait_ms = remote_max_wait_ms
         self._sessions, self._find_addresses = sessions, find_addresses
-        self._in_hand = FetchesInHand(judge=judge, sessions=sessions, clock=clock)
+        self._in_hand = FetchesInHand(judge=judge, sessions=sessions, clock=clock, blocking=blocking)
         for verdict in OutOfRange:  # a series that begins with its first event shows no increase
             telemetry.count(GATEWAY_OUT_OF_RANGE, 0, outcome=verdict.name.lower())
 
@@ -89,7 +91,9 @@ class FetchRewrite:
         position = session_epoch_position(exchange.api_version)
         if position is None or exchange.request[position : position + len(_NEW_SESSION)] != _NEW_SESSION:
             return None
-        if not self._sessions.must_refuse(self._in_hand.read(exchange)):
+        if self._sessions.has_room(most_partitions(len(exchange.request), exchange.api_version)):
+            return None
+        if not is_large(exchange) and self._sessions.has_room(len(self._in_hand.read(exchange).partitions)):
             return None
         refusal = SESSIONLESS_EPOCH.to_bytes(4, "big", signed=True)
         return splice(exchange.request, [(position, position + len(refusal), refusal)])
@@ -100,6 +104,16 @@ class FetchRewrite:
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
         """See :class:`Rewrite`.  At once, unless something has to be read or looked at first."""
+        if self._in_hand.is_to_be_read_apart(exchange):
+            return self._rewrite_large(exchange, response)
+        return self._rewrite(exchange, response)
+
+    async def _rewrite_large(self, exchange: Exchange, response: memoryview) -> Rewritten:
+        await self._in_hand.read_apart(exchange)
+        answer = self._rewrite(exchange, response)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
         in_hand = self._in_hand.take(exchange)
         expected, request = in_hand.expected, in_hand.request
         if expected is not None and self._in_hand.has_come(expected, response):
@@ -144,7 +158,7 @@ class FetchRewrite:
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
         """See :class:`PassesLarge`.  A client that has lately met what is remote is not sent away with what passes."""
-        if exchange.connection.fetches_to_collect:
+        if exchange.connection.fetches_to_collect or self._in_hand.is_to_be_read_apart(exchange):
             return None
         return _PassingFetch(self._sessions, exchange, self._in_hand.take(exchange).request, size_bytes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from weakref import WeakSet
 
 from tiersidecar.formats.wire.fetch_passing import FetchPassing
-from tiersidecar.formats.wire.fetch_requests import FULL_EPOCH, FetchPartition, FetchRequest, PartitionKey
+from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey
 from tiersidecar.formats.wire.fetch_responses import NO_ERROR, FetchResponse
 from tiersidecar.services.gateway.exchange import ConnectionState
 
@@ -41,11 +41,9 @@ class FetchSessions:
         self._max_partitions = max_partitions
         self._sessions: WeakSet[FetchSession] = WeakSet()
 
-    def must_refuse(self, request: FetchRequest) -> bool:
-        """Whether ``request`` asks for a session that would be one partition too many to remember."""
-        if request.session_epoch != FULL_EPOCH:
-            return False
-        return self._kept_partitions() + len(request.partitions) > self._max_partitions
+    def has_room(self, partitions: int) -> bool:
+        """Whether a session of so many partitions more can be remembered."""
+        return self._kept_partitions() + partitions <= self._max_partitions
 
     def follow(
         self, connection: ConnectionState, request: FetchRequest, response: FetchResponse | FetchPassing

@@ -27,7 +27,8 @@ class Fate(Enum):
 
 @dataclass(slots=True)
 class Pending:
-    """One of them; ``answer`` is what waits for an ASK, ``frame`` what an OWN one is."""
+    """One of them; ``answer`` is what waits for an ASK, ``frame`` what an OWN one is.  ``needs_login``: where a broker demands
+    logins, it is answered after one alone."""
 
     fate: Fate
     correlation_id: int
@@ -35,6 +36,7 @@ class Pending:
     rewrite: Rewrite | None = None
     answer: asyncio.Future[memoryview] | None = None
     frame: bytes = b""
+    needs_login: bool = False
 
 
 PendingQueue = deque[Pending]

@@ -85,7 +85,12 @@ class RequestPump:
         self._kept = bytearray()  # the beginning of a frame that cannot be judged yet, or all that came while held
         self._wanted = 0  # of the kept bytes
         self._held = False
+        self._is_let_in = False
         self.deadline_s: float | None = None
+
+    def let_in(self) -> None:
+        """The broker has answered what it answers only to who is logged in."""
+        self._is_let_in = True
 
     @property
     def takes_bytes(self) -> bool:
@@ -223,7 +228,11 @@ class RequestPump:
         return self._whole(frame, total, lambda _: self._sink.unknown_api_versions(correlation_id))
 
     def _whole(self, frame: memoryview, total: int, give: Callable[[memoryview], None]) -> _Needs | _Taken:
-        limit = self._limits.max_collected_request_bytes
+        limits = self._limits
+        limit = limits.max_collected_request_bytes
+        if not self._is_let_in:
+            limit = min(limit, limits.max_first_request_bytes)
         if total > limit:
-            raise MalformedMessageError(f"a request of {total} bytes where {limit} are the most")
+            when = "" if self._is_let_in else ", before the broker has answered any"
+            raise MalformedMessageError(f"a request of {total} bytes where {limit} are the most{when}")
         return _Needs(total) if len(frame) < total else _Taken(total, give)

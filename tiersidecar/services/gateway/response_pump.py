@@ -31,8 +31,8 @@ class ResponseSink(Protocol):
     def passed(self, pending: Pending) -> None:
         """A whole response has passed that a rewrite looked at on its way."""
 
-    def answered(self) -> None:
-        """A request is no longer in flight."""
+    def answered(self, pending: Pending) -> None:
+        """The request is no longer in flight."""
 
     def room_found(self) -> None:
         """The pump takes bytes again."""
@@ -66,8 +66,9 @@ class ResponsePump:
     def flush_own(self) -> None:
         """Send the answers of ours that are next."""
         while self._pending and self._pending[0].fate is Fate.OWN:
-            self._sink.forward_response(memoryview(self._pending.popleft().frame))
-            self._sink.answered()
+            pending = self._pending.popleft()
+            self._sink.forward_response(memoryview(pending.frame))
+            self._sink.answered(pending)
 
     def feed(self, data: Buffer) -> None:
         """Take what the broker has sent.
@@ -149,7 +150,7 @@ class ResponsePump:
             self._passes = None
             pending = self._pending.popleft()
             self._sink.passed(pending)
-            self._sink.answered()
+            self._sink.answered(pending)
             self.flush_own()
         return step
 
@@ -189,12 +190,11 @@ class ResponsePump:
     def _give(self, frame: memoryview, memory_bytes: int) -> None:
         pending = self._pending.popleft()
         self._sink.collected(pending, frame, memory_bytes)
-        self._sink.answered()
+        self._sink.answered(pending)
         self.flush_own()
 
     def _done(self) -> None:
-        self._pending.popleft()
-        self._sink.answered()
+        self._sink.answered(self._pending.popleft())
         self.flush_own()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
 from tiersidecar.formats.wire.cursor import Cursor
-from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.api_keys import BEFORE_LOGIN, ApiKey
 from tiersidecar.services.gateway.exchange import (
     Buffer,
     ConnectionState,
@@ -79,7 +79,8 @@ class Rewriting:
     def unread(self, api_key: int, api_version: int, correlation_id: int) -> Pending:
         """A request that passes as it arrives; its response is rewritten."""
         exchange = self._exchange(api_key, api_version, correlation_id, None, memoryview(b""))
-        return Pending(Fate.REWRITE, correlation_id, exchange, self._rewrites[api_key])
+        needs_login = api_key not in BEFORE_LOGIN
+        return Pending(Fate.REWRITE, correlation_id, exchange, self._rewrites[api_key], needs_login=needs_login)
 
     def read(self, frame: memoryview) -> tuple[Pending, Sequence[Buffer]]:
         """A whole request, as its rewrite reads it; and what is to be sent.
@@ -93,7 +94,7 @@ class Rewriting:
         exchange = self._exchange(api_key, api_version, correlation_id, client_id, frame[body_at:])
         rewrite = self._rewrites[api_key]
         body = _at_once(rewrite.prepare(exchange))
-        pending = Pending(Fate.REWRITE, correlation_id, exchange, rewrite)
+        pending = Pending(Fate.REWRITE, correlation_id, exchange, rewrite, needs_login=api_key not in BEFORE_LOGIN)
         return pending, (frame,) if body is None else _framed(frame[_SIZE_BYTES:body_at], body)
 
     def forwarded(self, pending: Pending) -> None:
