@@ -9,7 +9,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
-from tiersidecar.formats.kafka.records import read_records
+from tiersidecar.formats.kafka.records import iter_records
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.index_cache import RemoteIndexCache
@@ -110,7 +110,7 @@ def _first_at(buffer: memoryview, timestamp_ms: int, start_offset: Offset) -> Ti
     for position, header in iter_batch_headers(buffer):
         if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
             continue
-        for record in read_records(buffer[position : position + header.size_bytes]):
+        for record in iter_records(buffer[position : position + header.size_bytes]):
             if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
                 return TimestampAndOffset(
                     timestamp_ms=record.timestamp_ms,

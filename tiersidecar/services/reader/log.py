@@ -19,7 +19,7 @@ from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
-from tiersidecar.services.reader.ndjson import BytesFormat, Selection, batch_groups, record_lines
+from tiersidecar.services.reader.ndjson import BytesFormat, Selection, batch_groups, line_pieces
 from tiersidecar.services.reader.routes import (
     FORMAT,
     ISOLATION,
@@ -153,7 +153,7 @@ class LogOperations:
     async def _lines(
         self, parts: AsyncGenerator[RemoteBatches, None], read: LogRead, bytes_format: BytesFormat, limit: int
     ) -> AsyncGenerator[bytes, None]:
-        """Lines of up to ``limit`` records, put together as they are opened."""
+        """Lines of up to ``limit`` records, as they are opened."""
         async for part in parts:
             aborted = part.aborted_transactions
             hidden = None if aborted is None else aborted_ranges(aborted)
@@ -161,10 +161,11 @@ class LogOperations:
                 offset=read.offset, stop_offset=read.stop_offset, hidden=hidden, bytes_format=bytes_format
             )
             for group in batch_groups(part.batches.buffer):
-                lines = (await self._blocking.run(record_lines, group, selection))[:limit]
-                limit -= len(lines)
-                if lines:
-                    yield b"".join(lines)
+                pieces = line_pieces(group, selection, limit)
+                while (piece := await self._blocking.run(next, pieces, None)) is not None:
+                    lines, count = piece
+                    limit -= count
+                    yield lines
                 if limit == 0:
                     return
 

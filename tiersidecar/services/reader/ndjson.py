@@ -7,12 +7,16 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
-from tiersidecar.formats.kafka.records import AbortedRanges, Record, read_records
+from tiersidecar.formats.kafka.records import AbortedRanges, Record, iter_records
 
 _GROUP_BYTES = 64 * 1024
-"""Batches are opened in groups of this size, as they are stored: each group is one errand off the loop, and one write."""
+"""Batches are opened in groups of this size, as they are stored: a group of small batches is one errand off the loop, and one
+write."""
+_PIECE_BYTES = 256 * 1024
+"""Of lines that are made, and written, at once: a batch of many small records opens to thousands of times its size."""
 
 
 class BytesFormat(StrEnum):
@@ -45,20 +49,33 @@ def batch_groups(buffer: memoryview) -> Iterator[memoryview]:
         yield buffer[begin:]
 
 
-def record_lines(batches: memoryview, selection: Selection) -> list[bytes]:
-    """One line for each selected record of ``batches``, in offset order.
+def line_pieces(batches: memoryview, selection: Selection, limit: int) -> Iterator[tuple[bytes, int]]:
+    """One line for each selected record of ``batches``, in offset order, the first ``limit`` of them: in pieces, each with its
+    number of lines.  No more is opened than a piece needs.
 
     Raises:
         CorruptDataError: records that do not open.
     """
-    return [
-        _line(record, header, selection.bytes_format)
-        for position, header in iter_batch_headers(batches)
-        if _is_visible(header, selection)
-        for record in read_records(batches[position : position + header.size_bytes])
-        if record.offset >= selection.offset
-        and (selection.stop_offset is None or record.offset < selection.stop_offset)
-    ]
+    piece, count = bytearray(), 0
+    for line in islice(_lines(batches, selection), limit):
+        piece += line
+        count += 1
+        if len(piece) >= _PIECE_BYTES:
+            yield bytes(piece), count
+            piece, count = bytearray(), 0
+    if count:
+        yield bytes(piece), count
+
+
+def _lines(batches: memoryview, selection: Selection) -> Iterator[bytes]:
+    for position, header in iter_batch_headers(batches):
+        if not _is_visible(header, selection):
+            continue
+        for record in iter_records(batches[position : position + header.size_bytes]):
+            if selection.stop_offset is not None and record.offset >= selection.stop_offset:
+                return
+            if record.offset >= selection.offset:
+                yield _line(record, header, selection.bytes_format)
 
 
 def _is_visible(header: RecordBatchHeader, selection: Selection) -> bool:

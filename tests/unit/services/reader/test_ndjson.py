@@ -1,0 +1,64 @@
+"""Lines of JSON: what they cost whoever serves them (DESIGN.md, rule 8)."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+import zstandard
+
+from tests.support.batches import batch_bytes, record_bytes
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.formats.kafka.record_batches import Compression
+from tiersidecar.services.reader.ndjson import BytesFormat, Selection, line_pieces
+
+COUNT = 40_000
+ALL = Selection(offset=0, stop_offset=None, hidden=None, bytes_format=BytesFormat.BASE64)
+
+
+def many_records(count: int = COUNT, told: int = COUNT) -> memoryview:
+    """A batch of a few kilobytes, whose records as lines are megabytes."""
+    payload = b"".join(record_bytes(n, None, b"") for n in range(count))
+    compressed = zstandard.ZstdCompressor().compress(payload)
+    return memoryview(batch_bytes(100, compressed, count=told, attributes=Compression.ZSTD))
+
+
+def offsets_of(piece: bytes) -> list[int]:
+    return [json.loads(line)["offset"] for line in piece.splitlines()]
+
+
+def test_a_batch_of_many_records_comes_in_pieces() -> None:
+    pieces = list(line_pieces(many_records(), ALL, limit=10**6))
+    assert all(len(piece) < 300 * 1024 for piece, _ in pieces)
+    assert [offset for piece, _ in pieces for offset in offsets_of(piece)] == list(range(100, 100 + COUNT))
+    assert [count for _, count in pieces] == [len(piece.splitlines()) for piece, _ in pieces]
+
+
+def test_no_more_of_it_is_opened_than_a_piece_needs() -> None:
+    """All records of a batch were there as objects and as lines at once: of 256 MiB, to which it may open, gigabytes."""
+    batch = many_records()
+    tracemalloc.start()
+    try:
+        _, count = next(line_pieces(batch, ALL, limit=10**6))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0 < count < COUNT // 10
+    assert peak_bytes < 2 * 2**20, "the payload itself, and the piece"
+
+
+@pytest.mark.parametrize(
+    ("offset", "stop", "limit"), [(150, 160, 100), (150, None, 3), (0, 100, 5), (139_999, None, 9)]
+)
+def test_only_what_is_selected(offset: int, stop: int | None, limit: int) -> None:
+    selection = Selection(offset=offset, stop_offset=stop, hidden=None, bytes_format=BytesFormat.UTF8)
+    found = [one for piece, _ in line_pieces(many_records(), selection, limit) for one in offsets_of(piece)]
+    wanted = range(max(offset, 100), min(100 + COUNT, 10**9 if stop is None else stop))
+    assert found == list(wanted)[:limit]
+
+
+def test_a_batch_that_does_not_hold_what_it_tells_ends_in_an_error() -> None:
+    pieces = line_pieces(many_records(told=COUNT + 1), ALL, limit=10**6)
+    with pytest.raises(CorruptDataError):
+        list(pieces)
