@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
-from tiersidecar.services.gateway.exchange import ConnectionState, Exchange, Rewritten
-
-T = TypeVar("T")
+from tiersidecar.services.gateway.exchange import ConnectionState, Exchange, Rewritten, at_once
 
 
 class NobodyToAsk:
@@ -34,17 +32,6 @@ def exchange_of(api_key: int, api_version: int, *, request: bytes = b"") -> Exch
         connection=ConnectionState(),
         listener="GATEWAY",
     )
-
-
-def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that awaits nothing; without an event loop, whose making takes longer than most tests."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    coroutine.close()
-    raise AssertionError("it awaits something")
 
 
 def rewritten_at_once(answer: Rewritten | Coroutine[Any, Any, Rewritten]) -> Rewritten:

@@ -60,6 +60,19 @@ class Peer:
             except ConnectionResetError:
                 return b""
 
+    def stop_taking(self) -> None:
+        """Read nothing from the socket until :meth:`take_again`."""
+        self._transport.pause_reading()
+
+    def take_again(self) -> None:
+        self._transport.resume_reading()
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)  # StreamWriter promises its writing half alone
+        return transport
+
     def close(self) -> None:
         self.writer.close()
 

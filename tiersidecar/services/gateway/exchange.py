@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
 """Bytes on their way; whoever passes one on no longer changes it."""
@@ -150,6 +152,21 @@ class WorksMeanwhile(Protocol):
         """The request is on its way; what can be made ready for the answer, is made so.  An exception closes the client's
         connection."""
         ...
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that awaits nothing, without an event loop.
+
+    Raises:
+        RuntimeError: it awaits something.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("only the rewrite of an API that is alone may await something")
 
 
 Rewrites = Mapping[int, Rewrite]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from tiersidecar.formats.wire.cursor import Cursor
 from tiersidecar.services.gateway.api_keys import BEFORE_LOGIN, ApiKey
@@ -17,6 +17,7 @@ from tiersidecar.services.gateway.exchange import (
     Rewritten,
     UpstreamClosedError,
     WorksMeanwhile,
+    at_once,
 )
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.pending import Fate, Pending, PendingQueue
@@ -28,8 +29,6 @@ from tiersidecar.services.gateway.request_heads import (
 )
 from tiersidecar.services.gateway.side import Side
 from tiersidecar.services.gateway.traffic import Traffic
-
-T = TypeVar("T")
 
 _SIZE_BYTES = 4
 _RESPONSE_HEAD_BYTES = 8
@@ -93,7 +92,7 @@ class Rewriting:
         client_id, body_at = client_id_and_body(frame)
         exchange = self._exchange(api_key, api_version, correlation_id, client_id, frame[body_at:])
         rewrite = self._rewrites[api_key]
-        body = _at_once(rewrite.prepare(exchange))
+        body = at_once(rewrite.prepare(exchange))
         pending = Pending(Fate.REWRITE, correlation_id, exchange, rewrite, needs_login=api_key not in BEFORE_LOGIN)
         return pending, (frame,) if body is None else _framed(frame[_SIZE_BYTES:body_at], body)
 
@@ -137,7 +136,7 @@ class Rewriting:
         if isinstance(rewritten, Coroutine) and pending.rewrite.alone:
             self._run(self._send_later(pending, rewritten, frame, header_bytes))
             return
-        self._send(_at_once(rewritten) if isinstance(rewritten, Coroutine) else rewritten, frame, header_bytes)
+        self._send(at_once(rewritten) if isinstance(rewritten, Coroutine) else rewritten, frame, header_bytes)
         self._when_sent(pending)
 
     async def _send_later(
@@ -195,14 +194,3 @@ def _body_offset(frame: memoryview, api_key: int, api_version: int) -> int:
     cursor = Cursor(frame, flexible=flexible, position=_RESPONSE_HEAD_BYTES)
     cursor.skip_tagged_fields()
     return cursor.position
-
-
-def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that awaits nothing."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    coroutine.close()
-    raise RuntimeError("only the rewrite of an API that is alone may await something")

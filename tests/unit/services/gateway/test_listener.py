@@ -360,7 +360,7 @@ async def test_a_client_that_does_not_read_stops_the_broker_and_costs_no_memory(
     """What waits is in sockets, and a few buffers of the gateway's, however much there is."""
     async with gateway_between() as ends:
         client, broker = await ends.pair()
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.stop_taking()
         client.send(request(HEARTBEAT, 4, 1))
         await broker.frame()
         broker.send(response(1, bytes(48 * MIB)))
@@ -371,20 +371,20 @@ async def test_a_client_that_does_not_read_stops_the_broker_and_costs_no_memory(
                 break
             left = broker.writer.transport.get_write_buffer_size()
         assert left > 24 * MIB, "the broker still has most of it"
-        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        client.take_again()
         assert len(await client.frame()) == 8 + 48 * MIB
 
 
 async def test_a_broker_that_does_not_read_stops_the_client() -> None:
     async with gateway_between() as ends:
         client, broker = await ends.pair()
-        broker.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        broker.stop_taking()
         frame = produce(1, 1, bytes(24 * MIB))
         client.send(frame)
         for _ in range(50):
             await asyncio.sleep(0.01)
         assert client.writer.transport.get_write_buffer_size() > 8 * MIB
-        broker.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        broker.take_again()
         assert await broker.frame() == frame
 
 
@@ -427,7 +427,7 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
     limits = GatewayLimits(write_timeout_s=0.2)
     async with gateway_between(limits=limits) as ends:
         client, broker = await ends.pair()
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.stop_taking()
         client.send(request(HEARTBEAT, 4, 1))
         await broker.frame()
         broker.send(response(1, bytes(64 * MIB)))

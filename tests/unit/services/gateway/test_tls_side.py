@@ -79,7 +79,7 @@ async def test_a_response_that_a_tls_client_has_not_taken_counts_in_the_response
     """Found by review: what asyncio's transport has encrypted seemed taken, so memory was unbounded with the clients."""
     async with tls_gateway(tmp_path) as ends:
         client, broker = await ends.pair()
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.stop_taking()
         client.send(request(ApiKey.LIST_OFFSETS, 1, 1))
         await broker.frame()
         broker.send(response(1, bytes(SIZE)))
@@ -87,7 +87,7 @@ async def test_a_response_that_a_tls_client_has_not_taken_counts_in_the_response
         await broker.writer.drain()
         await turns(30)
         assert ends.memory.held_bytes > SIZE
-        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        client.take_again()
         assert len(await client.frame()) == 8 + SIZE
         await until(lambda: ends.memory.held_bytes == 0)
 
@@ -96,7 +96,7 @@ async def test_a_tls_client_that_takes_nothing_is_cut_off(tmp_path: Path) -> Non
     """Found by review: it kept its connection, its broker's and the response for ever."""
     async with tls_gateway(tmp_path, GatewayLimits(write_timeout_s=0.2)) as ends:
         client, broker = await ends.pair()
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.stop_taking()
         client.send(request(ApiKey.LIST_OFFSETS, 1, 1))
         await broker.frame()
         broker.send(response(1, bytes(SIZE)))
@@ -111,20 +111,19 @@ async def test_a_slow_tls_client_that_takes_something_is_served(tmp_path: Path) 
         client.send(request(ApiKey.LIST_OFFSETS, 1, 1))
         await broker.frame()
         broker.send(response(1, bytes(SIZE)))
-        transport = client.writer.transport
         for _ in range(16):  # of a quarter of a second: longer than it may take nothing
-            transport.resume_reading()  # type: ignore[attr-defined]
+            client.take_again()
             await asyncio.sleep(0.001)
-            transport.pause_reading()  # type: ignore[attr-defined]
+            client.stop_taking()
             await asyncio.sleep(0.25)
-        transport.resume_reading()  # type: ignore[attr-defined]
+        client.take_again()
         assert len(await client.frame()) == 8 + SIZE
 
 
 async def test_what_was_written_reaches_a_tls_client_although_the_broker_goes(tmp_path: Path) -> None:
     async with tls_gateway(tmp_path) as ends:
         client, broker = await ends.pair()
-        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.stop_taking()
         client.send(request(ApiKey.LIST_OFFSETS, 1, 1))
         await broker.frame()
         answer = response(1, bytes(SIZE))
@@ -132,5 +131,5 @@ async def test_what_was_written_reaches_a_tls_client_although_the_broker_goes(tm
         await broker.writer.drain()
         broker.close()
         await turns(30)
-        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        client.take_again()
         assert await client.ends() == answer

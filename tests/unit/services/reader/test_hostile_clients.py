@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted_authorizer import ScriptedAuthorizer
+from tests.support.scripted_kafka import Peer
 from tests.unit.services.reader.service import ALL_TOPICS, Service, open_service
 from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
 from tiersidecar.ports.metrics.reading import READS_SHED
@@ -17,56 +18,48 @@ WAIT_S = 30.0
 DESCRIBE = b"GET /openapi.json HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-async def connect(service: Service, limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(service.server.host, service.server.port, limit=limit)
-
-
-async def ends(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(WAIT_S):
-        try:
-            return await reader.read()
-        except ConnectionResetError:
-            return b""
+async def connect(service: Service) -> Peer:
+    return Peer(*await asyncio.open_connection(service.server.host, service.server.port))
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /topics HTTP/1.1\r\nHost: he"], ids=["nothing", "half a request"])
 async def test_a_connection_without_a_whole_request_ends(sent: bytes) -> None:
     """Slow loris: they were kept for an hour, each with a descriptor that copying needs."""
     async with open_service(settings=ReaderServiceSettings(port=0, idle_timeout_s=0.2)) as service:
-        reader, writer = await connect(service)
-        writer.write(sent)
-        assert await ends(reader) == b""
-        writer.close()
+        client = await connect(service)
+        client.send(sent)
+        assert await client.ends() == b""
+        client.close()
 
 
 async def test_connections_too_many_are_closed_at_once_and_others_served() -> None:
     async with open_service(settings=ReaderServiceSettings(port=0, max_connections=2)) as service:
         kept = [await connect(service) for _ in range(2)]
         await asyncio.sleep(0.05)
-        reader, writer = await connect(service)
-        assert await ends(reader) == b""
-        writer.close()
-        for reader, writer in kept:
-            writer.write(DESCRIBE)
+        client = await connect(service)
+        assert await client.ends() == b""
+        client.close()
+        for one in kept:
+            one.send(DESCRIBE)
             async with asyncio.timeout(WAIT_S):
-                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-            writer.close()
+                assert (await one.reader.readline()).startswith(b"HTTP/1.1 200")
+            one.close()
 
 
 async def test_a_client_that_takes_no_documents_is_cut_off() -> None:
     """Documents that are there whole were waited for without end, and held their place in ``max_requests``."""
     settings = ReaderServiceSettings(port=0, write_timeout_s=0.2, max_requests=1)
     async with open_service(settings=settings) as service:
-        reader, writer = await connect(service)
-        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client = await connect(service)
+        client.stop_taking()
         document = (await service.get("/openapi.json"))[1]
         asked = 32 * 2**20 // len(document)
-        writer.write(DESCRIBE * asked)
+        client.send(DESCRIBE * asked)
         await asyncio.sleep(1.5)
         assert (await service.get("/topics"))[0] == 200, "its place is free"
-        writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert len(await ends(reader)) < asked * len(document) // 2
-        writer.close()
+        client.take_again()
+        assert len(await client.ends()) < asked * len(document) // 2
+        client.close()
 
 
 async def test_requests_that_are_turned_away_are_counted() -> None:
