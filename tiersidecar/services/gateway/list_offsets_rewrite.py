@@ -18,7 +18,7 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
 from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
@@ -102,7 +102,7 @@ class ListOffsetsRewrite:
             return _failed(row, ErrorCode.request_timed_out)
         except TiersidecarError:
             # Not replayed yet, the store is away, or the pool is full: the broker's own answer would be wrong.
-            return _failed(row, ErrorCode.not_leader_or_follower)
+            return _not_known(row)
 
     async def _answer(self, question: _Question) -> Any:
         match question.timestamp:
@@ -121,6 +121,8 @@ class ListOffsetsRewrite:
     async def _earliest(self, question: _Question) -> Any:
         """Of a log whose beginning only pins have for now nobody can tell it: a client would skip what is there."""
         bounds, local_start = await self._reader.bounds(question.partition), question.row.offset
+        if local_start < bounds.log_start:
+            return await self._at(question, await self._start_of_undeleted(question, bounds.log_start))
         if bounds.start < bounds.end:
             return question.row if bounds.start >= local_start else await self._at(question, bounds.start)
         if local_start > max(bounds.log_start, 0) and await self._pending.is_pending(
@@ -130,6 +132,12 @@ class ListOffsetsRewrite:
                 subject=str(question.partition), offset=bounds.end, remote_end=bounds.end, local_start=local_start
             )
         return question.row
+
+    async def _start_of_undeleted(self, question: _Question, log_start: Offset) -> Offset:
+        """Where the broker's log begins below what was deleted: after a crash its log start is that of a minute ago, until the
+        leader's sidecar has told it again.  A broker takes no more for deleted than it has."""
+        known = await self._local(question.partition)
+        return Offset(max(question.row.offset, min(log_start, known.high_watermark)))
 
     async def _latest_tiered(self, question: _Question) -> Any:
         end_offset = (await self._reader.bounds(question.partition)).end
@@ -144,6 +152,9 @@ class ListOffsetsRewrite:
 
     async def _by_timestamp(self, question: _Question) -> Any:
         """The first of both tiers.  Segments that the broker has as well are left to it (T-51)."""
+        if await self._is_deleted(question):
+            found = await self._timestamps.find(question.partition, question.timestamp)
+            return _not_known(question.row) if found is None else _found(question.row, found)
         stop_offset: int = await self._local_start(question.partition)
         if question.row.offset >= 0:
             stop_offset = min(stop_offset, question.row.offset)
@@ -154,6 +165,8 @@ class ListOffsetsRewrite:
 
     async def _max_timestamp(self, question: _Question) -> Any:
         """The largest of both tiers, and the first record that has it."""
+        if await self._is_deleted(question):
+            return _not_known(question.row)
         stop_offset, local_ms = await self._local_start(question.partition), question.row.timestamp
         found = await self._timestamps.find_latest(
             question.partition, stop_offset=stop_offset, at_least_ms=max(local_ms, 0)
@@ -164,12 +177,21 @@ class ListOffsetsRewrite:
             return question.row
         return _found(question.row, found)
 
+    async def _is_deleted(self, question: _Question) -> bool:
+        """Whether the broker has found a record that nobody may have any more: which of its others comes next it cannot be
+        asked."""
+        offset: int = question.row.offset
+        return 0 <= offset < (await self._reader.bounds(question.partition)).log_start
+
     async def _local_start(self, partition: TopicIdPartition) -> Offset:
+        return (await self._local(partition)).log_start_offset
+
+    async def _local(self, partition: TopicIdPartition) -> BrokerOffsets:
         """As it is after the broker's answer: what has left since is looked for in the remote tier."""
         known = (await self._offsets.current([partition])).get(partition)
         if known is None:
             raise TimeoutError
-        return known.log_start_offset
+        return known
 
     async def _at(self, question: _Question, offset: Offset) -> Any:
         lineage = await self._lineages.lineage(question.partition)
@@ -184,6 +206,11 @@ class ListOffsetsRewrite:
 
 def _found(row: Any, found: TimestampAndOffset) -> Any:
     return changed_row(row, timestamp=found.timestamp_ms, offset=found.offset, leader_epoch=found.leader_epoch)
+
+
+def _not_known(row: Any) -> Any:
+    """For now: every client asks again."""
+    return _failed(row, ErrorCode.not_leader_or_follower)
 
 
 def _failed(row: Any, error_code: ErrorCode) -> Any:

@@ -174,6 +174,9 @@ class ContinuousLog:
             raise OffsetBetweenTiersError(
                 subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=start
             )
+        if start < bounds.log_start:
+            # After a crash the broker's log start is that of a minute ago; of what is deleted it has this much at most.
+            start = max(start, min(bounds.log_start, await self.end_offset(caller, partition)))
         return start
 
     async def end_offset(self, caller: Credentials, partition: TopicIdPartition) -> Offset:

@@ -137,7 +137,34 @@ async def test_a_log_that_begins_in_pins_has_no_earliest_offset_to_tell() -> Non
         world.pending.are_all = True
         assert (await listed(world, -2, (300, -1))).error_code is ErrorCode.not_leader_or_follower
         assert (await listed(world, -2, (250, -1))).offset == 250, "what is below the log start is nobody's"
-        assert (await listed(world, -2, (0, -1))).offset == 0, "nothing can be below"
+
+
+async def test_what_a_broker_has_forgotten_to_be_deleted_is_told_to_nobody() -> None:
+    """It writes its log start down once a minute: after a crash it begins below a user's delete, until the leader's sidecar has
+    told it again."""
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    run.log_starts.offsets[partition] = 150
+    async with open_world(run, partition, local=(0, HIGH_WATERMARK)) as world:
+        row = await listed(world, -2, (0, -1))
+        assert (row.error_code, row.offset, row.leader_epoch) == (ErrorCode.none, 150, 0)
+        first = next(one for one in RECORDS if one.offset >= 150)
+        row = await listed(world, first.timestamp_ms, (80, first.timestamp_ms))
+        assert (row.offset, row.timestamp) == (first.offset, first.timestamp_ms)
+        row = await listed(world, -3, (80, first.timestamp_ms))
+        assert row.error_code is ErrorCode.not_leader_or_follower, "the largest of what is left is not known"
+
+
+async def test_nor_where_all_that_was_remote_has_gone() -> None:
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    run.log_starts.offsets[partition] = 250
+    async with open_world(run, partition, local=(0, 400)) as world:
+        assert (await listed(world, -2, (0, -1))).offset == 250
+        row = await listed(world, 1, (80, 1))
+        assert row.error_code is ErrorCode.not_leader_or_follower
+    async with open_world(run, partition, local=(0, 200)) as world:
+        assert (await listed(world, -2, (0, -1))).offset == 200, "no further than the log reaches"
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,18 @@ async def test_what_only_pins_have_is_neither_skipped_nor_out_of_range() -> None
             assert await log.start_offset(ALICE, partition) == 100
 
 
+async def test_what_a_broker_has_forgotten_to_be_deleted_is_told_to_nobody() -> None:
+    """After a crash its log start is that of a minute ago."""
+    run, partition = await transactions(0)
+    await run.metadata.assign([partition])
+    run.log_starts.offsets[partition] = 40
+    async with open_run(run) as path:
+        log = log_over(path, ScriptedLocal(log_start=0, high_watermark=HIGH_WATERMARK))
+        assert await log.start_offset(ALICE, partition) == 40
+        run.log_starts.offsets[partition] = 10**6
+        assert await log.start_offset(ALICE, partition) == HIGH_WATERMARK, "no further than the log reaches"
+
+
 async def never_copied(start: int, stop: int) -> tuple[RemoteRun, TopicIdPartition]:
     """A run whose segments in [``start``, ``stop``) were never copied."""
     run, partition = await transactions(180)
