@@ -22,6 +22,7 @@ from tiersidecar.formats.kafka.record_batches import (
 
 _CUT = Struct(">qiibIhi")
 """The fields of a format 2 header that decide where a batch ends, whether it is wanted, and whether it is sound."""
+_BASE_OFFSET, _LENGTH = Struct(">q"), Struct(">8xi")
 _LEGACY_HEADER_SIZES = {0: 18, 1: 26}
 _NOT_YET = -2
 """No leader epoch: before the first batch."""
@@ -73,8 +74,9 @@ class BatchCutter:
     wanted (S-144).
 
     The first 21 bytes of a batch have no checksum.  A damaged length or format shows in the checksum all the same; a
-    damaged base offset shows because offsets rise from batch to batch within the segment's own; a damaged leader epoch
-    because the segment's metadata say which epoch wrote which offsets.
+    damaged base offset shows because offsets rise from batch to batch within the segment's own, so that no batch leaves before
+    the offset of the one behind it is there; a damaged leader epoch because the segment's metadata say which epoch wrote which
+    offsets.
     """
 
     def __init__(self, plan: CutPlan, *, max_bytes: int | None = None, min_one_message: bool = True) -> None:
@@ -82,6 +84,7 @@ class BatchCutter:
         self._left_bytes = max_bytes
         self._takes_any_size = min_one_message
         self._tail = bytearray()
+        self._held: BatchSlice | None = None
         self._position = plan.position
         self._least_offset = plan.least_offset
         self._epoch: int = _NOT_YET
@@ -113,7 +116,26 @@ class BatchCutter:
             offset = self._complete_tail(view, slices)
         if not self.is_done and offset < len(view):
             self._cut_view(view[offset:], slices)
+        return self._shown(slices)
+
+    def _shown(self, slices: list[BatchSlice]) -> list[BatchSlice]:
+        """What was held back, and ``slices``; a last batch is held back while the base offset behind it is not known."""
+        if self._held is not None:
+            slices, self._held = [self._held, *slices], None
+        if self.is_done or not slices:
+            return slices
+        if len(self._tail) >= _BASE_OFFSET.size:
+            (base,) = _BASE_OFFSET.unpack_from(self._tail)
+            self._check_base(base)
+        elif self._position < self._plan.file_size_bytes:
+            *slices, last = slices
+            before, self._held = _without_last(last)
+            slices += before
         return slices
+
+    def _check_base(self, base: int) -> None:
+        if base < self._least_offset:
+            raise self._out_of_order(self._position, base, base)
 
     def finish(self) -> None:
         """After the last chunk.
@@ -121,7 +143,7 @@ class BatchCutter:
         Raises:
             TruncatedDataError: the .log ends within a batch.
         """
-        if self._tail and not self.is_done:
+        if (self._tail or self._held) and not self.is_done:
             reason = f"the segment ends {len(self._tail)} bytes into a batch"
             raise TruncatedDataError(where=self._plan.where, position=self._position, reason=reason)
 
@@ -202,6 +224,7 @@ class BatchCutter:
         self._check_size(header.size_bytes)
         if header.size_bytes > len(rest):
             if header.last_offset >= self._plan.start_offset and not self._fits(header.size_bytes):
+                self._check_base(header.base_offset)
                 # The rest of it need not even be fetched.
                 self.is_done = self.is_full = True
                 return offset
@@ -259,6 +282,20 @@ class BatchCutter:
         return CorruptDataError(
             where=self._plan.where, position=position, reason=f"offsets {base} to {last}, not {due}"
         )
+
+
+def _without_last(batches: BatchSlice) -> tuple[list[BatchSlice], BatchSlice]:
+    """What comes before the last batch, if anything does, and that batch alone, in memory of its own."""
+    before, at, following = 0, 0, 0
+    while following < len(batches):
+        before, at = at, following
+        following += LOG_OVERHEAD + _LENGTH.unpack_from(batches.buffer, following)[0]
+    base_offset = read_batch_header(batches.buffer[at:]).base_offset
+    last = BatchSlice(memoryview(bytes(batches.buffer[at:])), base_offset, batches.next_offset)
+    if not at:
+        return [], last
+    next_offset = read_batch_header(batches.buffer[before:]).next_offset
+    return [BatchSlice(batches.buffer[:at], batches.base_offset, next_offset)], last
 
 
 def _header_size(head: bytearray) -> int:

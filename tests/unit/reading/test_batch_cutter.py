@@ -124,6 +124,27 @@ def test_each_bit_of_what_no_checksum_covers_is_seen(number: int, byte: int) -> 
             cut_all(BatchCutter(plan()), damaged, [len(SEGMENT)])
 
 
+@pytest.mark.parametrize("bytes_behind", [0, 3, 7, 8, 20, 60, 61, 90])
+@pytest.mark.parametrize("bit", range(64))
+def test_a_base_offset_is_believed_only_once_the_one_behind_it_is_there(bytes_behind: int, bit: int) -> None:
+    """Simulation, cluster seed 171 with fetch sessions in all runs: the last whole batch of a chunk, a bit of its base offset
+    turned on the way, left under another offset."""
+    number = 2
+    at = sum(len(data) for _, data in BATCHES[:number])
+    cutter, slices = BatchCutter(plan()), list[BatchSlice]()
+    stop = at + len(BATCHES[number][1]) + bytes_behind
+    damaged = flip_bit(SEGMENT, 8 * at + bit)
+
+    def cut() -> None:
+        for chunk in (damaged[:stop], damaged[stop:]):
+            slices.extend(cutter.cut(chunk))
+
+    with pytest.raises(CorruptDataError):
+        cut()
+    assert joined(slices) in (b"", SEGMENT[:at])
+    assert not slices or slices[-1].next_offset == BATCHES[number][0]
+
+
 def test_batches_may_pass_from_epoch_to_epoch_where_the_metadata_say_so() -> None:
     data = (CLEAN_LOG_DIR / "epochs-0" / "00000000000000000020.log").read_bytes()
     epochs = [(header.partition_leader_epoch, header.base_offset) for _, header in iter_batch_headers(data)]

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -107,9 +107,11 @@ class ShareReader:
             ),
             where=key,
         )
-        cutter = BatchCutter(
-            cut_plan(opened.segment, opened.begin, start_offset=stretch.start_offset, stop_offset=stretch.stop_offset)
+        plan = cut_plan(
+            opened.segment, opened.begin, start_offset=stretch.start_offset, stop_offset=stretch.stop_offset
         )
+        # A batch ends at the stop, and nothing comes behind it.
+        cutter = BatchCutter(replace(plan, file_size_bytes=opened.stop))
         for position, part in self._parts(opened):
             for batches in cutter.cut(part):
                 yield from maker.feed(batches.buffer, position)
