@@ -31,12 +31,16 @@ from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.remote_log_reader import FetchedBatches
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup, StateLogStarts
 from tiersidecar.services.gateway import fetch_fill, out_of_range, remote_fills
+from tiersidecar.services.gateway.exchange import Exchange
+from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
+from tiersidecar.services.gateway.fetch_sessions import FetchSession
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
@@ -295,6 +299,24 @@ def fills_one_batch_too_far() -> Patches:
     return [patch.object(RemoteFills, "_look_ahead", look_ahead)]
 
 
+# -- fetch sessions
+
+
+def sessions_keep_their_first_offsets() -> Patches:
+    return [patch.object(FetchSession, "update", lambda self, request: None)]
+
+
+def sessions_of_other_connections_are_sent_away() -> Patches:
+    original = FetchRewrite.rewrite
+
+    def rewrite(self: FetchRewrite, exchange: Exchange, response: memoryview) -> Any:
+        rewritten = original(self, exchange, response)
+        ends_session = [write_session_error(exchange.api_version, 0, FETCH_SESSION_ID_NOT_FOUND)]
+        return None if rewritten == ends_session else rewritten
+
+    return [patch.object(FetchRewrite, "rewrite", rewrite)]
+
+
 # -- disks that fill
 
 
@@ -370,8 +392,11 @@ MUTATIONS = (
     Mutation(plant=readers_ignore_the_lineage, kind=_C, seed=6),
     Mutation(plant=readers_follow_a_truncated_epoch, kind=_C, seed=6),
     Mutation(plant=readers_trust_the_store, kind=_C, seed=5),
+    Mutation(plant=local_reads_may_end_early, kind=_C, seed=35),
     Mutation(plant=fills_one_batch_too_far, kind=_C, seed=5),
     Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=21),
+    Mutation(plant=sessions_keep_their_first_offsets, kind=_C, seed=3),
+    Mutation(plant=sessions_of_other_connections_are_sent_away, kind=_C, seed=31),
     Mutation(plant=pressure_trims_what_is_not_remote, kind=_C, seed=1),
     Mutation(plant=pressure_does_nothing, kind=_C, seed=1),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
@@ -19,9 +19,9 @@ from tiersidecar.ports.broker import (
     OffsetSpec,
     TrimAnswer,
 )
+from tiersidecar.simulation.broker_side import BrokerSide, read_replica
 from tiersidecar.simulation.cluster import CLUSTER_ID, Cluster, SimulatedPartition
 from tiersidecar.simulation.network import FaultRates, Network
-from tiersidecar.simulation.records import Batch, aborted_transactions
 from tiersidecar.simulation.topics import SimulatedTopic
 
 T = TypeVar("T")
@@ -48,7 +48,8 @@ class NoGroups:
 
 
 class SimulatedBroker:
-    """``ports.broker.Broker`` of the sidecar beside ``broker_id``.  ``configs`` are those of the user's topics."""
+    """``ports.broker.Broker`` of the sidecar beside ``broker_id``.  ``configs`` are those of the user's topics, ``side`` has
+    what the broker answers to clients."""
 
     def __init__(
         self,
@@ -57,13 +58,14 @@ class SimulatedBroker:
         network: Network,
         *,
         broker_id: int,
+        side: BrokerSide,
         rates: FaultRates,
         configs: Mapping[str, str],
         new_topic: Callable[[str, int, Mapping[str, str]], SimulatedTopic],
         trimmed: Callable[[SimulatedPartition, int], None] = lambda partition, offset: None,
     ) -> None:
         self._cluster, self._topics, self._network = cluster, topics, network
-        self._broker_id, self.rates = broker_id, rates
+        self._broker_id, self._side, self.rates = broker_id, side, rates
         self._configs, self._new_topic, self._trimmed = configs, new_topic, trimmed
 
     @property
@@ -156,6 +158,10 @@ class SimulatedBroker:
             raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         return answer
 
+    async def answer_fetch(self, place: str, version: int, body: bytes) -> bytes:
+        """To a Kafka client behind the gateway; ``place`` names the lots of its network."""
+        return await self._ask(place, lambda: self._side.fetch(version, body))
+
     # -- what the cluster says
 
     async def _ask(self, what: str, answer: Callable[[], T]) -> T:
@@ -238,33 +244,8 @@ class SimulatedBroker:
         return dict(self._configs if own is None else own.configs)
 
     def _fetched(self, tip: TopicIdPartition, offset: int, max_bytes: int, *, read_committed: bool) -> LocalBatches:
-        """By the replica of the broker that is asked: a follower serves consumers as well (KIP-392)."""
         partition = self._cluster.partitions[tip]
-        log = partition.logs[self._broker_id]
-        stable = partition.last_stable_offset(log)
-        if not log.log_start_offset <= offset <= log.log_end_offset:
-            raise OffsetOutOfRangeError(
-                subject=str(tip), offset=offset, start=log.log_start_offset, stop=log.high_watermark
-            )
-        stop = stable if read_committed else log.high_watermark
-        found, size = list[Batch](), 0
-        for batch in log.batches[log.position_of(offset) :]:
-            if batch.next_offset > stop or (found and size + len(batch.data) > max_bytes):
-                break
-            found.append(batch)
-            size += len(batch.data)
-        end = found[-1].next_offset if found else offset
-        aborted = [
-            (producer_id, Offset(first))
-            for producer_id, first, marker in aborted_transactions(log.batches)
-            if read_committed and first < end and marker >= offset
-        ]
-        return LocalBatches(
-            records=b"".join(batch.data for batch in found),
-            high_watermark=Offset(log.high_watermark),
-            last_stable_offset=Offset(stable),
-            aborted=tuple(aborted),
-        )
+        return read_replica(partition, self._broker_id, offset, max_bytes, read_committed=read_committed)
 
 
 def _answer(offset: int, epoch: int) -> OffsetAnswer:

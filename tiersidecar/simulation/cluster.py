@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -132,8 +133,8 @@ class SimulatedPartition:
 
 
 class Cluster:
-    """Brokers with one log dir each, below ``directory``; ``alive`` are those that run.  ``changed`` is told whose disk was
-    written to."""
+    """Brokers with one log dir each, below ``directory``; ``alive`` are those that run, ``starts`` how often each was started
+    again.  ``changed`` is told whose disk was written to."""
 
     def __init__(
         self,
@@ -152,6 +153,7 @@ class Cluster:
         self._written_high_watermarks: dict[int, dict[tuple[str, int], int]] = {}
         self.log_dirs = {broker: directory / f"broker-{broker}" / "logs" for broker in broker_ids}
         self.alive = set(broker_ids)
+        self.starts: Counter[int] = Counter()
         for broker, log_dir in self.log_dirs.items():
             log_dir.mkdir(parents=True)
             properties = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={broker}\ndirectory.id=simulated-{broker}\n"
@@ -204,6 +206,7 @@ class Cluster:
     def start_broker(self, broker: int, *, was_clean: bool) -> None:
         """It follows, unless it is the only one in sync."""
         self.alive.add(broker)
+        self.starts[broker] += 1
         for partition in self.partitions.values():
             if not was_clean:
                 partition.logs[broker].forget_log_start()

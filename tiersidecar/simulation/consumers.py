@@ -4,44 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Protocol
 
+from tiersidecar.simulation.clients import FINISH_S, Client, Servers
 from tiersidecar.simulation.cluster import SimulatedPartition
 from tiersidecar.simulation.read_check import ReadCheck
 from tiersidecar.simulation.serving import Ask, Fate, Serving
+from tiersidecar.simulation.session_consumer import SessionConsumer
 from tiersidecar.simulation.surroundings import Surroundings
 
-T = TypeVar("T")
-
-_PATIENCE_S = 40.0
-_FINISH_S = 400.0
 _MOST = 50_000
 _VERSIONS = (4, 6, 8, 12, 13, 17)
 """Of Fetch: without sessions and with, by name and by id, rigid and flexible."""
 
 
-class Server(Protocol):
-    """A process that clients connect to."""
+class ReadsOn(Protocol):
+    """A client that reads all the while."""
 
-    @property
-    def serving(self) -> Serving | None:
-        """None while it is not up."""
-        ...
+    async def consume(self) -> None:
+        """Until the end of the world."""
+
+    async def finish(self) -> None:
+        """Read on to the end of the log."""
 
 
 class Consumers:
-    """Two of each partition, one by Fetch and one by HTTP.  ``servers`` are by broker."""
+    """Two of each partition, one by Fetch and one by HTTP; and, where there are fetch sessions, one that has all in one."""
 
-    def __init__(self, world: Surroundings, servers: Mapping[int, Server]) -> None:
+    def __init__(self, world: Surroundings, servers: Servers) -> None:
         self.check = ReadCheck(world)
-        self._all = [
+        self._all: list[ReadsOn] = [
             Consumer(world, partition, servers, self.check, by_fetch=by_fetch)
             for partition in world.cluster.partitions.values()
             for by_fetch in (True, False)
         ]
+        if world.scenario.fetch_sessions:
+            self._all.append(SessionConsumer(world, servers, self.check))
 
-    def __iter__(self) -> Iterator[Consumer]:
+    def __iter__(self) -> Iterator[ReadsOn]:
         return iter(self._all)
 
     @property
@@ -61,7 +62,7 @@ class Consumer:
         self,
         world: Surroundings,
         partition: SimulatedPartition,
-        servers: Mapping[int, Server],
+        servers: Servers,
         check: ReadCheck,
         *,
         by_fetch: bool,
@@ -69,6 +70,7 @@ class Consumer:
         self._world, self._partition, self._servers, self._check = world, partition, servers, check
         self._by_fetch, self._rereads = by_fetch, world.scenario.rereads
         self.name = f"{'fetch' if by_fetch else 'http'} consumer of {partition.tip.partition}"
+        self._client = Client(world, self.name)
         self._position, self._read_committed = 0, False
         self._is_finishing = False
         self._last = "nothing was read"
@@ -85,7 +87,7 @@ class Consumer:
     async def finish(self) -> None:
         """Read on to the end of the log."""
         self._is_finishing = True
-        partition, until_s = self._partition, self._world.loop.time() + _FINISH_S
+        partition, until_s = self._partition, self._world.loop.time() + FINISH_S
         self._position = max(self._position, partition.dropped)
         while not await self._read():
             if self._world.is_spoiled(partition):
@@ -119,7 +121,7 @@ class Consumer:
             return False
         ask = self._ask()
         seen = self._check.begin(self._partition, broker)
-        answer = await self._answer(serving, serving.fetch(ask) if self._by_fetch else serving.stream(ask))
+        answer = await self._client.answer(serving, serving.fetch(ask) if self._by_fetch else serving.stream(ask))
         if answer is None:
             self._last = "no answer"
             self._check.outcomes["no answer"] += 1
@@ -137,7 +139,9 @@ class Consumer:
         if broker != self._partition.leader:
             return  # KIP-392: a client asks the leader whether it is so
         tip = self._partition.tip
-        earliest = await self._answer(serving, serving.earliest(tip) if self._by_fetch else serving.first_offset(tip))
+        earliest = await self._client.answer(
+            serving, serving.earliest(tip) if self._by_fetch else serving.first_offset(tip)
+        )
         if earliest is None:
             return
         self._check.judge_earliest(f"{self.name} at broker {broker}", self._partition, earliest)
@@ -161,19 +165,3 @@ class Consumer:
             + (_MOST if self._is_finishing else chances.choose(f"{self.name} records", (1, 10, 40, _MOST))),
             version=chances.choose(f"{self.name} version", _VERSIONS),
         )
-
-    async def _answer(self, serving: Serving, work: Coroutine[Any, Any, T]) -> T | None:
-        """What comes of it within a client's patience."""
-        task = serving.process.start(work)
-        task.add_done_callback(self._look_at)
-        done, _ = await asyncio.wait([task], timeout=_PATIENCE_S)
-        if not done:
-            task.cancel()
-            return None
-        return None if task.cancelled() or task.exception() is not None else task.result()
-
-    def _look_at(self, done: asyncio.Task[Any]) -> None:
-        """An error that no client is told as such is ours."""
-        error = None if done.cancelled() else done.exception()
-        if error is not None and not self._world.is_over:
-            self._world.complain(f"the {self.name} was not answered: {error!r}")

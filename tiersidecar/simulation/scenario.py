@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from tiersidecar.services.gateway.fetch_sessions import MAX_SESSION_PARTITIONS
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.network import NO_FAULTS, FaultRates
 
@@ -17,6 +18,8 @@ LIES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.03)
 """Shares of writes that a store acknowledges, and does not keep as they were."""
 _REREAD_BAD = 0.05
 """Share of reads that come short or damaged where consumers go back again and again."""
+_SESSIONS_SHARE = 0.4
+"""Of cluster runs: those with consumers that keep fetch sessions."""
 
 
 class Kind(StrEnum):
@@ -59,7 +62,8 @@ class Scenario:
     """Times in virtual seconds from the start; retentions as in :class:`~tiersidecar.domain.policy.TopicPolicy`.
     ``disk_bytes`` is each broker's, None where it never fills; ``reads_apart``: gateways are processes of their own;
     ``store_is_local``: what lies in the store is read as files of this machine are; ``rereads``: consumers go back again and
-    again to what only the store has, and the store is bad at that."""
+    again to what only the store has, and the store is bad at that.  ``fetch_sessions``: there are consumers that keep them, of
+    which each gateway remembers ``most_in_sessions`` partitions."""
 
     kind: Kind
     seed: int
@@ -82,6 +86,8 @@ class Scenario:
     reads_apart: bool = False
     store_is_local: bool = False
     rereads: bool = False
+    fetch_sessions: bool = False
+    most_in_sessions: int = MAX_SESSION_PARTITIONS
     blows: tuple[PlannedBlow, ...] = ()
 
     @property
@@ -151,6 +157,9 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         )
     if not is_race and chances.draw("rereads") < 0.3:
         scenario = replace(scenario, rereads=True, local_retention_bytes=1500)
+    if chances.draw("fetch sessions") < _SESSIONS_SHARE:
+        most = chances.choose("most in sessions", (MAX_SESSION_PARTITIONS, MAX_SESSION_PARTITIONS, 1, 2))
+        scenario = replace(scenario, fetch_sessions=True, most_in_sessions=most)
     unlike = (Blow.FAR_BEHIND, Blow.DISK_FULL, Blow.UNCLEAN) if is_race else (Blow.FAR_BEHIND,)
     blows = _plan(scenario, chances, tuple(blow for blow in Blow if blow not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:

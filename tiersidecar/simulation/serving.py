@@ -2,54 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tiersidecar.app.build_gateway_fill import fill_rewrites, open_remote_tier
 from tiersidecar.app.parts import Parts
-from tiersidecar.domain.errors import (
-    BrokerRefusedError,
-    OffsetOutOfRangeError,
-    PartitionHaltedError,
-    RetriableError,
-)
+from tiersidecar.domain.errors import OffsetOutOfRangeError, PartitionHaltedError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import ControlKind, aborted_ranges, read_control_marker, read_records
-from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, read_fetch_request, write_single_fetch
+from tiersidecar.formats.wire.fetch_requests import write_single_fetch
 from tiersidecar.formats.wire.fetch_responses import (
     KAFKA_STORAGE_ERROR,
     NO_ERROR,
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
-    FilledPartition,
+    FetchedPartition,
     read_fetch_response,
 )
-from tiersidecar.ports.broker import Credentials, OffsetAnswer, OffsetSpec
+from tiersidecar.ports.broker import Credentials, OffsetSpec
 from tiersidecar.reading.remote_log_reader import RemoteBatches
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.exchange import ConnectionState, Exchange, Rewrites, UpstreamClosedError
+from tiersidecar.services.gateway.exchange import Rewrites, UpstreamClosedError
+from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.simulation.broker_port import SimulatedBroker
+from tiersidecar.simulation.broker_side import FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
+from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.client_connection import ClientConnection
 from tiersidecar.simulation.virtual_time import Process
 from tiersidecar.simulation.wire import (
     LIST_OFFSETS_VERSION,
-    fetch_response,
     key_of,
     list_offsets_request,
-    list_offsets_response,
     listed_offset,
     records_in,
 )
 
 _MEMORY_BYTES = 100_000
 _MAX_WAIT_MS = 500
-_CLIENT_TRIES_AGAIN = frozenset({NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR})
+_CLIENT_TRIES_AGAIN = frozenset(
+    {NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH}
+)
 
 
 class Fate(Enum):
@@ -88,9 +85,11 @@ class Ask:
 class Serving:
     """Of one incarnation: its work runs as part of ``process``, and dies with it."""
 
-    def __init__(self, process: Process, broker: SimulatedBroker, rewrites: Rewrites, log: ContinuousLog) -> None:
+    def __init__(
+        self, process: Process, broker: SimulatedBroker, rewrites: Rewrites, log: ContinuousLog, chances: Chances
+    ) -> None:
         self.process = process
-        self._broker, self._rewrites, self._log = broker, rewrites, log
+        self._broker, self._rewrites, self._log, self._chances = broker, rewrites, log, chances
         self._memory = ResponseMemory(_MEMORY_BYTES)
 
     async def fetch(self, ask: Ask) -> Answer:
@@ -105,33 +104,36 @@ class Serving:
             max_bytes=ask.max_bytes,
             read_committed=ask.read_committed,
         )
-        upstream = _Upstream(self._broker, ask.partition, self._memory)
         try:
-            answered = await self._exchange(upstream, ApiKey.FETCH, version, body)
+            answered = await self._connection(ask.partition).exchange(ApiKey.FETCH, version, body)
         except UpstreamClosedError as error:
             return Answer(fate=Fate.TRY_AGAIN, why=str(error))
-        finally:
-            upstream.close()
         (row,) = read_fetch_response(answered, version).partitions
-        if row.error_code == OFFSET_OUT_OF_RANGE:
-            return Answer(fate=Fate.OUT_OF_RANGE, offset=ask.offset, why="by the gateway")
-        if row.error_code in _CLIENT_TRIES_AGAIN:
-            return Answer(fate=Fate.TRY_AGAIN, why=f"error code {row.error_code}")
-        assert row.error_code == NO_ERROR, f"error code {row.error_code}"
-        data = records_in(version, answered, row)
-        shown = shown_by_kafka_client(data, row.aborted or (), ask.offset) if ask.read_committed else None
-        return Answer(fate=Fate.READ, data=data, shown=shown)
+        return fetched_answer(version, answered, row, ask.offset, read_committed=ask.read_committed)
+
+    def connect(self, name: str, partition: TopicIdPartition) -> ClientConnection:
+        """A connection that stays, of the client ``name``."""
+        return ClientConnection(
+            self._broker,
+            self._rewrites,
+            self._memory,
+            self._chances,
+            partition=partition,
+            fetch_place=f"fetch of the {name}",
+            large_as=f"response to the {name}",
+        )
+
+    def _connection(self, partition: TopicIdPartition) -> ClientConnection:
+        """For one request."""
+        return ClientConnection(self._broker, self._rewrites, self._memory, self._chances, partition=partition)
 
     async def earliest(self, partition: TopicIdPartition) -> int | None:
         """The first offset, by ListOffsets through the gateway; None: try again."""
-        upstream = _Upstream(self._broker, partition, self._memory)
+        body = list_offsets_request(partition, OffsetSpec.EARLIEST)
         try:
-            body = list_offsets_request(partition, OffsetSpec.EARLIEST)
-            answered = await self._exchange(upstream, ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+            answered = await self._connection(partition).exchange(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
         except UpstreamClosedError:
             return None
-        finally:
-            upstream.close()
         return listed_offset(bytes(answered))
 
     async def stream(self, ask: Ask) -> Answer:
@@ -169,94 +171,30 @@ class Serving:
         except (RetriableError, PartitionHaltedError, TimeoutError):
             return None
 
-    async def _exchange(self, upstream: _Upstream, api_key: int, version: int, body: bytes) -> memoryview:
-        """As the pumps of a connection do it, for a rewrite that is alone."""
-        rewrite = self._rewrites[api_key]
-        exchange = Exchange(
-            api_key=api_key,
-            api_version=version,
-            correlation_id=1,
-            client_id="consumer",
-            request=memoryview(body),
-            upstream=upstream,
-            connection=ConnectionState(),
-            listener="simulated",
-        )
-        assert await rewrite.prepare(exchange) is None, "outside a session nothing is to be changed"
-        response = await upstream.ask(api_key, version, body, 30.0)
-        rewritten = rewrite.rewrite(exchange, response)
-        pieces = await rewritten if isinstance(rewritten, Coroutine) else rewritten
-        return response if pieces is None else memoryview(b"".join(pieces))
 
-
-def open_serving(stack: AsyncExitStack, parts: Parts, process: Process) -> Serving:
-    """Over what ``parts`` have; ``stack`` closes what is made here."""
+def open_serving(
+    stack: AsyncExitStack, parts: Parts, process: Process, chances: Chances, *, most_in_sessions: int
+) -> Serving:
+    """Over what ``parts`` have; ``stack`` closes what is made here.  ``most_in_sessions`` partitions are remembered in fetch
+    sessions."""
     assert isinstance(parts.broker, SimulatedBroker)
-    tier = open_remote_tier(stack, parts)
+    tier = replace(open_remote_tier(stack, parts), sessions=FetchSessions(most_in_sessions))
     log = ContinuousLog(reader=parts.reads.reader, local=parts.broker, blocking=parts.blocking, pending=tier.pending)
-    return Serving(process, parts.broker, fill_rewrites(parts, tier, AdvertisedAddresses()), log)
+    return Serving(process, parts.broker, fill_rewrites(parts, tier, AdvertisedAddresses()), log, chances)
 
 
-class _Upstream:
-    """``services.gateway.exchange.Upstream`` of a client's connection that asks for one partition."""
-
-    def __init__(self, broker: SimulatedBroker, partition: TopicIdPartition, memory: ResponseMemory) -> None:
-        self._broker, self._partition, self._memory = broker, partition, memory
-        self._taken_bytes = 0
-
-    def take_memory(self, size_bytes: int) -> int:
-        taken_bytes = self._memory.take_some(size_bytes)
-        self._taken_bytes += taken_bytes
-        return taken_bytes
-
-    def give_memory_back(self, size_bytes: int) -> None:
-        self._taken_bytes -= size_bytes
-        self._memory.give_back(size_bytes)
-
-    def close(self) -> None:
-        """The client has its response, or is gone."""
-        self.give_memory_back(self._taken_bytes)
-
-    async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
-        answer = self._fetched if api_key == FETCH_API_KEY else self._listed
-        return memoryview(await _answered(lambda: answer(api_version, body)))
-
-    async def _fetched(self, version: int, body: bytes) -> bytes:
-        ((key, asked),) = (request := read_fetch_request(memoryview(body), version)).partitions.items()
-        try:
-            fetched = await self._broker.fetch(
-                Credentials(),
-                self._partition,
-                asked.fetch_offset,
-                max_bytes=asked.max_bytes,
-                read_committed=request.is_read_committed,
-            )
-        except OffsetOutOfRangeError:
-            return fetch_response(version, key, FilledPartition(error_code=OFFSET_OUT_OF_RANGE))
-        except BrokerRefusedError:
-            return fetch_response(version, key, FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER))
-        return fetch_response(
-            version,
-            key,
-            FilledPartition(
-                high_watermark=fetched.high_watermark,
-                last_stable_offset=fetched.last_stable_offset,
-                aborted=fetched.aborted if request.is_read_committed else None,
-                records=[fetched.records],
-            ),
-        )
-
-    async def _listed(self, version: int, body: bytes) -> bytes:
-        answers = await self._broker.list_offsets({self._partition: NO_EPOCH}, OffsetSpec.EARLIEST)
-        answer: OffsetAnswer = answers[self._partition]
-        return list_offsets_response(self._partition, answer)
-
-
-async def _answered(ask: Callable[[], Awaitable[bytes]]) -> bytes:
-    try:
-        return await ask()
-    except RetriableError as error:
-        raise UpstreamClosedError(str(error)) from error
+def fetched_answer(
+    version: int, body: memoryview, row: FetchedPartition, offset: int, *, read_committed: bool
+) -> Answer:
+    """What a client makes of one partition of a Fetch response that it asked for from ``offset`` on."""
+    if row.error_code == OFFSET_OUT_OF_RANGE:
+        return Answer(fate=Fate.OUT_OF_RANGE, offset=offset, why="by the gateway")
+    if row.error_code in _CLIENT_TRIES_AGAIN:
+        return Answer(fate=Fate.TRY_AGAIN, why=f"error code {row.error_code}")
+    assert row.error_code == NO_ERROR, f"error code {row.error_code}"
+    data = records_in(version, body, row)
+    shown = shown_by_kafka_client(data, row.aborted or (), offset) if read_committed else None
+    return Answer(fate=Fate.READ, data=data, shown=shown)
 
 
 # -- what read_committed clients show

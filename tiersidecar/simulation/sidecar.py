@@ -134,7 +134,13 @@ class Sidecar:
                 bucket = _bucket_of(self._world, parts.ids, tells_rules=False)
                 path = await open_process_read_path(stack, replace(parts, store=_store_of(bucket, parts)))
                 parts = replace(parts, read_path=path)
-                self.serving = open_serving(stack, parts, process)
+                self.serving = open_serving(
+                    stack,
+                    parts,
+                    process,
+                    self._world.chances,
+                    most_in_sessions=self._world.scenario.most_in_sessions,
+                )
             if Role.TIER in self._roles:
                 await run_tier(parts)
             else:
@@ -187,6 +193,7 @@ async def open_parts(
         world.topics,
         world.network,
         broker_id=broker,
+        side=world.sides[broker],
         rates=scenario.broker_rates,
         configs=world.topic_configs,
         new_topic=world.new_topic,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
+from tiersidecar.simulation.broker_side import BrokerSide
 from tiersidecar.simulation.chances import Chances, SeededIds
 from tiersidecar.simulation.cluster import Cluster, SimulatedPartition
 from tiersidecar.simulation.disk import Disk
@@ -65,6 +66,7 @@ class Surroundings:
             later=loop.outside,
             changed=lambda broker: self.disks[broker].changed(),
         )
+        self.sides = {broker: BrokerSide(self.cluster, broker, chances) for broker in brokers}
 
     # -- what is told
 

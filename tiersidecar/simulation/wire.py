@@ -1,8 +1,10 @@
-"""Messages between a simulated client, the gateway and a simulated broker: Fetch and ListOffsets of one partition."""
+"""Messages between a simulated client, the gateway and a simulated broker: Fetch with and without sessions, ListOffsets."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,9 +14,10 @@ from kio.schema.list_offsets.v9 import response as list_offsets_v9
 from tiersidecar.adapters.kafka import apis
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.wire.cursor import length_bytes, string_bytes
-from tiersidecar.formats.wire.fetch_requests import PartitionKey, is_by_topic_id, is_flexible
+from tiersidecar.formats.wire.fetch_requests import CONSUMER, FetchPartition, PartitionKey, is_by_topic_id, is_flexible
 from tiersidecar.formats.wire.fetch_responses import (
     FIRST_WITH_SESSIONS,
+    NO_ERROR,
     FetchedPartition,
     FilledPartition,
     write_partition,
@@ -23,7 +26,8 @@ from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.broker import OffsetAnswer
 
 LIST_OFFSETS_VERSION = 9
-_THROTTLE, _HEAD = struct.pack(">i", 0), struct.pack(">hi", 0, 0)
+_THROTTLE, _HEAD = struct.pack(">i", 0), struct.Struct(">hi")
+_INT32, _LIMITS = struct.Struct(">i"), struct.Struct(">iiib")
 
 
 def key_of(version: int, partition: TopicIdPartition) -> PartitionKey:
@@ -31,14 +35,70 @@ def key_of(version: int, partition: TopicIdPartition) -> PartitionKey:
     return (partition.topic_id if is_by_topic_id(version) else partition.topic), partition.partition
 
 
-def fetch_response(version: int, key: PartitionKey, answer: FilledPartition) -> bytes:
-    """A broker's answer, outside any session."""
-    topic, number = key
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFetch:
+    """A Fetch of a client that keeps sessions: of an incremental one ``partitions`` are those that changed."""
+
+    version: int
+    session_id: int
+    session_epoch: int
+    partitions: Mapping[PartitionKey, FetchPartition]
+    forgotten: Sequence[PartitionKey]
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    read_committed: bool
+
+
+def fetch_request(fetch: SessionFetch) -> bytes:
+    """As a consumer sends it."""
+    version, flexible = fetch.version, is_flexible(fetch.version)
+    no_tags = b"\0" if flexible else b""
+    rows = {key: _asked_row(version, key[1], asked) + no_tags for key, asked in fetch.partitions.items()}
+    gone = {key: _INT32.pack(key[1]) for key in fetch.forgotten}
+    parts = [
+        b"" if version >= 15 else _INT32.pack(CONSUMER),
+        _LIMITS.pack(fetch.max_wait_ms, fetch.min_bytes, fetch.max_bytes, int(fetch.read_committed)),
+        struct.pack(">ii", fetch.session_id, fetch.session_epoch),
+        _by_topic(version, rows),
+        _by_topic(version, gone),
+        string_bytes("", flexible=flexible) if version >= 11 else b"",
+        no_tags,
+    ]
+    return b"".join(parts)
+
+
+def _asked_row(version: int, number: int, asked: FetchPartition) -> bytes:
+    return b"".join(
+        (
+            _INT32.pack(number),
+            _INT32.pack(asked.current_leader_epoch) if version >= 9 else b"",
+            struct.pack(">q", asked.fetch_offset),
+            _INT32.pack(-1) if version >= 12 else b"",  # last_fetched_epoch is a follower's
+            struct.pack(">q", -1) if version >= 5 else b"",
+            _INT32.pack(asked.max_bytes),
+        )
+    )
+
+
+def fetch_response(
+    version: int, rows: Mapping[PartitionKey, FilledPartition], *, session_id: int = 0, error_code: int = NO_ERROR
+) -> bytes:
+    """A broker's answer; outside of a session without its id."""
+    head = _THROTTLE + (_HEAD.pack(error_code, session_id) if version >= FIRST_WITH_SESSIONS else b"")
+    written = {key: b"".join(write_partition(version, key[1], row)) for key, row in rows.items()}
+    return head + _by_topic(version, written) + (b"\0" if is_flexible(version) else b"")
+
+
+def _by_topic(version: int, rows: Mapping[PartitionKey, bytes]) -> bytes:
     flexible = is_flexible(version)
-    one, no_tags = length_bytes(1, flexible=flexible), b"\0" if flexible else b""
-    name = topic if isinstance(topic, bytes) else string_bytes(topic, flexible=flexible)
-    head = _THROTTLE + (_HEAD if version >= FIRST_WITH_SESSIONS else b"")
-    return b"".join([head, one, name, one, *write_partition(version, number, answer), no_tags, no_tags])
+    topics = list(dict.fromkeys(topic for topic, _ in rows))
+    parts = [length_bytes(len(topics), flexible=flexible)]
+    for topic in topics:
+        of_topic = [row for key, row in rows.items() if key[0] == topic]
+        parts.append(topic if isinstance(topic, bytes) else string_bytes(topic, flexible=flexible))
+        parts += [length_bytes(len(of_topic), flexible=flexible), *of_topic, b"\0" if flexible else b""]
+    return b"".join(parts)
 
 
 def records_in(version: int, body: memoryview, row: FetchedPartition) -> bytes:

@@ -1,0 +1,128 @@
+"""A Kafka client's connection through a gateway to its broker: what the gateway's pumps do for rewrites that are alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import cast
+
+from tiersidecar.domain.errors import RetriableError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import NO_EPOCH
+from tiersidecar.formats.wire.fetch_requests import is_flexible
+from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.exchange import (
+    ConnectionState,
+    Exchange,
+    PassesLarge,
+    Passing,
+    Rewrites,
+    UpstreamClosedError,
+    WorksMeanwhile,
+)
+from tiersidecar.services.gateway.limits import ResponseMemory
+from tiersidecar.simulation.broker_port import SimulatedBroker
+from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.wire import list_offsets_response
+
+_ASK_S = 30.0
+_FRAME_HEAD_BYTES = 8
+"""Size and correlation id."""
+
+
+class ClientConnection:
+    """Also the ``services.gateway.exchange.Upstream`` of its requests.  ``partition`` is the one that ListOffsets asks for;
+    ``large_as`` names the lots by which a Fetch response counts as large, None: none does."""
+
+    def __init__(
+        self,
+        broker: SimulatedBroker,
+        rewrites: Rewrites,
+        memory: ResponseMemory,
+        chances: Chances,
+        *,
+        partition: TopicIdPartition,
+        fetch_place: str = "fetch",
+        large_as: str | None = None,
+    ) -> None:
+        self._broker, self._rewrites, self._memory, self._chances = broker, rewrites, memory, chances
+        self._partition, self._fetch_place, self._large_as = partition, fetch_place, large_as
+        self._state = ConnectionState()
+        self._taken_bytes = 0
+
+    async def exchange(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
+        """What the client gets.
+
+        Raises:
+            UpstreamClosedError: the broker cannot be reached, and the client's connection ends.
+        """
+        try:
+            return await self._exchange(api_key, version, body)
+        finally:
+            self.give_memory_back(self._taken_bytes)  # the client has its response, or is gone
+
+    async def _exchange(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
+        rewrite = self._rewrites[api_key]
+        exchange = Exchange(
+            api_key=api_key,
+            api_version=version,
+            correlation_id=1,
+            client_id="consumer",
+            request=memoryview(body),
+            upstream=self,
+            connection=self._state,
+            listener="simulated",
+        )
+        prepared = await rewrite.prepare(exchange)
+        sent = body if prepared is None else b"".join(prepared)
+        if hasattr(rewrite, "forwarded"):
+            cast(WorksMeanwhile, rewrite).forwarded(exchange)
+        response = await self.ask(api_key, version, sent, _ASK_S)
+        if self._large_as is not None and isinstance(rewrite, PassesLarge) and self._counts_as_large():
+            head_bytes = _FRAME_HEAD_BYTES + is_flexible(version)  # a flexible header ends in tagged fields
+            passing = rewrite.passing(exchange, head_bytes + len(response))
+            if passing is not None:
+                return self._passed(passing, bytes(head_bytes) + bytes(response))[head_bytes:]
+        rewritten = rewrite.rewrite(exchange, response)
+        pieces = await rewritten if isinstance(rewritten, Coroutine) else rewritten
+        return response if pieces is None else memoryview(b"".join(pieces))
+
+    def _counts_as_large(self) -> bool:
+        return self._chances.draw(f"{self._large_as} is large") < 0.1
+
+    def _passed(self, passing: Passing, frame: bytes) -> memoryview:
+        """In two pieces."""
+        cut = int(self._chances.between(f"{self._large_as} is cut", 1, len(frame)))
+        pieces = [*passing.feed(memoryview(frame[:cut]))]
+        passed = b"".join(pieces) + b"".join(passing.feed(memoryview(frame[cut:])))
+        assert len(passed) == len(frame)
+        return memoryview(passed)
+
+    # -- as Upstream
+
+    def take_memory(self, size_bytes: int) -> int:
+        taken_bytes = self._memory.take_some(size_bytes)
+        self._taken_bytes += taken_bytes
+        return taken_bytes
+
+    def give_memory_back(self, size_bytes: int) -> None:
+        self._taken_bytes -= size_bytes
+        self._memory.give_back(size_bytes)
+
+    async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
+        answer = self._fetched if api_key == ApiKey.FETCH else self._listed
+        return memoryview(await _answered(lambda: answer(api_version, body)))
+
+    async def _fetched(self, version: int, body: bytes) -> bytes:
+        return await self._broker.answer_fetch(self._fetch_place, version, body)
+
+    async def _listed(self, version: int, body: bytes) -> bytes:
+        answers = await self._broker.list_offsets({self._partition: NO_EPOCH}, OffsetSpec.EARLIEST)
+        return list_offsets_response(self._partition, answers[self._partition])
+
+
+async def _answered(ask: Callable[[], Awaitable[bytes]]) -> bytes:
+    try:
+        return await ask()
+    except RetriableError as error:
+        raise UpstreamClosedError(str(error)) from error
