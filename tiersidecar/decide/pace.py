@@ -6,11 +6,8 @@ from dataclasses import dataclass
 
 _BURST_S = 0.06
 _SLICE_S = 0.02
-"""At most so much is granted in one go: what is sent at once belongs to one moment, so it must be small against a second."""
-_TURN_S = 0.004
-_TURN_BYTES = 64 * 1024
-"""So much is enough: what goes in one go also takes a core at one stretch, to read, check and write it, and a broker's thread
-that wakes up there waits for its end.  Shorter turns than these cost more in turning than they spare."""
+"""Granted in one go: what is sent at once belongs to one moment, so it must be small against a second.  But each turn of the
+event loop has its price, and whoever writes a slice can rest in the midst of it."""
 
 
 @dataclass(slots=True)
@@ -44,5 +41,4 @@ class TokenBucket:
         return 0.0 if rate is None else max(self._slice(wanted_bytes, rate) - self._tokens, 0.0) / rate
 
     def _slice(self, wanted_bytes: int, rate: int) -> int:
-        turn_bytes = max(_TURN_S * rate, _TURN_BYTES)
-        return min(wanted_bytes, max(int(min(turn_bytes, _SLICE_S * rate)), 1))
+        return min(wanted_bytes, max(int(_SLICE_S * rate), 1))

@@ -78,8 +78,8 @@ class ReadBack:
             digest.begin_segment(segment.log_path)
             buffer = memoryview(bytearray(min(_SLICE_BYTES, file.size_bytes)))
             for position in range(0, file.size_bytes, _SLICE_BYTES):
-                read = await file.read_into(position, buffer[: file.size_bytes - position])
-                await self._blocking.run(digest.feed, buffer[:read])
+                part = buffer[: file.size_bytes - position]
+                read = await file.read_into(position, part, lambda _, seen: digest.feed(seen))
                 file.let_go(position, read)
                 yield read
             digest.end_segment()

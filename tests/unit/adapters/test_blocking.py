@@ -81,6 +81,47 @@ async def test_a_cancelled_caller_takes_back_what_has_not_begun() -> None:
     assert ran == []
 
 
+async def test_what_a_closed_pool_drops_is_cancelled() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        begun.set()
+        assert go_on.wait(timeout=30)
+
+    blocking = ThreadBlocking(max_threads=1)
+    first = asyncio.create_task(blocking.run(occupy))
+    second = asyncio.create_task(blocking.run(print, "never"))
+    await asyncio.to_thread(begun.wait)
+    blocking.close()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    go_on.set()
+    await first
+
+
+def test_a_function_that_outlives_the_loop_ends_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """A thread in a dead mount comes back long after its process gave up on it."""
+    begun, go_on = threading.Event(), threading.Event()
+    blocking = ThreadBlocking(max_threads=1, name="stuck")
+
+    def stick() -> None:
+        begun.set()
+        assert go_on.wait(timeout=30)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(blocking.run(stick))
+    loop.run_until_complete(asyncio.sleep(0))
+    assert begun.wait(timeout=30)
+    loop.close()
+    go_on.set()
+    (thread,) = (one for one in threading.enumerate() if one.name.startswith("stuck"))
+    blocking.close()
+    thread.join(timeout=30)
+    assert not thread.is_alive()
+    assert not [record for record in caplog.records if record.name == "concurrent.futures"]
+    del task
+
+
 async def test_a_cancelled_callers_failed_function_is_not_complained_about(caplog: pytest.LogCaptureFixture) -> None:
     begun, go_on = threading.Event(), threading.Event()
 

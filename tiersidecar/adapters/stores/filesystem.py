@@ -143,11 +143,15 @@ class FilesystemStore:
 
     async def _write(self, key: str, body: ObjectBody, temporary: TemporaryFile) -> os.stat_result:
         await self._blocking.run(temporary.open)
-        if body.source_file is not None:
-            size_bytes = len(body.source_file.byte_range)
+        source = body.source_file
+        if source is not None:
+            size_bytes = len(source.byte_range)
             while temporary.written_bytes < size_bytes:
-                count = await body.grant(min(size_bytes - temporary.written_bytes, SLICE_BYTES))
-                await self._blocking.run(temporary.copy_slice, body.source_file, count)
+                wanted = min(size_bytes - temporary.written_bytes, SLICE_BYTES)
+                count = await body.grant(wanted)
+                # Whoever may not have all of it is in no hurry.
+                copy = temporary.copy_slice if count == wanted else temporary.copy_with_rests
+                await self._blocking.run(copy, source, count)
         else:
             for index in range(body.piece_count):
                 rest = memoryview(await body.piece(index)).cast("B")

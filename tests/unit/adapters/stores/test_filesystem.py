@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.stores import temporary_file
 from tiersidecar.adapters.stores.filesystem import FilesystemStore, open_filesystem_store
+from tiersidecar.adapters.stores.wrapped_body import WrappedBody
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, SegmentChangedError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
@@ -251,6 +253,41 @@ async def test_a_big_file_is_copied_slice_by_slice(
     await store.put_object(KEY, FileBody(source))
     os.close(fileno)
     assert await store.fetch_object(KEY) == data
+
+
+class RationedBody(WrappedBody):
+    """Granted 400,000 bytes at a time."""
+
+    async def grant(self, wanted_bytes: int) -> int:
+        return min(wanted_bytes, 400_000)
+
+
+async def test_a_copy_under_a_rate_goes_in_short_turns_with_rests_between(
+    store: FilesystemStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U14: the core is given back within a slice, too."""
+    data = os.urandom(1_000_000)
+    source, fileno = source_file(tmp_path / "00000000000000000000.log", data)
+    steps: list[int | str] = []
+    monkeypatch.setattr(time, "sleep", lambda _: steps.append("rest"))
+    body = FileBody(replace(source, look=lambda _, part: steps.append(len(part))))
+    await store.put_object(KEY, RationedBody(body))
+    os.close(fileno)
+    slice_steps = [80_000, "rest", 80_000, "rest", 80_000, "rest", 80_000, "rest", 80_000]
+    assert steps == [*slice_steps, *slice_steps, 200_000], "the last one is all that was asked for"
+    assert await store.fetch_object(KEY) == data
+
+
+async def test_without_a_rate_nothing_rests(
+    store: FilesystemStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_rest(_: float) -> None:
+        raise AssertionError("nobody asked for less than all speed")
+
+    monkeypatch.setattr(time, "sleep", no_rest)
+    source, fileno = source_file(tmp_path / "00000000000000000000.log", bytes(3_000_000))
+    await store.put_object(KEY, FileBody(source))
+    os.close(fileno)
 
 
 class HookedBlocking:
