@@ -73,6 +73,12 @@ class History(NamedTuple):
     lineage: Lineage
     end: Offset
 
+    def agrees(self, lineage: Lineage, start: int, stop: int) -> bool:
+        """Whether the same leaders wrote the offsets from ``start`` up to, not including, ``stop`` in ``lineage``."""
+        if lineage is self.lineage:
+            return True
+        return lineage.entries_in_range(start, stop) == self.lineage.entries_in_range(start, stop)
+
 
 class Hole(NamedTuple):
     """Offsets ``start`` up to, not including, ``stop`` that no finished segment of the lineage holds, though others do on both
@@ -137,9 +143,7 @@ class SegmentLookup:
             HistoryChangedError: since then somebody else is known to have written some of them.
         """
         lineage = await self._lineages.lineage(topic_id_partition)
-        if lineage is not history.lineage and lineage.entries_in_range(offset, history.end) != (
-            history.lineage.entries_in_range(offset, history.end)
-        ):
+        if not history.agrees(lineage, offset, history.end):
             raise HistoryChangedError(subject=str(topic_id_partition), end_offset=history.end)
 
     async def check_start(self, topic_id_partition: TopicIdPartition, offset: int) -> None:

@@ -110,12 +110,14 @@ class ContinuousLog:
             OffsetBetweenTiersError: the broker has dropped what the remote tier does not have yet.
         """
         next_offset, stop_offset = read.offset, read.stop_offset
+        given: History | None = None
         for moves_left in reversed(range(_BORDER_MOVES)):
-            history = (await self._reader.bounds(read.partition)).history
+            history = await self._history_after(read, given, next_offset)
             missing: OffsetOutOfRangeError | None = None
             if self._local is None or next_offset < history.end:
                 stop = history.end if stop_offset is None else min(history.end, stop_offset)
                 decided = await self._decided(read, history, stop)
+                given = history
                 try:
                     async with aclosing(self._remote(read, next_offset, decided, history)) as parts:
                         async for part in parts:
@@ -139,6 +141,7 @@ class ContinuousLog:
                     next_offset = max(next_offset, stop)
             if stop_offset is not None and next_offset >= stop_offset:
                 return
+            await self._history_after(read, given, next_offset)
             try:
                 async with aclosing(self._of_broker(self._local, read, next_offset)) as parts:
                     async for part in parts:
@@ -186,6 +189,18 @@ class ContinuousLog:
         return (await self._local.find_offset(caller, partition, -1)).offset
 
     # -- the remote tier, and its border
+
+    async def _history_after(self, read: LogRead, given: History | None, next_offset: int) -> History:
+        """As it is now.
+
+        Raises:
+            HistoryChangedError: the reader has been given remote records below ``next_offset``, by the history ``given``,
+                that are not of this one: what follows in it does not follow those.
+        """
+        history = (await self._reader.bounds(read.partition)).history
+        if given is not None and not given.agrees(history.lineage, read.offset, min(next_offset, given.end)):
+            raise HistoryChangedError(subject=str(read.partition), end_offset=next_offset)
+        return history
 
     def _remote(
         self, read: LogRead, offset: int, decided: _Decided, history: History

@@ -21,6 +21,7 @@ from tests.unit.reading.test_undecided_transactions import without
 from tests.unit.services.reader.service import open_service
 from tiersidecar.domain.errors import (
     CorruptDataError,
+    HistoryChangedError,
     OffsetBetweenTiersError,
     OffsetOutOfRangeError,
     UndecidedTransactionError,
@@ -261,6 +262,27 @@ async def test_an_unclean_election_that_shortens_the_remote_tier_meanwhile_leave
         found = await committed_records(log_over(path, local), read_of(partition, 0, read_committed=True))
     assert found == consumed_records("transactions-0", "read_committed")
     assert local.fetched[:2] == [86, 58], "asked anew at the new border, whose transactions are others"
+
+
+@pytest.mark.parametrize("given", [1, 86])
+async def test_a_reader_who_has_been_given_what_an_election_undoes_is_told_so(given: int) -> None:
+    """Simulation, cluster seed 94: what the new leader has from there on followed, as if it were the same log."""
+    run, partition = await transactions(86)
+    live, ends = FixedLog({0: 0}, HIGH_WATERMARK), list[int]()
+
+    async def read(log: ContinuousLog) -> None:
+        async with aclosing(log.stream_batches(read_of(partition, 0))) as parts:
+            async for part in parts:
+                ends.append(part.batches.next_offset)
+                if ends[-1] >= given:
+                    live.epochs = {0: 0, 1: ends[-1] - 1}
+
+    async with open_run(run, live=live) as path:
+        with pytest.raises(HistoryChangedError) as error:
+            await read(log_over(path, ScriptedLocal(log_start=43, high_watermark=HIGH_WATERMARK)))
+    assert given <= ends[-1] <= 86
+    problem = problem_of(error.value)
+    assert (problem.status, problem.name) == (503, "unavailable")
 
 
 async def test_what_only_pins_have_is_neither_skipped_nor_out_of_range() -> None:
