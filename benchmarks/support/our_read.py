@@ -44,7 +44,7 @@ async def open_reads(
         manifests = ManifestCache(store=bounded, blocking=blocking)
         stack.push_async_callback(manifests.aclose)
         blobs = IndexBlobReader(store=bounded, blocking=blocking, manifests=manifests)
-        lineages = LineageKeeper(metadata=metadata, epochs=blobs, live=NoLiveLog(), clock=clock)
+        lineages = LineageKeeper(metadata=metadata, epochs=blobs, live=NoLiveLog(), blocking=blocking, clock=clock)
         stack.push_async_callback(lineages.aclose)
         path = await stack.enter_async_context(
             open_read_path(

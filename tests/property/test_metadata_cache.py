@@ -176,6 +176,7 @@ class TwoLeaders(RuleBasedStateMachine):
             listed = list(cache.list_remote_log_segments())
             assert {m.remote_log_segment_id.uuid: m for m in listed} == model.segments
             assert [m.start_offset for m in listed] == sorted(m.start_offset for m in listed)
+            assert cache.picture().segments() == tuple(listed)
             unfinished = [m for m in listed if m.state is not FINISHED]
             assert {m.remote_log_segment_id for m in cache.list_unfinished_segments()} == {
                 m.remote_log_segment_id for m in unfinished

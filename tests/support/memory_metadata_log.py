@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
@@ -67,6 +68,9 @@ class MemoryMetadataLog:
         self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
         return self._cache(topic_id_partition).list_remote_log_segments(leader_epoch)
+
+    def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
+        return self._cache(topic_id_partition).picture()
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return self._cache(topic_id_partition).list_unfinished_segments()

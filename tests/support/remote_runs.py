@@ -136,6 +136,7 @@ async def open_run(
             metadata=run.metadata,
             epochs=IndexBlobReader(store=store, blocking=blocking, manifests=manifests),
             live=live or NoLiveLog(),
+            blocking=blocking,
             clock=clock,
         )
         stack.push_async_callback(lineages.aclose)

@@ -91,6 +91,7 @@ class TierShell:
             metadata=self.metadata,
             epochs=IndexBlobReader(store=self.store, blocking=blocking, manifests=self.manifests),
             live=self.board,
+            blocking=blocking,
             clock=self.clock,
         )
         self.gate = StoreGate(self.store, self.clock)
@@ -237,6 +238,7 @@ class TierShell:
             gate=self.trim_gate,
             unproven=Unproven(board=self.board, clock=self.clock, ids=self.ids, telemetry=self.telemetry),
             guard=self.guard,
+            blocking=self.blocking,
             clock=self.clock,
             telemetry=self.telemetry,
             failpoints=self.failpoints,

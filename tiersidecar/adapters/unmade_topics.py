@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
@@ -52,6 +53,9 @@ class UnmadeMetadataLog:
         self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
         return iter(())
+
+    def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
+        return SegmentPicture(topic_id_partition, data=b"", custom=(), numbers=(), epoch_maps=())
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return iter(())

@@ -26,6 +26,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         metadata=opened.metadata,
         epochs=IndexBlobReader(store=opened.store, blocking=opened.blocking, manifests=manifests),
         live=opened.board,
+        blocking=opened.blocking,
         clock=opened.clock,
     )
     stack.push_async_callback(lineages.aclose)

@@ -49,6 +49,7 @@ def build_trim(parts: Parts, *, checks: TopicChecks, gate: TrimGate, quota: Copy
         gate=gate,
         unproven=Unproven(board=parts.board, clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry),
         guard=DeleteGuard(parts.config, parts.metadata),
+        blocking=parts.blocking,
         clock=parts.clock,
         telemetry=parts.telemetry,
         failpoints=parts.failpoints,

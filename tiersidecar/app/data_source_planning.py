@@ -64,7 +64,7 @@ async def open_planning(config: Config, subscription: Subscription) -> AsyncIter
         )
         stack.push_async_callback(manifests.aclose)
         epochs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
-        lineages = LineageKeeper(metadata=metadata, epochs=epochs, live=NoLiveLog(), clock=clock)
+        lineages = LineageKeeper(metadata=metadata, epochs=epochs, live=NoLiveLog(), blocking=blocking, clock=clock)
         stack.push_async_callback(lineages.aclose)
         reads = await stack.enter_async_context(
             open_read_path(

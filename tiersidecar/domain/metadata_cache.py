@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
-from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache_epochs import EpochSegments, Run
 from tiersidecar.domain.metadata_cache_fields import (
     AddedFields,
@@ -22,8 +21,8 @@ from tiersidecar.domain.metadata_cache_fields import (
     updated_fields,
 )
 from tiersidecar.domain.metadata_cache_image import CacheImage
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture, segment_of
 from tiersidecar.domain.metadata_cache_rows import SegmentRows
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
@@ -298,25 +297,15 @@ class RemoteLogMetadataCache:
     def _is_in_epoch(self, number: int, leader_epoch: int) -> bool:
         return any(part.epoch == leader_epoch for part in self._maps[self._rows.span(number)[3]])
 
+    def picture(self) -> SegmentPicture:
+        """All segments as they are now; to take it costs little."""
+        data, custom, numbers = self._rows.copied()
+        # Epoch maps are only ever added: those that the rows name now stay.
+        return SegmentPicture(self.topic_id_partition, data=data, custom=custom, numbers=numbers, epoch_maps=self._maps)
+
     def _metadata(self, number: int) -> RemoteLogSegmentMetadata:
-        uuid, start, end, max_timestamp_ms, size, epoch_map, is_empty, broker, event_timestamp_ms, state = (
-            self._rows.row(number)
-        )
-        return RemoteLogSegmentMetadata(
-            remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=self.topic_id_partition, uuid=Uuid(uuid)),
-            start_offset=Offset(start),
-            end_offset=Offset(end),
-            max_timestamp_ms=max_timestamp_ms,
-            broker_id=BrokerId(broker),
-            event_timestamp_ms=event_timestamp_ms,
-            segment_size_in_bytes=size,
-            segment_leader_epochs=tuple(
-                EpochEntry(LeaderEpoch(part.epoch), Offset(start + part.first)) for part in self._maps[epoch_map]
-            ),
-            custom_metadata=self._rows.custom(number),
-            state=RemoteLogSegmentState(state),
-            txn_index_empty=is_empty,
-        )
+        row = self._rows.row(number)
+        return segment_of(self.topic_id_partition, row, self._rows.custom(number), self._maps[row[5]])
 
     # -- snapshots
 

@@ -105,6 +105,10 @@ class SegmentRows:
         start, end, _, size, epoch_map, _ = _SPAN.unpack_from(self._data, number * ROW.size + _UUID_SIZE)
         return start, end, size, epoch_map
 
+    def copied(self) -> tuple[bytes, list[bytes | None], list[int]]:
+        """The packed rows, gaps included; custom metadata by row number; the numbers in use, as :meth:`numbers` has them."""
+        return bytes(self._data), list(self._custom), self.numbers()
+
     def compact(self) -> dict[int, int]:
         """Close the gaps that removed rows left; the new number of each row that stays, empty when none moved."""
         if not self._free:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 
 
@@ -55,6 +56,9 @@ class MetadataView(Protocol):
         self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
         """All segments in any state but DELETE_SEGMENT_FINISHED, ascending by start offset (S-099)."""
+
+    def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
+        """All segments as they are now, for whoever wants all of a hundred thousand: their dataclasses are made in a thread."""
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         """Segments in COPY_SEGMENT_STARTED or DELETE_SEGMENT_STARTED: few, and found without walking the finished ones."""

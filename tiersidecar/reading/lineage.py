@@ -7,7 +7,7 @@ the first remote segment on.  Of what is not remote and yet deleted by the broke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -19,8 +19,9 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView, ReadEpochs
+from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.reading.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
@@ -92,8 +93,11 @@ class LineageKeeper:
     list the partition's segments, of which there may be a hundred thousand.
     """
 
-    def __init__(self, *, metadata: MetadataView, epochs: ReadEpochs, live: LiveLog, clock: Clock) -> None:
+    def __init__(
+        self, *, metadata: MetadataView, epochs: ReadEpochs, live: LiveLog, blocking: Blocking, clock: Clock
+    ) -> None:
         self._metadata = metadata
+        self._blocking = blocking
         self._epochs = epochs
         self._live = live
         self._clock = clock
@@ -124,7 +128,7 @@ class LineageKeeper:
             return local_end_offset
         known = self._known.get(topic_id_partition)
         if known is None:
-            return _end_offset(self._finished(topic_id_partition))
+            return _end_offset(_finished(self._metadata.list_remote_log_segments(topic_id_partition)))
         # Of what is finished by now: a lineage outlives many copies.
         by_epoch = (
             self._metadata.highest_offset_for_epoch(topic_id_partition, entry.epoch)
@@ -163,14 +167,15 @@ class LineageKeeper:
     async def _build(self, topic_id_partition: TopicIdPartition) -> _Known:
         self._require_ready(topic_id_partition)
         made_at_s = self._clock.monotonic_s()
-        segments, finished = self._metadata.segment_count(topic_id_partition), self._finished(topic_id_partition)
+        picture = self._metadata.picture(topic_id_partition)
         live = tuple(self._live.leader_epochs(topic_id_partition))
+        finished = _finished(await pictured_segments(picture, self._blocking))
         remote = await _remote_lineage(finished, Lineage.of(live), self._epochs)
         return _Known(
             lineage=self._extended(topic_id_partition, remote, live),
             made_at_s=made_at_s,
             meets=not live or _meets(remote, Lineage.of(live)),
-            segments=segments,
+            segments=len(picture),
         )
 
     def _extended(self, topic_id_partition: TopicIdPartition, remote: Lineage, live: tuple[EpochEntry, ...]) -> Lineage:
@@ -183,9 +188,9 @@ class LineageKeeper:
             self._extensions[topic_id_partition] = ((remote, pins, live), made)
         return made
 
-    def _finished(self, topic_id_partition: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
-        listed = self._metadata.list_remote_log_segments(topic_id_partition)
-        return [segment for segment in listed if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+
+def _finished(segments: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+    return [segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
 
 
 def agrees(blob: Lineage, live: Lineage) -> bool:

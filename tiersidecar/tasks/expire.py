@@ -6,6 +6,8 @@ then one segment after the other.  A process that ends anywhere leaves a start b
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
@@ -33,6 +35,7 @@ from tiersidecar.ports.metrics.retention import (
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
@@ -98,7 +101,7 @@ class ExpireTask:
         tip = partition.view.topic_id_partition
         if tip.topic in self._board.refused_topics or self._state.halted_reason is not None:
             return
-        view = self._view(partition, await self._lineages.lineage(tip))
+        view = await self._view(partition, await self._lineages.lineage(tip))
         plan = await self._decide(view)
         self._report(tip, plan)
         if self._is_due(partition, view, plan):
@@ -110,7 +113,7 @@ class ExpireTask:
         log_start_offset = await self._ask(partition, OffsetSpec.EARLIEST)
         high_watermark = await self._ask(partition, OffsetSpec.LATEST)
         lineage = await self._lineages.refresh(tip)
-        plan = await self._decide(self._view(partition, lineage, log_start_offset, high_watermark))
+        plan = await self._decide(await self._view(partition, lineage, log_start_offset, high_watermark))
         self._report(tip, plan)
         if self._observe_only:
             self._say_observed(tip, plan)
@@ -120,19 +123,21 @@ class ExpireTask:
         await self._local_start.raise_to(partition, plan.remote_log_start_offset, log_start_offset, high_watermark)
         await self._remove_all(partition, plan)
 
-    def _view(
+    async def _view(
         self,
         partition: TieredPartition,
         lineage: Lineage,
         log_start_offset: Offset | None = None,
         high_watermark: Offset | None = None,
     ) -> ExpiryView:
+        """All of one moment, but for the time that it takes to make the segments of it."""
         tip = partition.view.topic_id_partition
         state, local = self._state.partition_state(tip), self._board.local_partition(tip)
-        return ExpiryView(
+        picture = self._metadata.picture(tip)
+        view = ExpiryView(
             policy=partition.policy,
             lineage=lineage,
-            remote_segments=tuple(self._metadata.list_remote_log_segments(tip)),
+            remote_segments=(),
             local_segments=() if local is None else local.segments,
             broker_id=self._broker_id,
             now_ms=self._clock.now_ms(),
@@ -141,10 +146,11 @@ class ExpireTask:
             accepted_loss_epoch=state.accepted_loss_epoch,
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
-            in_flight=self._in_flight.ids,
+            in_flight=frozenset(self._in_flight.ids),
             clock_doubt=reason_to_doubt_clock(self._first_reading, self._reading()),
             limits=self._limits,
         )
+        return replace(view, remote_segments=await pictured_segments(picture, self._blocking))
 
     async def _decide(self, view: ExpiryView) -> ExpiryPlan:
         """In a thread where there are so many segments that the loop would stand still."""

@@ -19,13 +19,14 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
-from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.topic_checks import TopicChecks
@@ -68,6 +69,7 @@ class TrimTask:
         gate: TrimGate,
         unproven: Unproven,
         guard: MayDelete,
+        blocking: Blocking,
         clock: Clock,
         telemetry: Telemetry,
         failpoints: Failpoints,
@@ -75,7 +77,7 @@ class TrimTask:
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._checks, self._verifier, self._gate = lineages, checks, verifier, gate
-        self._unproven, self._guard = unproven, guard
+        self._unproven, self._guard, self._blocking = unproven, guard, blocking
         self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
         self._observe_only = observe_only
 
@@ -157,13 +159,17 @@ class TrimTask:
         if pressure is not None and pressure.drops:
             # A broker refuses DeleteRecords beyond the high watermark.
             drop_offset = min(pressure.offset, await self._offset(partition, OffsetSpec.LATEST))
+        lineage = await self._lineages.lineage(tip)
+        # Of what is no more on the broker's disk nothing is to be proven: that is most, of up to a hundred thousand.
+        picture = self._metadata.picture(tip)
+        remote = await pictured_segments(picture, self._blocking, from_offset=log_start_offset)
         return decide_trim(
             TrimView(
                 policy=partition.policy,
-                lineage=await self._lineages.lineage(tip),
+                lineage=lineage,
                 segments=local.segments,
                 log_start_offset=log_start_offset,
-                remote_segments=tuple(self._metadata.list_remote_log_segments(tip)),
+                remote_segments=remote,
                 now_ms=self._clock.now_ms(),
                 pressure_offset=-1 if pressure is None else pressure.offset,
                 drop_offset=drop_offset,

@@ -293,6 +293,20 @@ def test_listing_goes_on_while_segments_change_under_it() -> None:
     assert [metadata.start_offset for metadata in walk] == [20]
 
 
+def test_a_picture_stays_as_it_was_taken() -> None:
+    """It is looked at in a thread, while the loop goes on changing what it was taken of."""
+    cache = cache_of(added(1, 0, 9), updated(1, FINISHED, custom=b"x"), added(2, 10, 19), added(3, 20, 29, {5: 20}))
+    picture, before = cache.picture(), tuple(cache.list_remote_log_segments())
+    cache.apply(updated(1, DELETING))
+    cache.apply(updated(1, DELETED))
+    cache.apply(added(4, 30, 39, {7: 30}))  # takes the row that segment 1 had
+    for state in RemotePartitionDeleteState:
+        cache.apply(partition_delete(state))
+    assert picture.segments() == before
+    assert picture.segments(from_offset=10) == before[1:]
+    assert (len(picture), len(cache.picture())) == (3, 0)
+
+
 def partition_delete(state: RemotePartitionDeleteState) -> RemotePartitionDeleteMetadata:
     return RemotePartitionDeleteMetadata(
         topic_id_partition=ORDERS, broker_id=BrokerId(1), event_timestamp_ms=0, state=state

@@ -66,7 +66,9 @@ class Setting:
     def __init__(self, live: Epochs, *, log_end_offset: int | None = None) -> None:
         self.metadata, self.blobs, self.clock = MemoryMetadataLog(), Blobs(), ManualClock()
         self.live = FixedLog(live, log_end_offset)
-        self.keeper = LineageKeeper(metadata=self.metadata, epochs=self.blobs, live=self.live, clock=self.clock)
+        self.keeper = LineageKeeper(
+            metadata=self.metadata, epochs=self.blobs, live=self.live, blocking=InlineBlocking(), clock=self.clock
+        )
 
     async def segment(self, number: int, start: int, end: int, blob: Epochs) -> None:
         """A finished segment whose own epochs follow from its blob."""
@@ -361,7 +363,13 @@ async def test_the_plugins_own_blobs_give_the_lineage_that_the_broker_had() -> N
     partition = run.partition("epochs-0")
     async with open_run(run) as path:
         reader = IndexBlobReader(store=run.store, blocking=InlineBlocking(), manifests=path.manifests)
-        keeper = LineageKeeper(metadata=run.metadata, epochs=reader, live=FixedLog({6: 130}), clock=ManualClock())
+        keeper = LineageKeeper(
+            metadata=run.metadata,
+            epochs=reader,
+            live=FixedLog({6: 130}),
+            blocking=InlineBlocking(),
+            clock=ManualClock(),
+        )
         assert dict((await keeper.lineage(partition)).entries) == {0: 0, 2: 35, 4: 70, 6: 105}
 
 

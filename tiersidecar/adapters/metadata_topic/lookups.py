@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 
@@ -39,6 +40,9 @@ class MetadataLookups:
         self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
     ) -> Iterator[RemoteLogSegmentMetadata]:
         return self._replica.require(topic_id_partition).list_remote_log_segments(leader_epoch)
+
+    def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
+        return self._replica.require(topic_id_partition).picture()
 
     def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
         return self._replica.require(topic_id_partition).list_unfinished_segments()
