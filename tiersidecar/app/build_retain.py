@@ -73,6 +73,7 @@ def build_topic_deletion(parts: Parts, *, remover: SegmentRemover) -> TopicDelet
         state=parts.state,
         remover=remover,
         guard=DeleteGuard(parts.config, parts.metadata),
+        blocking=parts.blocking,
         clock=parts.clock,
         failpoints=parts.failpoints,
         broker_id=parts.identity.broker_id,

@@ -22,10 +22,11 @@ from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import PartitionHaltedError, RetriableError, StoreError, StoreStalledError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, DescribeTopicIds
-from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.refused_last import RefusedLast
@@ -55,6 +56,7 @@ class TopicDeletion:
         state: StateLog,
         remover: SegmentRemover,
         guard: MayDelete,
+        blocking: Blocking,
         clock: Clock,
         failpoints: Failpoints,
         broker_id: BrokerId,
@@ -63,7 +65,7 @@ class TopicDeletion:
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
-        self._remover, self._guard, self._clock = remover, guard, clock
+        self._remover, self._guard, self._blocking, self._clock = remover, guard, blocking, clock
         self._failpoints = failpoints
         self._broker_id, self._witness, self._grace_s = broker_id, witness, grace_s
         self._observe_only = observe_only
@@ -193,8 +195,8 @@ class TopicDeletion:
 
     async def _delete_partition(self, tip: TopicIdPartition) -> bool:
         """Whether nothing of it is left; what may not go now is for the next sweep."""
-        listed = self._metadata.list_remote_log_segments(tip)
-        due = [Removal(metadata=segment, reason="its topic is deleted") for segment in listed]
+        segments = await pictured_segments(self._metadata.picture(tip), self._blocking)
+        due = [Removal(metadata=segment, reason="its topic is deleted") for segment in segments]
         for removal in self._refused_last.order(tip, due):
             if self._guard.reason_not_to_delete:
                 return False

@@ -16,6 +16,7 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.segments import TIP, remote_segment
 from tests.support.tier_shell import TierShell
 from tests.unit.tasks.test_expire import TWO_OLD, sidecar, world_of
+from tests.unit.tasks.test_topic_deletion import SAID, WITNESS, Cluster, Shell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
@@ -78,3 +79,14 @@ def test_an_expiry_lists_nothing_on_the_loop(makers: list[threading.Thread]) -> 
     world = world_of(*TWO_OLD)
     run(sidecar(world).round())
     assert (world.start, len(makers)) == (200, 2)
+
+
+def test_nor_does_the_deletion_of_a_topic(makers: list[threading.Thread]) -> None:
+    world, cluster = world_of(*TWO_OLD), Cluster(TIP, WITNESS)
+    run(world.state.publish_partition_state(TIP, SAID))
+    shell = Shell(world, cluster)
+    shell.topic_goes()
+    cluster.existing.remove(TIP)
+    shell.sweep()
+    shell.sweep(after_s=60)
+    assert (world.store.keys, len(makers)) == (set(), 1)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, pause, run, run_until
+from tests.support.inline_blocking import InlineBlocking
 from tests.support.segments import TIP, remote_segment
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError, StoreError
@@ -75,6 +76,7 @@ class Shell:
             state=world.state,
             remover=sidecar.remover,
             guard=self.guard,
+            blocking=InlineBlocking(),
             clock=self.clock,
             failpoints=_Places(),
             broker_id=BrokerId(broker_id),
