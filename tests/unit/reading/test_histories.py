@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.faulty_store import FaultyStore, flip_bit
+from tests.support.faulty_store import Bend, FaultyStore, flip_bit
 from tests.support.local_batches import LocalBatch, batches_between, local_batches
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
@@ -18,8 +18,10 @@ from tests.support.remote_runs import load_run, open_run
 from tests.unit.reading.test_lineage import FixedLog
 from tests.unit.reading.test_remote_log_reader import records_of, whole
 from tiersidecar.domain.errors import CorruptDataError, HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.kafka.records import Record
 from tiersidecar.ports.metrics.reading import (
     FETCH_BYTES,
     READ_CACHE_BYTES,
@@ -292,3 +294,39 @@ async def test_bytes_asked_for_fetched_served_and_returned_are_four_numbers() ->
         await path.reader.read_batches(builder.partition, 0, max_bytes=20_000)
         assert telemetry.value(READ_STORE_BYTES) == fetched
         assert telemetry.value(READ_CACHE_BYTES, tier="memory") == metadata.segment_size_in_bytes
+
+
+async def test_a_time_index_with_a_wrong_bit_leads_past_no_record() -> None:
+    """Simulation, cluster seed 5: nothing but the batch that an entry names tells whether the entry is right."""
+    run = await load_run("plain")
+    partition = run.partition("fine-index-0")
+    async with open_run(run) as path:
+        bounds = await path.reader.bounds(partition)
+        segment = max(run.metadata.list_remote_log_segments(partition), key=lambda one: one.segment_size_in_bytes)
+        index = (await path.indexes.indexes(segment)).time_index
+        records = records_of(batches_between("fine-index-0", bounds.start, bounds.end))
+        assert len(index) > 5
+        with capture_logs() as logs:
+            assert await _found(path, partition, records) == [one.offset for one in records]
+        assert not logs, "a real broker's entries are right"
+    whole_index, seen = index.write(), 0
+    for bit in range(3 * 96, 4 * 96, 3):
+        store = FaultyStore(run.store, _instead_of(whole_index, flip_bit(whole_index, bit)))
+        async with open_run(run, store=store) as path:
+            with capture_logs() as logs:
+                try:
+                    assert await _found(path, partition, records[::4]) == [one.offset for one in records[::4]], bit
+                except CorruptDataError:
+                    continue  # its entries are not in order any more
+            seen += any(entry["event"] == "time.index.wrong" for entry in logs)
+    assert seen
+
+
+def _instead_of(written: bytes, bent: bytes) -> Bend:
+    return lambda key, byte_range, data: data.replace(written, bent)
+
+
+async def _found(path: ReadPath, partition: TopicIdPartition, records: Sequence[Record]) -> list[int]:
+    """The offsets found for their timestamps, each of which is another."""
+    found = [await path.timestamps.find(partition, one.timestamp_ms) for one in records]
+    return [-1 if one is None else one.offset for one in found]
