@@ -97,7 +97,12 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             blocking=parts.blocking,
         ),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRewrite(
-            tiered=tier.tiered, lineages=parts.lineages, blocking=parts.blocking
+            tiered=tier.tiered,
+            reader=reader,
+            lineages=parts.lineages,
+            offsets=tier.offsets,
+            pending=tier.pending,
+            blocking=parts.blocking,
         ),
     }
     if parts.config.mode is not Mode.OBSERVE:

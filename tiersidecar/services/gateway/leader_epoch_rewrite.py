@@ -14,9 +14,14 @@ from kio.schema.errors import ErrorCode
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.pending_copies import PendingCopies
+from tiersidecar.reading.remote_log_reader import RemoteLogReader
+from tiersidecar.services.gateway.between_tiers import check_gap
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
 from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
@@ -30,8 +35,18 @@ class OffsetForLeaderEpochRewrite:
     reads_request = True
     alone = True
 
-    def __init__(self, *, tiered: TieredPartitions, lineages: LineageSource, blocking: Blocking) -> None:
-        self._tiered, self._lineages, self._blocking = tiered, lineages, blocking
+    def __init__(
+        self,
+        *,
+        tiered: TieredPartitions,
+        reader: RemoteLogReader,
+        lineages: LineageSource,
+        offsets: BrokerOffsetsCache,
+        pending: PendingCopies,
+        blocking: Blocking,
+    ) -> None:
+        self._tiered, self._reader, self._lineages = tiered, reader, lineages
+        self._offsets, self._pending, self._blocking = offsets, pending, blocking
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -61,13 +76,28 @@ class OffsetForLeaderEpochRewrite:
             view = self._tiered.find(*key)
             if view is None:
                 return row
-            end = epoch_end(await self._lineages.lineage(view.topic_id_partition), leader_epoch)
+            end = await self._end(view.topic_id_partition, leader_epoch)
         except TiersidecarError:
             unknown = {"leader_epoch": LeaderEpoch(-1), "end_offset": Offset(-1)}
             return changed_row(row, error_code=ErrorCode.not_leader_or_follower, **unknown)
         if end is None or end == (row.leader_epoch, row.end_offset):
             return row
         return changed_row(row, leader_epoch=end[0], end_offset=end[1])
+
+    async def _end(self, partition: TopicIdPartition, leader_epoch: int) -> tuple[LeaderEpoch, Offset] | None:
+        """An end between the tiers may only be where the broker's file begins by now: of the epochs below it, a process beside
+        the role ``tier`` knows those that pins have kept once they are remote (simulation, cluster seed 59).
+
+        Raises:
+            OffsetBetweenTiersError: it is one of those.
+        """
+        bounds = await self._reader.bounds(partition)  # first: what is finished after it may be missing in the lineage
+        end = epoch_end(await self._lineages.lineage(partition), leader_epoch)
+        if end is not None and end[1] > bounds.end:
+            known = (await self._offsets.current([partition])).get(partition)
+            if known is None or end[1] <= known.log_start_offset:
+                await check_gap(partition, bounds, end[1], self._pending)
+        return end
 
 
 def epoch_end(lineage: Lineage, leader_epoch: int) -> tuple[LeaderEpoch, Offset] | None:

@@ -17,7 +17,9 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
+from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
+from tiersidecar.services.gateway.between_tiers import check_gap
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
 from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
@@ -148,43 +150,41 @@ class ListOffsetsRewrite:
         bounds = await self._reader.bounds(question.partition)
         if bounds.end > 0:
             return await self._at(question, bounds.end)
-        return await self._at(question, await self._local_start(question.partition))
+        return await self._at(question, (await self._local(question.partition)).log_start_offset)
 
     async def _by_timestamp(self, question: _Question) -> Any:
         """The first of both tiers.  Segments that the broker has as well are left to it (T-51)."""
-        if await self._is_deleted(question):
+        # Before the search, which misses what is finished meanwhile.
+        bounds, row = await self._reader.bounds(question.partition), question.row
+        if _is_deleted(row, bounds):
             found = await self._timestamps.find(question.partition, question.timestamp)
-            return _not_known(question.row) if found is None else _found(question.row, found)
-        stop_offset: int = await self._local_start(question.partition)
-        if question.row.offset >= 0:
-            stop_offset = min(stop_offset, question.row.offset)
+            return _not_known(row) if found is None else _found(row, found)
+        local_start = (await self._local(question.partition)).log_start_offset
+        stop_offset: int = min(local_start, row.offset) if row.offset >= 0 else local_start
         found = await self._timestamps.find(question.partition, question.timestamp, stop_offset=stop_offset)
-        if found is None or 0 <= question.row.offset <= found.offset:
-            return question.row
-        return _found(question.row, found)
+        if found is not None and not 0 <= row.offset <= found.offset:
+            return _found(row, found)
+        await check_gap(question.partition, bounds, local_start, self._pending)
+        return row
 
     async def _max_timestamp(self, question: _Question) -> Any:
-        """The largest of both tiers, and the first record that has it."""
-        if await self._is_deleted(question):
-            return _not_known(question.row)
-        stop_offset, local_ms = await self._local_start(question.partition), question.row.timestamp
+        """The largest of both tiers, and the first record that has it.  The broker does not tell its own while that is not
+        committed: nobody can tell then whether an earlier one is the largest."""
+        bounds, row = await self._reader.bounds(question.partition), question.row
+        if _is_deleted(row, bounds):
+            return _not_known(row)
+        local = await self._local(question.partition)
+        if row.offset < 0 and local.log_start_offset < local.high_watermark:
+            return row
         found = await self._timestamps.find_latest(
-            question.partition, stop_offset=stop_offset, at_least_ms=max(local_ms, 0)
+            question.partition, stop_offset=local.log_start_offset, at_least_ms=max(row.timestamp, 0)
         )
-        if found is None or found.timestamp_ms < local_ms:
-            return question.row
-        if found.timestamp_ms == local_ms and found.offset >= question.row.offset >= 0:
-            return question.row
-        return _found(question.row, found)
-
-    async def _is_deleted(self, question: _Question) -> bool:
-        """Whether the broker has found a record that nobody may have any more: which of its others comes next it cannot be
-        asked."""
-        offset: int = question.row.offset
-        return 0 <= offset < (await self._reader.bounds(question.partition)).log_start
-
-    async def _local_start(self, partition: TopicIdPartition) -> Offset:
-        return (await self._local(partition)).log_start_offset
+        await check_gap(question.partition, bounds, local.log_start_offset, self._pending)
+        if found is None or found.timestamp_ms < row.timestamp:
+            return row
+        if found.timestamp_ms == row.timestamp and found.offset >= row.offset >= 0:
+            return row
+        return _found(row, found)
 
     async def _local(self, partition: TopicIdPartition) -> BrokerOffsets:
         """As it is after the broker's answer: what has left since is looked for in the remote tier."""
@@ -202,6 +202,11 @@ class ListOffsetsRewrite:
             offset=offset,
             leader_epoch=NO_EPOCH if epoch is None else epoch,
         )
+
+
+def _is_deleted(row: Any, bounds: OffsetBounds) -> bool:
+    """Whether the broker has found a record that nobody may have any more: which comes next it cannot be asked."""
+    return 0 <= int(row.offset) < bounds.log_start
 
 
 def _found(row: Any, found: TimestampAndOffset) -> Any:

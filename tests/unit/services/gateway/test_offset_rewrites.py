@@ -208,9 +208,33 @@ async def test_the_largest_timestamp_is_that_of_both_tiers() -> None:
         assert earlier.timestamp >= largest
         later = await listed(world, -3, (230, largest + 10**9))
         assert (later.offset, later.timestamp) == (230, largest + 10**9)
+        uncommitted = await listed(world, -3, (-1, -1))
+        assert (uncommitted.offset, uncommitted.timestamp) == (-1, -1), (
+            "the largest may be one that is committed, or not yet"
+        )
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, LOCAL_START)) as world:
         nothing_local = await listed(world, -3, (-1, -1))
         assert nothing_local.timestamp >= largest
         assert nothing_local.offset <= first or nothing_local.timestamp > largest
+
+
+@pytest.mark.parametrize("timestamp", [RECORDS[-1].timestamp_ms + 1, -3])
+async def test_what_lies_between_the_tiers_is_not_passed_over(timestamp: int) -> None:
+    """U7; simulation, cluster seeds 0 and 4: what the broker had deleted was not remote yet, and a client was sent past it."""
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    local = (300, RECORDS[-1].timestamp_ms + 100)
+    async with open_world(run, partition, local=(300, 400)) as world:
+        assert (await listed(world, timestamp, local)).error_code is ErrorCode.not_leader_or_follower
+        assert (await listed(world, RECORDS[0].timestamp_ms, local)).offset == 0, "what is remote comes first"
+    run.log_starts.offsets[partition] = 300  # all that is remote has expired, and what came after it was deleted
+    async with open_world(run, partition, local=(300, 400)) as world:
+        assert (await listed(world, timestamp, local)).offset == 300
+    run.log_starts.offsets[partition] = 250
+    async with open_world(run, partition, local=(300, 400)) as world:
+        assert (await listed(world, timestamp, local)).offset == 300, "nothing is remote, and nothing is to become so"
+        world.pending.are_all = True
+        assert (await listed(world, timestamp, local)).error_code is ErrorCode.not_leader_or_follower
 
 
 async def test_while_nothing_is_known_the_broker_s_answer_is_kept_back() -> None:
@@ -265,14 +289,41 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next(leader_epoch: int, expecte
     assert epoch_end(Lineage.of(HISTORY), leader_epoch) == expected
 
 
+def leader_epochs(world: World, lineages: FixedLineage) -> OffsetForLeaderEpochRewrite:
+    return OffsetForLeaderEpochRewrite(
+        tiered=world.tiered,
+        reader=world.path.reader,
+        lineages=lineages,
+        offsets=world.offsets,
+        pending=world.pending,
+        blocking=InlineBlocking(),
+    )
+
+
+async def test_an_end_that_only_the_broker_s_log_start_tells_is_not_told() -> None:
+    """KIP-320; simulation, cluster seed 59: of what lies between the tiers a gateway beside the role tier does not know the
+    epochs, and a client that had more of one than is true would not have noticed."""
+    run = await load_run("plain")
+    answered = {"error_code": ErrorCode.none, "leader_epoch": 0, "end_offset": 300}
+    asked = {"leader_epoch": 0, "current_leader_epoch": -1}
+    async with open_world(run, run.partition("plain-0"), local=(300, 400)) as world:
+        raised = leader_epochs(world, FixedLineage((0, 0), (3, 300)))
+        row = await row_after(world, raised, LEADER_EPOCH, 4, asked, answered)
+        assert (row.error_code, row.end_offset) == (ErrorCode.not_leader_or_follower, -1)
+        local = leader_epochs(world, FixedLineage((0, 0), (3, 320)))
+        row = await row_after(world, local, LEADER_EPOCH, 4, asked, answered)
+        assert (row.error_code, row.leader_epoch, row.end_offset) == (ErrorCode.none, 0, 320)
+        run.log_starts.offsets[world.partition] = 300
+        row = await row_after(world, raised, LEADER_EPOCH, 4, asked, answered)
+        assert row.end_offset == 300, "nobody may read what is below"
+
+
 @pytest.mark.parametrize("version", range(2, 5))
 async def test_epochs_that_the_broker_has_forgotten_end_where_they_did(version: int) -> None:
     """It answers with its own log start, 200, for all of them."""
     run = await load_run("plain")
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
-        rewrite = OffsetForLeaderEpochRewrite(
-            tiered=world.tiered, lineages=FixedLineage(*HISTORY), blocking=InlineBlocking()
-        )
+        rewrite = leader_epochs(world, FixedLineage(*HISTORY))
         for asked, broker, expected in ((2, (2, 200), (2, 100)), (6, (6, 246), (6, 246))):
             row = await row_after(
                 world,
@@ -394,9 +445,7 @@ async def test_tagged_fields_of_the_future_are_no_reason_to_close_a_connection()
         assert (await listed(world, -1, (HIGH_WATERMARK, -1), tagged=True)).of_the_future == b"new", (
             "the broker's own passes"
         )
-        rewrite = OffsetForLeaderEpochRewrite(
-            tiered=world.tiered, lineages=FixedLineage(*HISTORY), blocking=InlineBlocking()
-        )
+        rewrite = leader_epochs(world, FixedLineage(*HISTORY))
         asked = {"leader_epoch": 2, "current_leader_epoch": -1}
         answered = {"error_code": ErrorCode.none, "leader_epoch": 2, "end_offset": 200}
         row = await row_after(world, rewrite, LEADER_EPOCH, 4, asked, answered, tagged=True)
