@@ -85,8 +85,8 @@ faults: .venv/.synced ## 500 seeds of a bad store and crashes at any await, in v
 	$(BIN)/python -m tiersidecar.simulation faults --seeds $(or $(SEEDS),500) --jobs $(JOBS)
 
 .PHONY: simulate
-simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core)
-	$(BIN)/python -m tiersidecar.simulation cluster --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
+simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions
+	$(BIN)/python -m tiersidecar.simulation $(or $(KIND),cluster) --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
 
 .PHONY: lint
 lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file

@@ -37,7 +37,13 @@ from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.remote_log_reader import FetchedBatches
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup, StateLogStarts
-from tiersidecar.services.gateway import fetch_fill, out_of_range, remote_fills
+from tiersidecar.services.gateway import (
+    fetch_fill,
+    leader_epoch_rewrite,
+    list_offsets_rewrite,
+    out_of_range,
+    remote_fills,
+)
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSession
@@ -317,6 +323,27 @@ def sessions_of_other_connections_are_sent_away() -> Patches:
     return [patch.object(FetchRewrite, "rewrite", rewrite)]
 
 
+# -- offsets that clients ask for
+
+
+def gateway_passes_over_what_is_between_the_tiers() -> Patches:
+    async def check(*args: Any) -> None:
+        return None
+
+    return [patch.object(one, "check_gap", check) for one in (list_offsets_rewrite, leader_epoch_rewrite)]
+
+
+def gateway_looks_for_timestamps_at_the_broker_only() -> Patches:
+    async def by_timestamp(self: Any, question: Any) -> Any:
+        return question.row
+
+    return [patch.object(ListOffsetsRewrite, "_by_timestamp", by_timestamp)]
+
+
+def gateway_tells_epochs_as_the_broker_does() -> Patches:
+    return [patch.object(leader_epoch_rewrite, "epoch_end", lambda lineage, leader_epoch: None)]
+
+
 # -- disks that fill
 
 
@@ -361,7 +388,7 @@ class Mutation:
                 one.stop()
 
 
-_F, _C = Kind.FAULTS, Kind.CLUSTER
+_F, _C, _Q = Kind.FAULTS, Kind.CLUSTER, Kind.QUESTIONS
 
 MUTATIONS = (
     Mutation(plant=finished_before_upload, kind=_F, seed=0),
@@ -397,6 +424,9 @@ MUTATIONS = (
     Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=21),
     Mutation(plant=sessions_keep_their_first_offsets, kind=_C, seed=3),
     Mutation(plant=sessions_of_other_connections_are_sent_away, kind=_C, seed=31),
+    Mutation(plant=gateway_passes_over_what_is_between_the_tiers, kind=_Q, seed=0),
+    Mutation(plant=gateway_looks_for_timestamps_at_the_broker_only, kind=_Q, seed=0),
+    Mutation(plant=gateway_tells_epochs_as_the_broker_does, kind=_Q, seed=2),
     Mutation(plant=pressure_trims_what_is_not_remote, kind=_C, seed=1),
     Mutation(plant=pressure_does_nothing, kind=_C, seed=1),
 )

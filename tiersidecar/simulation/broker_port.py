@@ -19,6 +19,7 @@ from tiersidecar.ports.broker import (
     OffsetSpec,
     TrimAnswer,
 )
+from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.simulation.broker_side import BrokerSide, read_replica
 from tiersidecar.simulation.cluster import CLUSTER_ID, Cluster, SimulatedPartition
 from tiersidecar.simulation.network import FaultRates, Network
@@ -158,9 +159,9 @@ class SimulatedBroker:
             raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         return answer
 
-    async def answer_fetch(self, place: str, version: int, body: bytes) -> bytes:
+    async def answer(self, place: str, api_key: ApiKey, version: int, body: bytes) -> bytes:
         """To a Kafka client behind the gateway; ``place`` names the lots of its network."""
-        return await self._ask(place, lambda: self._side.fetch(version, body))
+        return await self._ask(place, lambda: self._side.answer(api_key, version, body))
 
     # -- what the cluster says
 

@@ -1,4 +1,4 @@
-"""What a broker answers to the Fetch of Kafka clients, in real bytes: of its replicas, and in fetch sessions (KIP-227)."""
+"""What a broker answers to Kafka clients, in real bytes: Fetch, also in sessions (KIP-227), and what they ask of offsets."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from tiersidecar.formats.wire.fetch_responses import (
     FilledPartition,
 )
 from tiersidecar.ports.broker import LocalBatches
+from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.simulation.broker_offsets import tell_offset
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.cluster import Cluster, SimulatedPartition
+from tiersidecar.simulation.offset_wire import offset_response, read_offset_request
 from tiersidecar.simulation.records import Batch, aborted_transactions
 from tiersidecar.simulation.wire import fetch_response
 
@@ -70,8 +73,19 @@ class BrokerSide:
         self._sessions: dict[int, _Session] = {}
         self._last_session_id = self._starts = 0
 
-    def fetch(self, version: int, body: bytes) -> bytes:
-        """The answer to a Fetch, now."""
+    def answer(self, api_key: ApiKey, version: int, body: bytes) -> bytes:
+        """To Fetch, ListOffsets or OffsetForLeaderEpoch, now."""
+        if api_key is ApiKey.FETCH:
+            return self._fetched(version, body)
+        number, question = read_offset_request(api_key, version, body)
+        partition = self._partition(number)
+        told = tell_offset(partition, self._broker_id, question)
+        return offset_response(api_key, version, partition.tip, told)
+
+    def _partition(self, number: int) -> SimulatedPartition:
+        return next(one for tip, one in self._cluster.partitions.items() if tip.partition == number)
+
+    def _fetched(self, version: int, body: bytes) -> bytes:
         if self._starts != self._cluster.starts[self._broker_id]:
             self._starts = self._cluster.starts[self._broker_id]
             self._sessions.clear()
@@ -117,7 +131,7 @@ class BrokerSide:
     def _row(
         self, request: FetchRequest, number: int, asked: FetchPartition, left_bytes: int, *, min_one: bool
     ) -> FilledPartition:
-        partition = next(one for tip, one in self._cluster.partitions.items() if tip.partition == number)
+        partition = self._partition(number)
         epoch = asked.current_leader_epoch
         if epoch not in (-1, partition.epoch):
             return FilledPartition(error_code=FENCED_LEADER_EPOCH if epoch < partition.epoch else UNKNOWN_LEADER_EPOCH)

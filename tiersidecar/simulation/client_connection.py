@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import cast
 
 from tiersidecar.domain.errors import RetriableError
-from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.formats.wire.fetch_requests import is_flexible
-from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import (
     ConnectionState,
@@ -23,7 +20,6 @@ from tiersidecar.services.gateway.exchange import (
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.simulation.broker_port import SimulatedBroker
 from tiersidecar.simulation.chances import Chances
-from tiersidecar.simulation.wire import list_offsets_response
 
 _ASK_S = 30.0
 _FRAME_HEAD_BYTES = 8
@@ -31,8 +27,8 @@ _FRAME_HEAD_BYTES = 8
 
 
 class ClientConnection:
-    """Also the ``services.gateway.exchange.Upstream`` of its requests.  ``partition`` is the one that ListOffsets asks for;
-    ``large_as`` names the lots by which a Fetch response counts as large, None: none does."""
+    """Also the ``services.gateway.exchange.Upstream`` of its requests.  ``name`` is its client's, for the lots of what it
+    asks; without one they are the broker's own, and no Fetch response counts as large."""
 
     def __init__(
         self,
@@ -40,13 +36,15 @@ class ClientConnection:
         rewrites: Rewrites,
         memory: ResponseMemory,
         chances: Chances,
-        *,
-        partition: TopicIdPartition,
-        fetch_place: str = "fetch",
-        large_as: str | None = None,
+        name: str = "",
     ) -> None:
         self._broker, self._rewrites, self._memory, self._chances = broker, rewrites, memory, chances
-        self._partition, self._fetch_place, self._large_as = partition, fetch_place, large_as
+        self._name = name
+        self._places = {
+            ApiKey.FETCH: f"fetch of the {name}" if name else "fetch",
+            ApiKey.LIST_OFFSETS: f"offsets of the {name}" if name else "offsets",
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: f"epochs of the {name}",
+        }
         self._state = ConnectionState()
         self._taken_bytes = 0
 
@@ -78,7 +76,7 @@ class ClientConnection:
         if hasattr(rewrite, "forwarded"):
             cast(WorksMeanwhile, rewrite).forwarded(exchange)
         response = await self.ask(api_key, version, sent, _ASK_S)
-        if self._large_as is not None and isinstance(rewrite, PassesLarge) and self._counts_as_large():
+        if self._name and isinstance(rewrite, PassesLarge) and self._counts_as_large():
             head_bytes = _FRAME_HEAD_BYTES + is_flexible(version)  # a flexible header ends in tagged fields
             passing = rewrite.passing(exchange, head_bytes + len(response))
             if passing is not None:
@@ -88,11 +86,11 @@ class ClientConnection:
         return response if pieces is None else memoryview(b"".join(pieces))
 
     def _counts_as_large(self) -> bool:
-        return self._chances.draw(f"{self._large_as} is large") < 0.1
+        return self._chances.draw(f"response to the {self._name} is large") < 0.1
 
     def _passed(self, passing: Passing, frame: bytes) -> memoryview:
         """In two pieces."""
-        cut = int(self._chances.between(f"{self._large_as} is cut", 1, len(frame)))
+        cut = int(self._chances.between(f"response to the {self._name} is cut", 1, len(frame)))
         pieces = [*passing.feed(memoryview(frame[:cut]))]
         passed = b"".join(pieces) + b"".join(passing.feed(memoryview(frame[cut:])))
         assert len(passed) == len(frame)
@@ -110,19 +108,8 @@ class ClientConnection:
         self._memory.give_back(size_bytes)
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:
-        answer = self._fetched if api_key == ApiKey.FETCH else self._listed
-        return memoryview(await _answered(lambda: answer(api_version, body)))
-
-    async def _fetched(self, version: int, body: bytes) -> bytes:
-        return await self._broker.answer_fetch(self._fetch_place, version, body)
-
-    async def _listed(self, version: int, body: bytes) -> bytes:
-        answers = await self._broker.list_offsets({self._partition: NO_EPOCH}, OffsetSpec.EARLIEST)
-        return list_offsets_response(self._partition, answers[self._partition])
-
-
-async def _answered(ask: Callable[[], Awaitable[bytes]]) -> bytes:
-    try:
-        return await ask()
-    except RetriableError as error:
-        raise UpstreamClosedError(str(error)) from error
+        known = ApiKey(api_key)
+        try:
+            return memoryview(await self._broker.answer(self._places[known], known, api_version, body))
+        except RetriableError as error:
+            raise UpstreamClosedError(str(error)) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -81,15 +81,14 @@ class SimulatedPartition:
                     return max(start, batch.base_offset)
         return start
 
-    def produce(self, values: list[bytes], timestamp_ms: int, producer_id: int) -> None:
-        """The leader takes a batch; it counts as acknowledged once it is committed."""
+    def produce(self, records: Sequence[tuple[int, bytes]], producer_id: int) -> None:
+        """The leader takes a batch of timestamps and values; it counts as acknowledged once it is committed."""
         log = self.leader_log
         self._take(
             data_batch(
                 log.log_end_offset,
-                values,
+                records,
                 leader_epoch=self.epoch,
-                timestamp_ms=timestamp_ms,
                 producer_id=producer_id,
             )
         )

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tiersidecar.simulation.clients import FINISH_S, Client, Servers
 from tiersidecar.simulation.cluster import SimulatedPartition
+from tiersidecar.simulation.questioner import Questioner
 from tiersidecar.simulation.read_check import ReadCheck
 from tiersidecar.simulation.serving import Ask, Fate, Serving
 from tiersidecar.simulation.session_consumer import SessionConsumer
@@ -30,7 +31,8 @@ class ReadsOn(Protocol):
 
 
 class Consumers:
-    """Two of each partition, one by Fetch and one by HTTP; and, where there are fetch sessions, one that has all in one."""
+    """Two of each partition, one by Fetch and one by HTTP; and, where the scenario has them, one that has all in one
+    fetch session, and those that ask for offsets."""
 
     def __init__(self, world: Surroundings, servers: Servers) -> None:
         self.check = ReadCheck(world)
@@ -41,6 +43,8 @@ class Consumers:
         ]
         if world.scenario.fetch_sessions:
             self._all.append(SessionConsumer(world, servers, self.check))
+        if world.scenario.questions:
+            self._all += [Questioner(world, one, servers, self.check) for one in world.cluster.partitions.values()]
 
     def __iter__(self) -> Iterator[ReadsOn]:
         return iter(self._all)

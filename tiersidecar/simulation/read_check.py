@@ -71,7 +71,7 @@ class ReadCheck:
         ]
         end = got[-1][1]
         faults = list[str]()
-        for history in self._histories(partition):
+        for history in self.histories(partition):
             fault = _difference(history, ask, answer, got)
             if not fault:
                 self.outcomes[COMPARED] += end - max(got[0][0], ask.offset)
@@ -80,8 +80,8 @@ class ReadCheck:
         self._world.complain(f"the {who} asked for {ask.offset} ({_isolation(ask)}) and got {faults[0]}")
         return end
 
-    def _histories(self, partition: SimulatedPartition) -> Iterator[Sequence[Batch]]:
-        """That which counts, and while not everybody can know of it, those that unclean elections have ended."""
+    def histories(self, partition: SimulatedPartition) -> Iterator[Sequence[Batch]]:
+        """What is committed: of the one that counts, and while not everybody can know of it, of those that ended uncleanly."""
         log = partition.history_log
         yield [batch for batch in log.batches if batch.next_offset <= log.high_watermark]
         since_s = self._quiet_since_s

@@ -23,13 +23,15 @@ class Marker(IntEnum):
 class Batch:
     """As the leader wrote it; replicas share the very object, so that the same offset with another batch is another history.
 
-    ``last_offset`` is inclusive; ``producer_id`` is -1 outside of transactions.
+    ``last_offset`` is inclusive; ``timestamps_ms`` are the records' own, of which ``timestamp_ms`` is the largest;
+    ``producer_id`` is -1 outside of transactions.
     """
 
     base_offset: int
     last_offset: int
     leader_epoch: int
     timestamp_ms: int
+    timestamps_ms: tuple[int, ...]
     data: bytes
     producer_id: int = -1
     marker: Marker | None = None
@@ -40,26 +42,32 @@ class Batch:
 
 
 def data_batch(
-    base_offset: int, values: Sequence[bytes], *, leader_epoch: int, timestamp_ms: int, producer_id: int = -1
+    base_offset: int, records: Sequence[tuple[int, bytes]], *, leader_epoch: int, producer_id: int = -1
 ) -> Batch:
-    """One record per value; of a transaction if there is a producer id."""
-    payload = b"".join(record_bytes(number, None, value) for number, value in enumerate(values))
+    """One record per timestamp and value; of a transaction if there is a producer id."""
+    timestamps_ms = tuple(timestamp_ms for timestamp_ms, _ in records)
+    payload = b"".join(
+        record_bytes(number, None, value, timestamp_delta=timestamp_ms - timestamps_ms[0])
+        for number, (timestamp_ms, value) in enumerate(records)
+    )
     data = batch_bytes(
         base_offset,
         payload,
-        count=len(values),
+        count=len(records),
         epoch=leader_epoch,
         attributes=_TRANSACTIONAL if producer_id >= 0 else 0,
-        base_timestamp=timestamp_ms,
+        base_timestamp=timestamps_ms[0],
+        max_timestamp=max(timestamps_ms),
         producer_id=producer_id,
         producer_epoch=0 if producer_id >= 0 else -1,
         base_sequence=base_offset if producer_id >= 0 else -1,
     )
     return Batch(
         base_offset=base_offset,
-        last_offset=base_offset + len(values) - 1,
+        last_offset=base_offset + len(records) - 1,
         leader_epoch=leader_epoch,
-        timestamp_ms=timestamp_ms,
+        timestamp_ms=max(timestamps_ms),
+        timestamps_ms=timestamps_ms,
         data=data,
         producer_id=producer_id,
     )
@@ -82,6 +90,7 @@ def marker_batch(base_offset: int, marker: Marker, *, leader_epoch: int, timesta
         last_offset=base_offset,
         leader_epoch=leader_epoch,
         timestamp_ms=timestamp_ms,
+        timestamps_ms=(timestamp_ms,),
         data=data,
         producer_id=producer_id,
         marker=marker,

@@ -23,10 +23,12 @@ _SESSIONS_SHARE = 0.4
 
 
 class Kind(StrEnum):
-    """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything."""
+    """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything.  ``QUESTIONS``: as
+    ``CLUSTER``, and clients ask for offsets."""
 
     FAULTS = "faults"
     CLUSTER = "cluster"
+    QUESTIONS = "questions"
 
 
 class Blow(StrEnum):
@@ -63,7 +65,8 @@ class Scenario:
     ``disk_bytes`` is each broker's, None where it never fills; ``reads_apart``: gateways are processes of their own;
     ``store_is_local``: what lies in the store is read as files of this machine are; ``rereads``: consumers go back again and
     again to what only the store has, and the store is bad at that.  ``fetch_sessions``: there are consumers that keep them, of
-    which each gateway remembers ``most_in_sessions`` partitions."""
+    which each gateway remembers ``most_in_sessions`` partitions; ``questions``: clients ask for offsets by timestamp and epoch;
+    records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written."""
 
     kind: Kind
     seed: int
@@ -88,6 +91,8 @@ class Scenario:
     rereads: bool = False
     fetch_sessions: bool = False
     most_in_sessions: int = MAX_SESSION_PARTITIONS
+    questions: bool = False
+    timestamps_late_ms: int = 0
     blows: tuple[PlannedBlow, ...] = ()
 
     @property
@@ -160,6 +165,10 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
     if chances.draw("fetch sessions") < _SESSIONS_SHARE:
         most = chances.choose("most in sessions", (MAX_SESSION_PARTITIONS, MAX_SESSION_PARTITIONS, 1, 2))
         scenario = replace(scenario, fetch_sessions=True, most_in_sessions=most)
+    if base.kind is Kind.QUESTIONS:
+        is_by_time = scenario.retention_ms >= 0 or scenario.broker_retention_ms >= 0
+        late_ms = 0 if is_by_time else chances.choose("timestamps late", (0, 5_000, 30_000))
+        scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
     unlike = (Blow.FAR_BEHIND, Blow.DISK_FULL, Blow.UNCLEAN) if is_race else (Blow.FAR_BEHIND,)
     blows = _plan(scenario, chances, tuple(blow for blow in Blow if blow not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:

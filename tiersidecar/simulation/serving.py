@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from kio.schema.errors import ErrorCode
+
 from tiersidecar.app.build_gateway_fill import fill_rewrites, open_remote_tier
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import OffsetOutOfRangeError, PartitionHaltedError, RetriableError
@@ -33,19 +35,24 @@ from tiersidecar.simulation.broker_port import SimulatedBroker
 from tiersidecar.simulation.broker_side import FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.client_connection import ClientConnection
+from tiersidecar.simulation.offset_wire import OffsetQuestion, Told, offset_request, read_offset_response
 from tiersidecar.simulation.virtual_time import Process
-from tiersidecar.simulation.wire import (
-    LIST_OFFSETS_VERSION,
-    key_of,
-    list_offsets_request,
-    listed_offset,
-    records_in,
-)
+from tiersidecar.simulation.wire import key_of, records_in
 
 _MEMORY_BYTES = 100_000
 _MAX_WAIT_MS = 500
 _CLIENT_TRIES_AGAIN = frozenset(
     {NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH}
+)
+_EARLIEST = OffsetQuestion(api_key=ApiKey.LIST_OFFSETS, version=9, subject=OffsetSpec.EARLIEST)
+_OFFSETS_TRY_AGAIN = frozenset(
+    {
+        ErrorCode.none,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.request_timed_out,
+    }
 )
 
 
@@ -105,36 +112,20 @@ class Serving:
             read_committed=ask.read_committed,
         )
         try:
-            answered = await self._connection(ask.partition).exchange(ApiKey.FETCH, version, body)
+            answered = await self.connect().exchange(ApiKey.FETCH, version, body)
         except UpstreamClosedError as error:
             return Answer(fate=Fate.TRY_AGAIN, why=str(error))
         (row,) = read_fetch_response(answered, version).partitions
         return fetched_answer(version, answered, row, ask.offset, read_committed=ask.read_committed)
 
-    def connect(self, name: str, partition: TopicIdPartition) -> ClientConnection:
-        """A connection that stays, of the client ``name``."""
-        return ClientConnection(
-            self._broker,
-            self._rewrites,
-            self._memory,
-            self._chances,
-            partition=partition,
-            fetch_place=f"fetch of the {name}",
-            large_as=f"response to the {name}",
-        )
-
-    def _connection(self, partition: TopicIdPartition) -> ClientConnection:
-        """For one request."""
-        return ClientConnection(self._broker, self._rewrites, self._memory, self._chances, partition=partition)
+    def connect(self, name: str = "") -> ClientConnection:
+        """A connection of the client ``name``; without a name for one request."""
+        return ClientConnection(self._broker, self._rewrites, self._memory, self._chances, name)
 
     async def earliest(self, partition: TopicIdPartition) -> int | None:
         """The first offset, by ListOffsets through the gateway; None: try again."""
-        body = list_offsets_request(partition, OffsetSpec.EARLIEST)
-        try:
-            answered = await self._connection(partition).exchange(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
-        except UpstreamClosedError:
-            return None
-        return listed_offset(bytes(answered))
+        told = await ask_offset(self.connect(), partition, _EARLIEST)
+        return None if told is None else told.offset
 
     async def stream(self, ask: Ask) -> Answer:
         """By the read service: what came before an error is a client's to keep."""
@@ -181,6 +172,20 @@ def open_serving(
     tier = replace(open_remote_tier(stack, parts), sessions=FetchSessions(most_in_sessions))
     log = ContinuousLog(reader=parts.reads.reader, local=parts.broker, blocking=parts.blocking, pending=tier.pending)
     return Serving(process, parts.broker, fill_rewrites(parts, tier, AdvertisedAddresses()), log, chances)
+
+
+async def ask_offset(
+    connection: ClientConnection, partition: TopicIdPartition, question: OffsetQuestion
+) -> Told | None:
+    """The answer through the gateway; None: an error, which clients try again after."""
+    api_key, version = question.api_key, question.version
+    try:
+        body = await connection.exchange(api_key, version, offset_request(question, partition))
+    except UpstreamClosedError:
+        return None
+    told = read_offset_response(api_key, version, bytes(body))
+    assert told.error in _OFFSETS_TRY_AGAIN, f"{told.error!r}"
+    return told if told.error is ErrorCode.none else None
 
 
 def fetched_answer(

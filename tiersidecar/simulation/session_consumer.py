@@ -183,7 +183,7 @@ class SessionConsumer:
 
     def _connected(self, serving: Serving) -> ClientConnection:
         if self._served_by is None or self._served_by[0] is not serving:
-            connection = serving.connect(self.name, self._partitions[0].tip)
+            connection = serving.connect(self.name)
             if self._world.chances.draw(f"{self.name} goes on in its session") < 0.5:
                 self._session.lost()
             self._served_by = serving, connection

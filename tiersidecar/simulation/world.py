@@ -117,8 +117,13 @@ class World(Surroundings):
                 return
         count = int(chances.between("records", 1, 4))
         values = [b"%d" % number * int(chances.between("value", 10, 90)) for number in range(count)]
-        partition.produce(values, now_ms, producer)
+        partition.produce([(self._timestamp_ms(now_ms), value) for value in values], producer)
         partition.commit()
+
+    def _timestamp_ms(self, now_ms: int) -> int:
+        """As a producer gives it to a record: not always in the order in which they come."""
+        late_ms = self.scenario.timestamps_late_ms
+        return now_ms - int(self.chances.between("record is late", 0, late_ms)) if late_ms else now_ms
 
     async def _replicate(self) -> None:
         while True:

@@ -1,0 +1,115 @@
+"""ListOffsets and OffsetForLeaderEpoch of one partition, written and read with kio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_payload_module
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.formats.wire.messages import read_message, write_message
+from tiersidecar.services.gateway.api_keys import ApiKey
+
+_NOBODY = -1
+"""Replica id of a consumer."""
+_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What is said of an offset: -1 for what is not known.  OffsetForLeaderEpoch has no timestamp; its offset is an epoch's
+    end, exclusive."""
+
+    error: ErrorCode = ErrorCode.none
+    timestamp_ms: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetQuestion:
+    """``subject`` is a timestamp or an :class:`OffsetSpec`, of ``OFFSET_FOR_LEADER_EPOCH`` an epoch; ``current_epoch`` is the
+    leader's as the client knows it, -1: it does not."""
+
+    api_key: ApiKey
+    version: int
+    subject: int
+    current_epoch: int = -1
+    read_committed: bool = False
+
+
+def offset_request(question: OffsetQuestion, partition: TopicIdPartition) -> bytes:
+    """As a consumer asks it."""
+    schema = load_payload_module(question.api_key, question.version, EntityType.request)
+    number, epoch = partition.partition, question.current_epoch
+    if question.api_key is ApiKey.LIST_OFFSETS:
+        row = {"partition_index": number, "current_leader_epoch": epoch, "timestamp": question.subject}
+        topic = {"name": partition.topic, "partitions": (_made(schema.ListOffsetsPartition, row),)}
+        values = {
+            "replica_id": _NOBODY,
+            "isolation_level": int(question.read_committed),
+            "topics": (_made(schema.ListOffsetsTopic, topic),),
+            "timeout": timedelta(seconds=_TIMEOUT_S),
+        }
+        return write_message(_made(schema.ListOffsetsRequest, values))
+    row = {"partition": number, "current_leader_epoch": epoch, "leader_epoch": question.subject}
+    topic = {"topic": partition.topic, "partitions": (_made(schema.OffsetForLeaderPartition, row),)}
+    values = {"replica_id": _NOBODY, "topics": (_made(schema.OffsetForLeaderTopic, topic),)}
+    return write_message(_made(schema.OffsetForLeaderEpochRequest, values))
+
+
+def read_offset_request(api_key: ApiKey, version: int, body: bytes) -> tuple[int, OffsetQuestion]:
+    """Partition and question, as a broker reads them."""
+    schema = load_payload_module(api_key, version, EntityType.request)
+    is_list = api_key is ApiKey.LIST_OFFSETS
+    message, _ = read_message(schema.ListOffsetsRequest if is_list else schema.OffsetForLeaderEpochRequest, body)
+    ((row,),) = ([*topic.partitions] for topic in message.topics)
+    return row.partition_index if is_list else row.partition, OffsetQuestion(
+        api_key=api_key,
+        version=version,
+        subject=row.timestamp if is_list else row.leader_epoch,
+        current_epoch=getattr(row, "current_leader_epoch", -1),
+        read_committed=getattr(message, "isolation_level", 0) == 1,
+    )
+
+
+def offset_response(api_key: ApiKey, version: int, partition: TopicIdPartition, told: Told) -> bytes:
+    """As a broker writes it."""
+    schema = load_payload_module(api_key, version, EntityType.response)
+    row = {"error_code": told.error, "leader_epoch": told.leader_epoch}
+    if api_key is ApiKey.LIST_OFFSETS:
+        row |= {"partition_index": partition.partition, "timestamp": told.timestamp_ms, "offset": told.offset}
+        rows = (_made(schema.ListOffsetsPartitionResponse, row),)
+        topic = _made(schema.ListOffsetsTopicResponse, {"name": partition.topic, "partitions": rows})
+        response = schema.ListOffsetsResponse
+    else:
+        row |= {"partition": partition.partition, "end_offset": told.offset}
+        rows = (_made(schema.EpochEndOffset, row),)
+        topic = _made(schema.OffsetForLeaderTopicResult, {"topic": partition.topic, "partitions": rows})
+        response = schema.OffsetForLeaderEpochResponse
+    return write_message(_made(response, {"throttle_time": timedelta(0), "topics": (topic,)}))
+
+
+def read_offset_response(api_key: ApiKey, version: int, body: bytes) -> Told:
+    """As a client reads it."""
+    schema = load_payload_module(api_key, version, EntityType.response)
+    is_list = api_key is ApiKey.LIST_OFFSETS
+    message, _ = read_message(schema.ListOffsetsResponse if is_list else schema.OffsetForLeaderEpochResponse, body)
+    ((row,),) = ([*topic.partitions] for topic in message.topics)
+    return Told(
+        error=row.error_code,
+        timestamp_ms=getattr(row, "timestamp", -1),
+        offset=row.offset if is_list else row.end_offset,
+        leader_epoch=getattr(row, "leader_epoch", -1),
+    )
+
+
+def _made(schema: Any, values: Mapping[str, object]) -> Any:
+    """Of those that its version has."""
+    known = {field.name for field in fields(schema)}
+    return schema(**{name: value for name, value in values.items() if name in known})
