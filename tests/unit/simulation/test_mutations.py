@@ -8,6 +8,8 @@ from tests.support.mutations import MUTATIONS, Mutation
 from tiersidecar.simulation.scenario import Kind
 from tiersidecar.simulation.simulate import simulate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_planted_fault_is_caught(mutation: Mutation) -> None:
