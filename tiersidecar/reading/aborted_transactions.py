@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState
-from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.open_transactions import OpenTransactions
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
-
-
-class ReadProducerSnapshot(Protocol):
-    async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> tuple[ProducerState, ...]:
-        """The producers' state at the segment's next base offset."""
 
 
 class AbortedTransactions:
@@ -26,11 +17,10 @@ class AbortedTransactions:
     is read, and may still be local.  So the remote tier alone answers for offsets below :meth:`last_stable_offset`.
     """
 
-    def __init__(self, *, lookup: SegmentLookup, indexes: RemoteIndexCache, snapshots: ReadProducerSnapshot) -> None:
-        self._lookup = lookup
-        self._indexes = indexes
-        self._snapshots = snapshots
-        self._open_from: ByteLru[RemoteLogSegmentId, Offset] = ByteLru(10_000)
+    def __init__(
+        self, *, lookup: SegmentLookup, indexes: RemoteIndexCache, open_transactions: OpenTransactions
+    ) -> None:
+        self._lookup, self._indexes, self._open = lookup, indexes, open_transactions
 
     async def collect(self, located: Located, start_offset: int, stop_offset: int) -> tuple[AbortedTransaction, ...]:
         """Those that overlap the offsets from ``start_offset``, which is in ``located``, up to ``stop_offset``
@@ -59,16 +49,4 @@ class AbortedTransactions:
         last = await self._lookup.locate(topic_id_partition, end_offset - 1) if end_offset else None
         if last is None:
             return end_offset
-        segment_id = last.metadata.remote_log_segment_id
-        open_from = self._open_from.get(segment_id)
-        if open_from is None:
-            open_from = _first_open_offset(
-                await self._snapshots.read_producer_snapshot(last.metadata), last.stop_offset
-            )
-            self._open_from.put(segment_id, open_from, 1)
-        return min(open_from, end_offset)
-
-
-def _first_open_offset(states: tuple[ProducerState, ...], end_offset: Offset) -> Offset:
-    firsts = (state.current_transaction_first_offset for state in states)
-    return Offset(min((first for first in firsts if first >= 0), default=end_offset))
+        return min(await self._open.first(last), end_offset)

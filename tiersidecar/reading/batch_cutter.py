@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
-from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.record_batches import (
     BATCH_HEADER_SIZE,
     CRC_START_V2,
@@ -88,6 +88,7 @@ class BatchCutter:
         self._position = plan.position
         self._least_offset = plan.least_offset
         self._epoch: int = _NOT_YET
+        self._first_expected: LeaderEpoch | None = None
         self._epoch_stop = 0
         self.is_done = False
         self.is_full = False
@@ -252,9 +253,16 @@ class BatchCutter:
             reason = f"offset {base} where the index has {self._plan.first_offset_at_most}"
             raise CorruptDataError(where=self._plan.where, position=position, reason=reason)
         expected = self._plan.leader_epochs.epoch_for_offset(base)
-        # Where the log's start was moved, nothing is known of what lies below; a batch may have no epoch at all.
-        if expected is not None and epoch not in (expected, NO_EPOCH):
+        # Where the log's start was moved, nothing is known of what lies below.  Batches may have no epoch at all, but none
+        # beside one that has, in the same epoch.
+        without = epoch == NO_EPOCH and self._epoch in (_NOT_YET, NO_EPOCH)
+        if expected is not None and epoch != expected and not without:
             reason = f"leader epoch {epoch} at offset {base}, which epoch {expected} wrote"
+            raise CorruptDataError(where=self._plan.where, position=position, reason=reason)
+        if self._epoch == _NOT_YET:
+            self._first_expected = expected
+        elif self._epoch == NO_EPOCH and epoch == self._first_expected:
+            reason = f"no leader epoch before offset {base}, in what epoch {epoch} wrote"
             raise CorruptDataError(where=self._plan.where, position=position, reason=reason)
         later = (entry.start_offset for entry in self._plan.leader_epochs.entries if entry.start_offset > base)
         self._epoch, self._epoch_stop = epoch, next(later, _NO_LIMIT)

@@ -17,6 +17,7 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.open_transactions import OpenTransactions
 from tiersidecar.reading.read_ahead import ReadAheadBudget
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_files import SegmentFiles
@@ -97,8 +98,9 @@ async def open_read_path(
         lookup = SegmentLookup(
             metadata=metadata, lineages=lineages, log_starts=log_starts, clock=clock, telemetry=telemetry
         )
-        aborted = AbortedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs)
-        undecided = UndecidedTransactions(lookup=lookup, indexes=indexes, snapshots=blobs)
+        open_transactions = OpenTransactions(lookup=lookup, snapshots=blobs)
+        aborted = AbortedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
+        undecided = UndecidedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
         pool = ReaderPool(

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from tiersidecar.domain.errors import UndecidedTransactionError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.reading.aborted_transactions import ReadProducerSnapshot
+from tiersidecar.formats.kafka.record_batches import NO_PRODUCER_ID
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.open_transactions import OpenTransactions, is_cut
 from tiersidecar.reading.segment_lookup import Hole, Located, SegmentLookup
 
 _HOLES_KEPT = 1000
@@ -22,7 +23,8 @@ _HOLES_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction from its first offset on, and the hole that its end may lie in."""
+    """A transaction from its first offset on, and the hole that its end may lie in.  ``producer_id`` -1: nobody can tell
+    whether there is one."""
 
     producer_id: int
     first_offset: Offset
@@ -35,8 +37,10 @@ _Key = tuple[Hole, RemoteLogSegmentId, RemoteLogSegmentId]
 class UndecidedTransactions:
     """Finds them, and keeps what it found for as long as the same segments lie around the hole."""
 
-    def __init__(self, *, lookup: SegmentLookup, indexes: RemoteIndexCache, snapshots: ReadProducerSnapshot) -> None:
-        self._lookup, self._indexes, self._snapshots = lookup, indexes, snapshots
+    def __init__(
+        self, *, lookup: SegmentLookup, indexes: RemoteIndexCache, open_transactions: OpenTransactions
+    ) -> None:
+        self._lookup, self._indexes, self._open = lookup, indexes, open_transactions
         self._found: ByteLru[_Key, tuple[Undecided, ...]] = ByteLru(_HOLES_KEPT)
 
     async def above(self, topic_id_partition: TopicIdPartition, offset: int) -> tuple[Undecided, ...]:
@@ -71,7 +75,7 @@ class UndecidedTransactions:
         key = (hole, before.metadata.remote_log_segment_id, after.metadata.remote_log_segment_id)
         found = self._found.get(key)
         if found is None:
-            was_open = await self._open_after(before)
+            was_open = await self._open_before(before)
             known = await self._known_after(after) if was_open else set()
             found = tuple(
                 Undecided(producer_id, Offset(first), hole)
@@ -81,16 +85,14 @@ class UndecidedTransactions:
             self._found.put(key, found, 1)
         return found
 
+    async def _open_before(self, before: Located) -> set[tuple[int, int]]:
+        """What may be open where the hole begins; of a segment that goes on past its history, all that may be in it."""
+        if not is_cut(before):
+            return await self._open.at_end(before)
+        first = await self._open.first(before)
+        return {(NO_PRODUCER_ID, first)} if first < before.stop_offset else set()
+
     async def _known_after(self, after: Located) -> set[tuple[int, int]]:
         """Transactions whose fate is told behind the hole: aborted in the first segment there, or still open at its end."""
         aborted = (await self._indexes.indexes(after.metadata)).aborted_transactions
-        return await self._open_after(after) | {(one.producer_id, one.first_offset) for one in aborted}
-
-    async def _open_after(self, located: Located) -> set[tuple[int, int]]:
-        """Producer ids and first offsets of the transactions that are open at the segment's end."""
-        states = await self._snapshots.read_producer_snapshot(located.metadata)
-        return {
-            (one.producer_id, one.current_transaction_first_offset)
-            for one in states
-            if one.current_transaction_first_offset >= 0
-        }
+        return await self._open.at_end(after) | {(one.producer_id, one.first_offset) for one in aborted}

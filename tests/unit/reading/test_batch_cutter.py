@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from tests.support.golden import CLEAN_LOG_DIR
 from tests.support.local_batches import local_batches
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
 
@@ -143,6 +145,29 @@ def test_a_base_offset_is_believed_only_once_the_one_behind_it_is_there(bytes_be
         cut()
     assert joined(slices) in (b"", SEGMENT[:at])
     assert not slices or slices[-1].next_offset == BATCHES[number][0]
+
+
+@pytest.mark.parametrize(
+    ("without", "is_sound"),
+    [
+        pytest.param(range(7), True, id="no batch has an epoch"),
+        pytest.param([0], False, id="the first has none, though others of that epoch have"),
+        pytest.param([3], False, id="one in the middle has none"),
+        pytest.param([6], False, id="the last has none"),
+    ],
+)
+def test_a_batch_without_an_epoch_is_damaged_where_others_have_one(without: Sequence[int], *, is_sound: bool) -> None:
+    """No checksum covers it, and what was compressed may open to anything (simulation, cluster seed 1305)."""
+    assert len(BATCHES) == 7
+    data = b"".join(
+        one[:12] + NO_EPOCH.to_bytes(4, "big", signed=True) + one[16:] if number in without else one
+        for number, (_, one) in enumerate(BATCHES)
+    )
+    if is_sound:
+        assert joined(cut_all(BatchCutter(plan()), data, [100])) == data
+    else:
+        with pytest.raises(CorruptDataError, match="leader epoch"):
+            cut_all(BatchCutter(plan()), data, [100])
 
 
 def test_batches_may_pass_from_epoch_to_epoch_where_the_metadata_say_so() -> None:
