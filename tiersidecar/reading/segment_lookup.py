@@ -74,10 +74,12 @@ class History(NamedTuple):
     end: Offset
 
     def agrees(self, lineage: Lineage, start: int, stop: int) -> bool:
-        """Whether the same leaders wrote the offsets from ``start`` up to, not including, ``stop`` in ``lineage``."""
-        if lineage is self.lineage:
+        """Whether the same leaders wrote the offsets from ``start`` up to, not including, ``stop`` in ``lineage``, as far as
+        both know: a lineage may have forgotten how the log began, or have learnt it anew from another segment."""
+        if lineage is self.lineage or not lineage or not self.lineage:
             return True
-        return lineage.entries_in_range(start, stop) == self.lineage.entries_in_range(start, stop)
+        known = max(start, lineage.entries[0].start_offset, self.lineage.entries[0].start_offset)
+        return lineage.entries_in_range(known, stop) == self.lineage.entries_in_range(known, stop)
 
 
 class Hole(NamedTuple):

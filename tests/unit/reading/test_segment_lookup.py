@@ -9,7 +9,7 @@ from tests.support.scripted import MemoryStateLog
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.reading.segment_lookup import StateLogStarts
+from tiersidecar.reading.segment_lookup import History, StateLogStarts
 
 
 def lineage(**starts: int) -> Lineage:
@@ -40,3 +40,26 @@ async def test_the_start_of_a_reader_s_history(
             PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(epoch)),
         )
     assert StateLogStarts(state).remote_log_start_offset(partition, history) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "agrees"),
+    [
+        pytest.param({0: 0}, {0: 0}, True, id="the same"),
+        pytest.param({0: 0}, {0: 0, 1: 100}, True, id="a leader more, past what is asked"),
+        pytest.param({0: 0}, {0: 0, 1: 60}, False, id="another leader wrote the end"),
+        pytest.param({0: 0, 1: 60}, {0: 0, 2: 60}, False, id="another leader in place of one"),
+        pytest.param({0: 0, 1: 30}, {0: 0, 1: 20}, False, id="it wrote from an earlier offset on"),
+        pytest.param({0: 0}, {0: 50}, True, id="how it began is forgotten"),
+        pytest.param({0: 50}, {0: 0}, True, id="how it began is known again"),
+        pytest.param({0: 0, 1: 30}, {1: 40}, True, id="an epoch is forgotten at the front"),
+        pytest.param({0: 0, 1: 30}, {1: 40, 2: 60}, False, id="forgotten at the front, and another leader wrote the end"),
+        pytest.param({0: 0}, {0: 200}, True, id="nothing is known of it any more"),
+        pytest.param({}, {0: 0}, True, id="nothing was known of it"),
+    ],
+)  # fmt: skip
+def test_histories_agree_where_both_know_who_wrote(
+    before: dict[int, int], now: dict[int, int], *, agrees: bool
+) -> None:
+    history = History(Lineage.of(before.items()), Offset(100))
+    assert history.agrees(Lineage.of(now.items()), 10, 100) is agrees
