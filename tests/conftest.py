@@ -17,13 +17,12 @@ import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.support import last_resort, reruns
 from tests.support.kafka_archive import prepare_class_archive
 from tests.support.kafka_broker import running_brokers
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
 from tests.support.reaper import start_reaper
-from tests.support.reruns import pytest_runtest_setup as pytest_runtest_setup
-from tests.support.reruns import pytest_terminal_summary as pytest_terminal_summary
 
 # No wall clock decides about an example: on a busy machine the same one takes a hundred times as long.  Where CI is set,
 # hypothesis' own profile "ci" says the same, and draws the same examples in every run.
@@ -39,6 +38,8 @@ reaper = pytest.StashKey[subprocess.Popen[bytes]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, _end_by_signal)
+    for plugin in (last_resort, reruns):
+        config.pluginmanager.register(plugin, plugin.__name__)
     config.stash[reaper] = start_reaper()
 
 

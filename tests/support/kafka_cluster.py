@@ -126,8 +126,15 @@ class KafkaCluster:
 
     @property
     def admin(self) -> KafkaAdmin:
-        """Requests to the first broker that runs."""
-        return next(broker for broker in self.brokers if broker.is_running).admin
+        """Requests to the first broker that runs.
+
+        Raises:
+            LookupError: none does.
+        """
+        running = [broker for broker in self.brokers if broker.is_running]
+        if not running:  # not by next(): a StopIteration out of a thread leaves whoever awaits it waiting for ever
+            raise LookupError("no broker of this cluster runs")
+        return running[0].admin
 
     def create_topic(
         self,

@@ -1,5 +1,5 @@
 """A pytest plugin for tests that are run again (CI only, see RERUNS in the Makefile): they find no broker on which the first
-run has left its topics, and what the first failure said is shown.
+run has left its topics, they have the same time as the first run, and what the first failure said is shown.
 
 pytest-rerunfailures keeps fixtures of the session as they are; it names such a test and keeps its report, and shows only
 what its last run said.
@@ -8,17 +8,30 @@ what its last run said.
 from __future__ import annotations
 
 import pytest
+from pytest_timeout import _get_item_settings
 
 SHARED_BROKERS = ("kafka", "kafka_39")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Ends the shared brokers, and the fixtures made on them, before a test's second run: it gets new ones."""
+    """Before a test's second run."""
     if getattr(item, "execution_count", 1) > 1:
-        for name in SHARED_BROKERS:
-            for definition in item.session._fixturemanager.getfixturedefs(name, item) or ():
-                definition.finish(item._request)  # type: ignore[attr-defined]
+        _end_shared_fixtures(item)
+        # pytest-timeout sets its timer once for all runs of a test, and takes it back with the first failure.
+        if (settings := _get_item_settings(item)).timeout:
+            item.config.hook.pytest_timeout_set_timer(item=item, settings=settings)
+
+
+def _end_shared_fixtures(item: pytest.Item) -> None:
+    """The shared brokers and whatever this test shares with others of its module: it may hold such a broker, and pytest does
+    not always know that (``getfixturevalue``)."""
+    definitions = [each[-1] for each in item._fixtureinfo.name2fixturedefs.values()]  # type: ignore[attr-defined]
+    shared = [each for each in definitions if each.scope in {"class", "module", "package"}]
+    for name in SHARED_BROKERS:
+        shared += item.session._fixturemanager.getfixturedefs(name, item) or ()
+    for definition in shared:
+        definition.finish(item._request)  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(trylast=True)

@@ -42,12 +42,8 @@ class ThreadBlocking:
     async def run(self, function: Callable[..., T], *args: object) -> T:
         """Run ``function(*args)`` in a thread and give its result or its exception."""
         running = self._executor.submit(function, *args)
-        # Half the processor time of asyncio.wrap_future and shield, which pass results through two more futures.
-        loop = asyncio.get_running_loop()
-        ended = loop.create_future()
-        running.add_done_callback(lambda _: _tell(loop, ended))
         try:
-            await ended
+            await _end_of(running)
         except asyncio.CancelledError:
             if not running.cancel():
                 await _wait_whatever_comes(running)
@@ -55,6 +51,18 @@ class ThreadBlocking:
         if running.cancelled():
             raise asyncio.CancelledError  # the pool was closed before its turn came
         return running.result()
+
+
+def _end_of(running: Future[T]) -> asyncio.Future[None]:
+    """Done when ``running`` is, with whatever result.
+
+    Half the processor time of asyncio.wrap_future and shield, which pass results through two more futures; and a
+    StopIteration, which asyncio's futures do not take, leaves nobody waiting for ever.
+    """
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    running.add_done_callback(lambda _: _tell(loop, ended))
+    return ended
 
 
 def _tell(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
@@ -70,10 +78,9 @@ def _end(ended: asyncio.Future[None]) -> None:
 
 async def _wait_whatever_comes(running: Future[T]) -> None:
     """Return when ``running`` is done, deaf to further cancellation: the first one is raised by the caller."""
-    ended = asyncio.wrap_future(running)
+    ended = _end_of(running)
     while not ended.done():
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError:
             continue
-    ended.cancelled() or ended.exception()  # looked at: the caller was cancelled

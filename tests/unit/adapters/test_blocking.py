@@ -20,6 +20,8 @@ async def test_passes_the_functions_exception() -> None:
     async with ThreadBlocking(max_threads=1) as blocking:
         with pytest.raises(ZeroDivisionError):
             await blocking.run(divmod, 1, 0)
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await blocking.run(next, iter(()))
 
 
 async def test_runs_no_more_at_once_than_it_has_threads() -> None:
@@ -122,13 +124,18 @@ def test_a_function_that_outlives_the_loop_ends_in_silence(caplog: pytest.LogCap
     del task
 
 
-async def test_a_cancelled_callers_failed_function_is_not_complained_about(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("too late to matter"), StopIteration()], ids=["an error", "a next() too many"]
+)
+async def test_a_cancelled_callers_failed_function_is_not_complained_about(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def fail() -> None:
         begun.set()
         assert go_on.wait(timeout=30)
-        raise ValueError("too late to matter")
+        raise error
 
     async with ThreadBlocking(max_threads=2) as blocking:
         caller = asyncio.create_task(blocking.run(fail))
@@ -136,5 +143,6 @@ async def test_a_cancelled_callers_failed_function_is_not_complained_about(caplo
         caller.cancel()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
-            await caller
+            async with asyncio.timeout(30):
+                await caller
     assert "never retrieved" not in caplog.text

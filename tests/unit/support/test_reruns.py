@@ -1,3 +1,5 @@
+"""A test run in CI: what failed once is run again as if for the first time, and nothing hangs for ever."""
+
 from __future__ import annotations
 
 import os
@@ -20,6 +22,10 @@ def kafka():
 @pytest.fixture(scope="module")
 def gateway(kafka):
     return kafka
+
+@pytest.fixture(scope="module")
+def reader(request):
+    return request.getfixturevalue("kafka")
 
 @pytest.fixture
 def server():
@@ -46,26 +52,77 @@ def test_on_a_shared_broker(gateway):
 
 def test_after_it_on_the_same_broker(kafka):
     assert kafka == {"orders"}
+
+def test_on_a_shared_broker_that_is_asked_for_by_its_name(reader):
+    assert "payments" not in reader
+    reader.add("payments")
+    once("reader")
+"""
+HANGING_THE_SECOND_TIME = """
+import pytest, time
+
+@pytest.mark.timeout(2)
+def test_it():
+    if not hasattr(test_it, "ran"):
+        test_it.ran = True
+        raise RuntimeError("first")
+    time.sleep(60)
+"""
+HANGING_IN_ITS_TEARDOWN = """
+import pytest, time
+from tests.support import last_resort
+
+last_resort.GRACE_S = 1
+
+@pytest.fixture
+def broker():
+    yield
+    time.sleep(60)
+
+@pytest.mark.timeout(1)
+def test_it(broker):
+    raise RuntimeError("first")
 """
 
 
-def test_what_failed_first_is_told_and_run_again_on_new_brokers(tmp_path: Path) -> None:
-    (tmp_path / "test_flaky.py").write_text(FLAKY)
-    plugins = ["-p", "pytest_rerunfailures", "-p", "tests.support.reruns", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, "--reruns", "1", "--rootdir", str(tmp_path), str(tmp_path)],
+def run(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    (directory / "test_given.py").write_text(tests)
+    plugins = ["pytest_rerunfailures", "pytest_timeout", "tests.support.reruns", "tests.support.last_resort"]
+    return subprocess.run(
+        [
+            *[sys.executable, "-m", "pytest", "--reruns", "1", "-p", "no:cacheprovider"],
+            *[argument for plugin in plugins for argument in ("-p", plugin)],
+            *["--rootdir", str(directory), str(directory)],
+        ],
         cwd=ROOT,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=50,
         check=False,
     )
+
+
+def test_what_failed_first_is_told_and_run_again_on_new_brokers(tmp_path: Path) -> None:
+    done = run(tmp_path, FLAKY)
     assert done.returncode == 0, done.stdout
     for words in (
         "RuntimeError: first setup",
         "the server said why",
         "RuntimeError: first call",
         "RuntimeError: first broker",
+        "RuntimeError: first reader",
     ):
         assert words in done.stdout
+
+
+def test_a_second_run_has_no_more_time_than_the_first(tmp_path: Path) -> None:
+    done = run(tmp_path, HANGING_THE_SECOND_TIME)
+    assert done.returncode == 1, done.stdout
+    assert "Timeout (>2.0s)" in done.stdout
+
+
+def test_a_teardown_that_hangs_ends_the_process_and_tells_where(tmp_path: Path) -> None:
+    done = run(tmp_path, HANGING_IN_ITS_TEARDOWN)
+    assert done.returncode == 1, done.stdout
+    assert "in broker" in done.stderr
