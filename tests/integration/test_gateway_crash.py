@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from tests.support.gateway import GatewayDaemon
+from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, wait_until
 from tests.support.kafka_cluster import KafkaCluster
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
@@ -113,6 +114,58 @@ async def test_what_was_acknowledged_survives_kills_of_gateway_and_broker(kafka_
     assert len(first) == len(set(first))
     assert set(transactional.acknowledged) <= set(first)
     assert set(first) <= set(transactional.acknowledged) | set(transactional.unknown)
+
+
+async def test_a_users_delete_holds_for_readers_after_a_crash_of_the_broker(kafka_cluster: Any, tmp_path: Path) -> None:
+    """The broker writes its log start down once a minute: after the crash it begins at 0 again, and no leader's sidecar is
+    there to repeat the delete."""
+    cluster: KafkaCluster = await asyncio.to_thread(kafka_cluster)
+    topic, deleted_to, end = "forgotten", 50, 200
+    await asyncio.to_thread(cluster.create_topic, topic, configs={"retention.ms": "-1", "retention.bytes": "-1"})
+    async with AIOKafkaProducer(**cluster.client_settings) as producer:
+        for number in range(end):
+            await producer.send_and_wait(topic, b"%d" % number, partition=0)
+    with GatewayDaemon(tmp_path / "gateway", cluster[1], topics=[{"name": topic}]) as gateway:
+        await asyncio.to_thread(gateway.wait_until_ready)
+        through = KafkaAdmin(port=int(gateway.bootstrap_server.rpartition(":")[2]))
+        assert await asyncio.to_thread(wait_until, lambda: _deleted(through, topic, deleted_to), "the delete is done")
+        await asyncio.to_thread(cluster[1].kill9)
+        await asyncio.to_thread(cluster[1].start)
+        direct = await asyncio.to_thread(wait_until, lambda: _earliest(cluster.admin, topic), "the broker is up")
+        assert direct == (0,), "it has forgotten the delete"
+        await asyncio.to_thread(wait_until, lambda: _earliest(through, topic) == (deleted_to,), "the gateway has not")
+        one = TopicPartition(topic, 0)
+        async with AIOKafkaConsumer(**gateway.client_settings, auto_offset_reset=None) as consumer:
+            consumer.assign([one])
+            consumer.seek(one, deleted_to - 1)
+            with pytest.raises(OffsetOutOfRangeError):
+                async with asyncio.timeout(60):
+                    await consumer.getone()
+            consumer.seek(one, deleted_to)
+            async with asyncio.timeout(60):
+                assert [int((await consumer.getone()).value or b"") for _ in range(end - deleted_to)] == [
+                    *range(deleted_to, end)
+                ]
+        async with AIOKafkaConsumer(**cluster.client_settings) as consumer:
+            consumer.assign([one])
+            consumer.seek(one, 0)
+            async with asyncio.timeout(60):
+                assert (await consumer.getone()).value == b"0", "who goes around the gateway reads it"
+
+
+def _deleted(through: KafkaAdmin, topic: str, offset: int) -> int | None:
+    """None: the gateway has not met the topic yet."""
+    try:
+        return through.delete_records(topic, 0, offset)
+    except KafkaAdminError:
+        return None
+
+
+def _earliest(admin: KafkaAdmin, topic: str) -> tuple[int] | None:
+    try:
+        return (admin.earliest_offset(topic, 0),)
+    except (KafkaAdminError, OSError):
+        return None
 
 
 async def _progress(*all_sent: Sent) -> None:

@@ -20,7 +20,7 @@ from tests.support.remote_runs import RemoteRun, open_run
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.scripted_local import ScriptedLocal
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, is_by_topic_id, read_fetch_request
 from tiersidecar.formats.wire.messages import read_message, write_message
@@ -32,6 +32,7 @@ from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.pending_copies import ANYWHERE
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
@@ -55,6 +56,9 @@ class FixedTiered:
             if topic in (one.topic, one.topic_id) and one.partition == partition:
                 return TieredView(topic_id_partition=one, leader_epoch=self.leader_epoch)
         return None
+
+    def topic_id(self, topic: str) -> Uuid | None:
+        return next((one.topic_id for one in self.known if one.topic == topic), None)
 
 
 class FixedPending:
@@ -173,6 +177,7 @@ async def open_world(
                     holes=Holes(clock, "gateway.hole"),
                     clock=clock,
                 ),
+                deleted=DeletedRecords(tiered=tiered, state=state),
                 fill=FetchFill(fills=fills, reader=path.reader, clock=clock, telemetry=telemetry),
                 clock=clock,
                 telemetry=telemetry,

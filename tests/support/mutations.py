@@ -35,8 +35,9 @@ from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND,
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
 from tiersidecar.reading.lineage import LineageKeeper
+from tiersidecar.reading.log_starts import StateLogStarts
 from tiersidecar.reading.remote_log_reader import FetchedBatches
-from tiersidecar.reading.segment_lookup import Located, SegmentLookup, StateLogStarts
+from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.services.gateway import (
     fetch_fill,
     leader_epoch_rewrite,
@@ -44,6 +45,7 @@ from tiersidecar.services.gateway import (
     out_of_range,
     remote_fills,
 )
+from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSession
@@ -292,6 +294,14 @@ def gateway_begins_where_the_broker_does() -> Patches:
     return [patch.object(ListOffsetsRewrite, "_earliest", earliest)]
 
 
+def gateway_gives_what_was_deleted() -> Patches:
+    return [patch.object(DeletedRecords, "is_suspect", lambda self, key, offset: False)]
+
+
+def read_service_gives_what_was_deleted() -> Patches:
+    return [patch.object(SegmentLookup, "check_batch_start", lambda self, tip, offset, leader_epoch, end: None)]
+
+
 def fills_one_batch_too_far() -> Patches:
     original = RemoteFills._look_ahead
 
@@ -416,6 +426,8 @@ MUTATIONS = (
     Mutation(plant=gateway_sends_away_by_what_it_remembers, kind=_C, seed=0),
     Mutation(plant=gateway_forgets_transactions_over_the_border, kind=_C, seed=2),
     Mutation(plant=gateway_begins_where_the_broker_does, kind=_C, seed=3),
+    Mutation(plant=gateway_gives_what_was_deleted, kind=_C, seed=12),
+    Mutation(plant=read_service_gives_what_was_deleted, kind=_C, seed=33),
     Mutation(plant=readers_ignore_the_lineage, kind=_C, seed=6),
     Mutation(plant=readers_follow_a_truncated_epoch, kind=_C, seed=6),
     Mutation(plant=readers_trust_the_store, kind=_C, seed=5),

@@ -49,6 +49,9 @@ class FixedLogStarts:
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
+    def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
+        return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRun:

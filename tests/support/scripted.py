@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import GroupAnswer, GroupType, OffsetAnswer, OffsetSpec, TrimAnswer
 from tiersidecar.ports.recopy import RecopyRequest
@@ -145,6 +145,13 @@ class MemoryStateLog:
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         return self.partition_states.get(topic_id_partition, PartitionState())
+
+    def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
+        states = self.partition_states.items()
+        return max(
+            (state.highest_start for tip, state in states if (tip.topic_id, tip.partition) == (topic_id, partition)),
+            default=NO_OFFSET,
+        )
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
         return self.topics.get(topic_id)

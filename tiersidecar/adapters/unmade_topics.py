@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
@@ -86,6 +87,9 @@ class UnmadeStateLog:
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         return PartitionState()
+
+    def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
+        return NO_OFFSET
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
         return None

@@ -20,6 +20,7 @@ from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
@@ -78,6 +79,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
                 holes=tier.holes,
                 clock=parts.clock,
             ),
+            deleted=DeletedRecords(tiered=tier.tiered, state=parts.state),
             fill=FetchFill(fills=tier.fills, reader=reader, clock=parts.clock, telemetry=parts.telemetry),
             clock=parts.clock,
             telemetry=parts.telemetry,
@@ -145,6 +147,10 @@ class BoardTieredPartitions:
         if self._policies.policy_for(name) is None:
             return None
         raise MetadataNotReadyError(subject=str(found))
+
+    def topic_id(self, topic: str) -> Uuid | None:
+        """As the Protocol says."""
+        return self._board.topic_ids.get(topic)
 
     def _name(self, topic_id: Uuid) -> str:
         if self._names_of is not self._board.topic_ids:  # each look at the cluster makes a new one

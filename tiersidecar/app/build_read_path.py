@@ -9,9 +9,9 @@ from tiersidecar.app.config_top_level import Role
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.log_starts import StateLogStarts
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
 from tiersidecar.reading.request_budget import CountedFetches
-from tiersidecar.reading.segment_lookup import StateLogStarts
 
 
 async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPath:

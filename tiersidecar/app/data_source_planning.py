@@ -15,9 +15,9 @@ from tiersidecar.app.data_source_store import open_reading_store, say_errors_onl
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
+from tiersidecar.reading.log_starts import StateLogStarts
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, open_read_path
-from tiersidecar.reading.segment_lookup import StateLogStarts
 from tiersidecar.spark.datasource.filters import PushedBounds
 from tiersidecar.spark.datasource.offset_ranges import chosen_partitions
 from tiersidecar.spark.datasource.options import ReadOptions, Subscription

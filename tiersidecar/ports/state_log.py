@@ -49,6 +49,16 @@ class PartitionState:
         said = [lineage.as_of(one.offset, one.leader_epoch) for one in self.earlier_starts]
         return max(lineage.as_of(self.remote_log_start_offset, self.remote_log_start_epoch), *said, NO_OFFSET)
 
+    @property
+    def highest_start(self) -> Offset:
+        """The highest remote log start that was said in any epoch: from there on nothing is deleted, in whatever history."""
+        return max(one.offset for one in self._said())
+
+    def start_for(self, leader_epoch: int) -> Offset:
+        """The remote log start for what leader epoch ``leader_epoch`` wrote, without a lineage: the highest that was said in
+        that epoch or in a later one.  What a later epoch wrote was not there yet when the others were said."""
+        return max((one.offset for one in self._said() if one.leader_epoch >= leader_epoch), default=NO_OFFSET)
+
     def merged_with(self, later: PartitionState) -> PartitionState:
         """Of each offset the one of the later leader epoch, of the same epoch the higher: a deposed leader changes nothing.
 
@@ -121,6 +131,11 @@ class StateLog(CatchUpState, Protocol):
         Raises:
             MetadataNotReadyError: the topic has not been replayed to its end yet.
         """
+
+    def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
+        """:attr:`PartitionState.highest_start`, one look-up and no more: every Fetch through the gateway asks.  Before the
+        topic has been replayed to its end, by what was read so far; -1 where nothing was."""
+        ...
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
         """As :meth:`partition_state`, per topic."""

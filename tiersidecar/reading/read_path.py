@@ -16,12 +16,13 @@ from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryCh
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.log_starts import LogStarts
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.open_transactions import OpenTransactions
 from tiersidecar.reading.read_ahead import ReadAheadBudget
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_files import SegmentFiles
-from tiersidecar.reading.segment_lookup import LogStarts, SegmentLookup
+from tiersidecar.reading.segment_lookup import SegmentLookup
 from tiersidecar.reading.segment_reader import SegmentReader
 from tiersidecar.reading.segment_walk import SegmentWalk
 from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S

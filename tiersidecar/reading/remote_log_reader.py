@@ -73,6 +73,12 @@ class RemoteLogReader:
         """The offsets that can be read."""
         return await self._lookup.bounds(topic_id_partition)
 
+    def check_batch_start(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epoch: int, end: Offset
+    ) -> None:
+        """See :meth:`SegmentLookup.check_batch_start`."""
+        self._lookup.check_batch_start(topic_id_partition, offset, leader_epoch, end)
+
     async def last_stable_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
         """Up to where (exclusive) a read_committed reader gets."""
         return await self._aborted.last_stable_offset(topic_id_partition)

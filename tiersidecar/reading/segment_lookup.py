@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
@@ -16,31 +16,13 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.reading import READ_HOLES
-from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.log_starts import LogStarts
 
 _SEGMENTS_PER_TURN = 256
 """How many segments of a long list are looked at before others get their turn on the loop."""
-
-
-class LogStarts(Protocol):
-    """The remote log start: ours to keep (DESIGN.md section 5, where state lives)."""
-
-    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        """The first offset of the history ``lineage`` that a reader may have at all; -1 while nothing moved it."""
-
-
-class StateLogStarts:
-    """Remote log starts from ``__tiersidecar_state``."""
-
-    def __init__(self, state_log: StateLog) -> None:
-        self._state_log = state_log
-
-    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        """See :class:`LogStarts`."""
-        return self._state_log.partition_state(topic_id_partition).start_in(lineage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +139,20 @@ class SegmentLookup:
         lineage = await self._lineages.lineage(topic_id_partition)
         if offset < max(self._log_starts.remote_log_start_offset(topic_id_partition, lineage), 0):
             raise await self.out_of_range(topic_id_partition, offset)
+
+    def check_batch_start(
+        self, topic_id_partition: TopicIdPartition, offset: int, leader_epoch: int, end: Offset
+    ) -> None:
+        """As :meth:`check_start`, of an offset of the broker's own log, which goes up to ``end`` (exclusive): its batch says
+        who has written it, so no lineage is asked.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` lies below the remote log start.
+            MetadataNotReadyError: nobody can tell yet.
+        """
+        start = self._log_starts.log_start_for(topic_id_partition, leader_epoch)
+        if offset < start:
+            raise OffsetOutOfRangeError(subject=str(topic_id_partition), offset=offset, start=min(start, end), stop=end)
 
     async def out_of_range(self, topic_id_partition: TopicIdPartition, offset: int) -> OffsetOutOfRangeError:
         """The error that says so, with what there is; one in a hole is told to the operator too."""

@@ -9,7 +9,7 @@ from typing import TypeVar, assert_never
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.simulation.cluster import SimulatedPartition
+from tiersidecar.simulation.cluster import SimulatedPartition, UsersDelete
 from tiersidecar.simulation.scenario import Blow, PlannedBlow
 from tiersidecar.simulation.sidecar import Sidecar, config_of, open_parts, until_ready
 from tiersidecar.simulation.world import World
@@ -124,6 +124,12 @@ async def _stop_broker(world: World, sidecar: Sidecar, planned: PlannedBlow) -> 
         world.cluster.start_broker(sidecar.broker, was_clean=planned.blow is Blow.BROKER)
 
 
+def _left_of(partition: SimulatedPartition, target: int, leader_epoch: int) -> int:
+    """How far a delete that was said in ``leader_epoch`` reaches by now: an election may have cut off what it was meant for."""
+    later = (one.start_offset for one in partition.history_log.epochs if one.epoch > leader_epoch)
+    return min(target, next(later, target))
+
+
 async def _delete_records(world: World, partition: SimulatedPartition, planned: PlannedBlow) -> None:
     """As ``tiersidecar delete-records``: the start in the state topic, then the broker's records."""
     if partition.leader is None:
@@ -142,6 +148,6 @@ async def _delete_records(world: World, partition: SimulatedPartition, planned: 
                 said = PartitionState(remote_log_start_offset=Offset(target), remote_log_start_epoch=leader_epoch)
                 await parts.state.publish_partition_state(partition.tip, said)
                 if parts.state.partition_state(partition.tip).remote_log_start_offset >= target:
-                    partition.users_start_done = max(partition.users_start_done, target)
+                    partition.users_deletes.append(UsersDelete(_left_of(partition, target, leader_epoch), leader_epoch))
         except (TiersidecarError, TimeoutError) as error:
             world.note(f"the user gave up: {error}")

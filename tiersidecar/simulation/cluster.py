@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.formats.kafka.checkpoints import (
@@ -21,13 +22,21 @@ CLUSTER_ID = "simulated-cluster-id-0"
 SIZE_TOLERANCE_BYTES = 1200
 
 
+class UsersDelete(NamedTuple):
+    """All below ``offset`` was deleted in ``leader_epoch``."""
+
+    offset: int
+    leader_epoch: int
+
+
 @dataclass(slots=True)
 class SimulatedPartition:
     """``leader`` is None while nobody may lead.  ``in_sync`` are brokers that have everything committed.
     ``acknowledged`` are batches that a producer with acks=all was told to be safe; ``users_start`` is the highest offset
-    that a user asked to delete up to, ``gave_up`` what retention had given up before an unclean election took records away,
-    ``dropped`` up to where the broker's life was worth more than the data.  ``former`` are the committed histories that
-    unclean elections have ended, the latest last.  ``stalled`` followers do not fetch."""
+    that a user asked to delete up to, ``users_deletes`` are those that he was told to be done, ``gave_up`` what retention had
+    given up before an unclean election took records away, ``dropped`` up to where the broker's life was worth more than the
+    data.  ``former`` are the committed histories that unclean elections have ended, the latest last.  ``stalled`` followers do
+    not fetch."""
 
     tip: TopicIdPartition
     logs: dict[int, ReplicaLog]
@@ -37,7 +46,7 @@ class SimulatedPartition:
     acknowledged: list[Batch] = field(default_factory=list)
     unclean_elections: int = 0
     users_start: int = 0
-    users_start_done: int = 0
+    users_deletes: list[UsersDelete] = field(default_factory=list)
     gave_up: int = 0
     dropped: int = 0
     former: list[list[Batch]] = field(default_factory=list)
@@ -55,6 +64,11 @@ class SimulatedPartition:
     def history_log(self) -> ReplicaLog:
         """The leader's, or while there is none that of the last one."""
         return self.logs[self.last_leader if self.leader is None else self.leader]
+
+    @property
+    def users_start_done(self) -> int:
+        """Below it nothing of this history is left: a user was told so."""
+        return max((one.offset for one in self.users_deletes), default=0)
 
     def last_stable_offset(self, of: ReplicaLog | None = None) -> int:
         """Exclusive: below it every transaction is decided, by a marker that is committed.  As the leader knows it, or ``of``
@@ -187,6 +201,10 @@ class Cluster:
         partition.leader = partition.last_leader = broker
         log = partition.logs[broker]
         log.high_watermark = min(log.high_watermark, log.log_end_offset)
+        # What is written from here on was not there yet.
+        partition.users_deletes = [
+            one._replace(offset=min(one.offset, log.log_end_offset)) for one in partition.users_deletes
+        ]
         log.begin_epoch(partition.epoch)
         partition.in_sync &= self.alive
         partition.forget_what_was_not_taken_over()

@@ -124,7 +124,7 @@ class Consumer:
             self._check.outcomes["nobody there"] += 1
             return False
         ask = self._ask()
-        seen = self._check.begin(self._partition, broker)
+        seen = self._check.begin(self._partition, broker, serving)
         answer = await self._client.answer(serving, serving.fetch(ask) if self._by_fetch else serving.stream(ask))
         if answer is None:
             self._last = "no answer"

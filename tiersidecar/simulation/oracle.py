@@ -12,9 +12,9 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import aborted_ranges
 from tiersidecar.ports.broker import Credentials, ReadLocal
+from tiersidecar.reading.log_starts import StateLogStarts
 from tiersidecar.reading.read_path import open_read_path
 from tiersidecar.reading.remote_log_reader import RemoteBatches
-from tiersidecar.reading.segment_lookup import StateLogStarts
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.simulation.cluster import SimulatedPartition
 from tiersidecar.simulation.records import visible_offsets

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.simulation.cluster import SimulatedPartition
 from tiersidecar.simulation.records import Batch, visible_offsets
-from tiersidecar.simulation.serving import Answer, Ask, Fate
+from tiersidecar.simulation.serving import Answer, Ask, Fate, Serving
 from tiersidecar.simulation.surroundings import Surroundings
 
 COMPARED = "records compared"
@@ -19,10 +19,12 @@ _LEARNS_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """How things stood when a client asked: the leader's high watermark, and the log end of the broker that is asked."""
+    """How things stood when a client asked: the leader's high watermark, the log end of the broker that is asked, and up to
+    where the process that is asked knew a user's deletes to be done."""
 
     high_watermark: int
     log_end: int
+    deleted_to: int
 
 
 class ReadCheck:
@@ -33,11 +35,15 @@ class ReadCheck:
         self.outcomes: Counter[str] = Counter()
         self._quiet_since_s: float | None = None
 
-    def begin(self, partition: SimulatedPartition, broker: int) -> Seen:
+    def begin(self, partition: SimulatedPartition, broker: int, serving: Serving) -> Seen:
         """A client is about to ask ``broker``'s gateway or sidecar."""
         if self._quiet_since_s is None and self._world.chances.quiet:
             self._quiet_since_s = self._world.loop.time()
-        return Seen(high_watermark=partition.history_log.high_watermark, log_end=partition.logs[broker].log_end_offset)
+        return Seen(
+            high_watermark=partition.history_log.high_watermark,
+            log_end=partition.logs[broker].log_end_offset,
+            deleted_to=serving.deleted_to(partition),
+        )
 
     def judge(self, who: str, partition: SimulatedPartition, ask: Ask, answer: Answer, seen: Seen) -> int:
         """The offset to read on from.  Complains of an answer that must not be."""
@@ -45,6 +51,7 @@ class ReadCheck:
         if answer.fate is Fate.DAMAGED and not self._may_be_damaged():
             self._world.complain(f"the {who} is told of damage at {ask.offset}, and there is none: {answer.why}")
         next_offset = self._check_data(who, partition, ask, answer) if answer.data else ask.offset
+        self._check_deleted(who, ask, answer, seen)
         if answer.fate is Fate.OUT_OF_RANGE:
             self._check_out_of_range(who, partition, answer, seen)
         return next_offset
@@ -62,6 +69,17 @@ class ReadCheck:
             self._world.complain(
                 f"the {who} is told that {answer.offset} is out of range, though [{may_begin_at}, {high_watermark}) "
                 f"is there: {answer.why}"
+            )
+
+    def _check_deleted(self, who: str, ask: Ask, answer: Answer, seen: Seen) -> None:
+        """Of a batch around the log start the client skips what lies before it."""
+        if ask.offset >= seen.deleted_to:
+            return
+        first = next((header for _, header in iter_batch_headers(answer.data)), None)
+        if first is not None and first.base_offset < seen.deleted_to:
+            self._world.complain(
+                f"the {who} asked for {ask.offset} and got what is from {first.base_offset} on, though a user has deleted up "
+                f"to {seen.deleted_to}: readable too long"
             )
 
     def _check_data(self, who: str, partition: SimulatedPartition, ask: Ask, answer: Answer) -> int:

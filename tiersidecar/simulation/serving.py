@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tiersidecar.app.build_gateway_fill import fill_rewrites, open_remote_tier
 from tiersidecar.app.parts import Parts
-from tiersidecar.domain.errors import OffsetOutOfRangeError, PartitionHaltedError, RetriableError
+from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeError, PartitionHaltedError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import ControlKind, aborted_ranges, read_control_marker, read_records
@@ -23,7 +23,7 @@ from tiersidecar.formats.wire.fetch_responses import (
     FetchedPartition,
     read_fetch_response,
 )
-from tiersidecar.ports.broker import Credentials, OffsetSpec
+from tiersidecar.ports.broker import Credentials, OffsetSpec, ReadLocal
 from tiersidecar.reading.remote_log_reader import RemoteBatches
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.api_keys import ApiKey
@@ -35,6 +35,7 @@ from tiersidecar.simulation.broker_port import SimulatedBroker
 from tiersidecar.simulation.broker_side import FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.client_connection import ClientConnection
+from tiersidecar.simulation.cluster import SimulatedPartition
 from tiersidecar.simulation.offset_wire import OffsetQuestion, Told, offset_request, read_offset_response
 from tiersidecar.simulation.virtual_time import Process
 from tiersidecar.simulation.wire import key_of, records_in
@@ -93,11 +94,22 @@ class Serving:
     """Of one incarnation: its work runs as part of ``process``, and dies with it."""
 
     def __init__(
-        self, process: Process, broker: SimulatedBroker, rewrites: Rewrites, log: ContinuousLog, chances: Chances
+        self, process: Process, parts: Parts, rewrites: Rewrites, log: ContinuousLog, chances: Chances
     ) -> None:
+        assert isinstance(parts.broker, SimulatedBroker)
         self.process = process
-        self._broker, self._rewrites, self._log, self._chances = broker, rewrites, log, chances
+        self._broker, self._state, self._rewrites, self._log = parts.broker, parts.state, rewrites, log
+        self._chances = chances
         self._memory = ResponseMemory(_MEMORY_BYTES)
+
+    def deleted_to(self, partition: SimulatedPartition) -> int:
+        """The highest offset that a user was told to have deleted up to, of what this process has read of it."""
+        try:
+            state = self._state.partition_state(partition.tip)
+        except MetadataNotReadyError:
+            return 0
+        heard = (one.offset for one in partition.users_deletes if state.start_for(one.leader_epoch) >= one.offset)
+        return max(heard, default=0)
 
     async def fetch(self, ask: Ask) -> Answer:
         """Through the gateway, as a Kafka client."""
@@ -168,10 +180,10 @@ def open_serving(
 ) -> Serving:
     """Over what ``parts`` have; ``stack`` closes what is made here.  ``most_in_sessions`` partitions are remembered in fetch
     sessions."""
-    assert isinstance(parts.broker, SimulatedBroker)
     tier = replace(open_remote_tier(stack, parts), sessions=FetchSessions(most_in_sessions))
-    log = ContinuousLog(reader=parts.reads.reader, local=parts.broker, blocking=parts.blocking, pending=tier.pending)
-    return Serving(process, parts.broker, fill_rewrites(parts, tier, AdvertisedAddresses()), log, chances)
+    local: ReadLocal = parts.broker  # type: ignore[assignment]
+    log = ContinuousLog(reader=parts.reads.reader, local=local, blocking=parts.blocking, pending=tier.pending)
+    return Serving(process, parts, fill_rewrites(parts, tier, AdvertisedAddresses()), log, chances)
 
 
 async def ask_offset(

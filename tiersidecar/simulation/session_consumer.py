@@ -156,7 +156,7 @@ class SessionConsumer:
             self._check.outcomes["nobody there"] += 1
             return False
         connection, fetch = self._connected(serving), self._fetch(wanted)
-        seen = {at: self._check.begin(self._partitions[at], self._broker) for at in wanted}
+        seen = {at: self._check.begin(self._partitions[at], self._broker, serving) for at in wanted}
         positions = list(self._positions)
         body = await self._client.answer(serving, _answer(connection, fetch))
         if body is None:

@@ -9,7 +9,8 @@ from tests.support.scripted import MemoryStateLog
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.reading.segment_lookup import History, StateLogStarts
+from tiersidecar.reading.log_starts import StateLogStarts
+from tiersidecar.reading.segment_lookup import History
 
 
 def lineage(**starts: int) -> Lineage:

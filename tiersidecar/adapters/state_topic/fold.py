@@ -19,6 +19,7 @@ from tiersidecar.adapters.state_topic.codec import (
 from tiersidecar.adapters.state_topic.recopy_codec import read_recopy, read_recopy_key
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
 
@@ -31,6 +32,7 @@ class StateFold:
 
     def __init__(self) -> None:
         self._partitions: dict[bytes, PartitionState] = {}
+        self._highest_starts: dict[tuple[Uuid, int], Offset] = {}
         self._topics: dict[Uuid, TopicState] = {}
         self._recopies: dict[bytes, RecopyRequest] = {}
         self._documents: dict[bytes, dict[str, Any]] = {}
@@ -53,10 +55,11 @@ class StateFold:
         topic_id = read_topic_key(key)
         if topic_id is not None:
             self._topics[topic_id] = read_topic_state(document, where=where)
-        elif read_partition_key(key) is not None:
+        elif (owner := read_partition_key(key)) is not None:
             written = read_partition_state(document, where=where)
             merged = self._partitions.get(key, PartitionState()).merged_with(written)
             self._partitions[key] = merged
+            self._highest_starts[owner] = merged.highest_start
             (self.lowered.discard if merged == written else self.lowered.add)(key)
         elif (named := read_recopy_key(key)) is not None:
             self._recopies[key] = read_recopy(named, document, where=where)
@@ -64,7 +67,8 @@ class StateFold:
 
     def _remove(self, key: bytes) -> None:
         self._documents.pop(key, None)
-        self._partitions.pop(key, None)
+        if self._partitions.pop(key, None) is not None and (owner := read_partition_key(key)) is not None:
+            self._highest_starts.pop(owner, None)
         self._recopies.pop(key, None)
         self.lowered.discard(key)
         topic_id = read_topic_key(key)
@@ -74,6 +78,10 @@ class StateFold:
     def partition_state(self, owner: TopicIdPartition) -> PartitionState:
         """What is known, the empty state where nothing is."""
         return self._partitions.get(partition_key(owner), PartitionState())
+
+    def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
+        """:attr:`PartitionState.highest_start` of what is known."""
+        return self._highest_starts.get((topic_id, partition), NO_OFFSET)
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
         return self._topics.get(topic_id)

@@ -238,6 +238,9 @@ class TopicBasedStateLog:
         self._require_ready()
         return self._fold.partition_state(topic_id_partition)
 
+    def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
+        return self._fold.highest_start(topic_id, partition)
+
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
         self._require_ready()
         return self._fold.topic_state(topic_id)

@@ -1,21 +1,23 @@
 """Fetch responses, looked at while they pass: for responses too large to wait for.
 
 The size of a frame goes first, so nothing in it may grow or shrink.  What must change is put out of force in place: an
-OFFSET_OUT_OF_RANGE becomes "no error, no records", after which a client asks again, and the hints at brokers' own addresses
+OFFSET_OUT_OF_RANGE becomes "no error, no records", after which a client asks again; records that may have been deleted become
+zeros behind an error, after which it does, too; and the hints at brokers' own addresses
 (NodeEndpoints, KIP-951) get a tag that no client knows, after which it asks for Metadata.  The layout is in
 ``fetch_responses``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 
 from tiersidecar.formats.wire.cursor import Buffer, Cursor
-from tiersidecar.formats.wire.fetch_requests import is_flexible, read_topic_key
+from tiersidecar.formats.wire.fetch_requests import PartitionKey, TopicKey, is_flexible, read_topic_key
 from tiersidecar.formats.wire.fetch_responses import (
     FIRST_WITH_SESSIONS,
     NO_ERROR,
+    NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
     partition_layout,
 )
@@ -24,7 +26,7 @@ from tiersidecar.formats.wire.messages import MalformedMessageError
 _FRAME_HEAD_BYTES = 8
 """Size and correlation id."""
 _HEAD = Struct(">hi")
-_NO_ERROR = NO_ERROR.to_bytes(2, "big")
+_NO_ERROR, _TRY_AGAIN = NO_ERROR.to_bytes(2, "big"), NOT_LEADER_OR_FOLLOWER.to_bytes(2, "big")
 _FIRST_WITH_NODE_ENDPOINTS = 16
 _NODE_ENDPOINTS_TAG, _UNKNOWN_TAG = 0, b"\x7f"
 _OFTEN_BYTES = 64 * 1024
@@ -32,17 +34,30 @@ _OFTEN_BYTES = 64 * 1024
 _MOST_KEPT_BYTES = 8 * 1024 * 1024
 """The fields of one partition, aborted transactions included, and never its records."""
 
+IsSuspect = Callable[[PartitionKey, int], bool]
+"""Of a partition, and the log start offset that the broker tells with its records (-1 before version 5): whether some of these
+may have been deleted."""
+
 
 class FetchPassing:
     """Fed with a whole frame in pieces, gives the pieces to pass on: as many bytes in all, if later by a few.
 
-    ``size_bytes`` counts the frame with its size.  ``found_out_of_range`` and ``error_code``, ``session_id`` are of what has
-    passed so far.  With ``hides_out_of_range`` off, that error stays.
+    ``size_bytes`` counts the frame with its size.  ``found_out_of_range``, or what is suspect, and ``error_code``,
+    ``session_id`` are of what has passed so far.  With ``hides_out_of_range`` off, that error stays.
     """
 
-    def __init__(self, version: int, size_bytes: int, *, hides_out_of_range: bool = True) -> None:
+    def __init__(
+        self,
+        version: int,
+        size_bytes: int,
+        *,
+        hides_out_of_range: bool = True,
+        is_suspect: IsSuspect | None = None,
+    ) -> None:
         self._version, self._left = version, size_bytes
-        self._hides = hides_out_of_range
+        self._hides, self._is_suspect = hides_out_of_range, is_suspect
+        self._topic_key: TopicKey = ""
+        self._blanks = False
         self._step = self._head
         self._topics = self._partitions = self._records = 0
         self._patch: tuple[int, bytes] | None = None
@@ -68,10 +83,10 @@ class FetchPassing:
         self._left -= len(data)
         if len(data) <= self._records and self._left:
             self._records -= len(data)
-            return (data,)
+            return (self._of_records(data),)
         passed: list[Buffer] = []
         if self._records:
-            passed.append(data[: self._records])
+            passed.append(self._of_records(data[: self._records]))
             data, self._records = data[self._records :], 0
         if self._kept:
             self._kept += data
@@ -94,11 +109,14 @@ class FetchPassing:
                 return
             self._pass_on(data, at, cursor.position, passed)
             at = min(cursor.position + self._records, len(data))
-            passed.append(data[cursor.position : at])
+            passed.append(self._of_records(data[cursor.position : at]))
             self._records -= at - cursor.position
             cursor.position = at
         if not self._left and (self._records or self._step != self._end):
             raise MalformedMessageError("a Fetch response that ends too soon")
+
+    def _of_records(self, data: memoryview) -> Buffer:
+        return bytes(len(data)) if self._blanks else data
 
     def _keep(self, data: memoryview) -> None:
         """Too little is there to tell."""
@@ -127,13 +145,14 @@ class FetchPassing:
         self._step = self._topic if self._topics > 0 else self._tail
 
     def _topic(self, cursor: Cursor) -> None:
-        read_topic_key(cursor, self._version)
+        topic_key = read_topic_key(cursor, self._version)
         self._partitions = cursor.array_length()
+        self._topic_key = topic_key
         self._step = self._partition if self._partitions > 0 else self._topic_end
 
     def _partition(self, cursor: Cursor) -> None:
         start = cursor.position
-        _, error_code, *_ = cursor.fixed(partition_layout(self._version))
+        partition, error_code, _, _, *rest = cursor.fixed(partition_layout(self._version))
         cursor.skip_structs(16)  # aborted_transactions
         if self._version >= 11:
             cursor.skip(4)  # preferred_read_replica
@@ -141,6 +160,12 @@ class FetchPassing:
         if error_code == OFFSET_OUT_OF_RANGE and self._hides:
             self.found_out_of_range = True
             self._patch = (start + 4, _NO_ERROR)
+        self._blanks = False
+        if length > 0 and self._is_suspect is not None:
+            self._blanks = self._is_suspect((self._topic_key, partition), rest[0] if rest else -1)
+        if self._blanks:
+            self.found_out_of_range = True
+            self._patch = (start + 4, _TRY_AGAIN)
         self._records = max(length, 0)
         self._step = self._partition_end
 

@@ -32,13 +32,16 @@ _HEAD = Struct(">hi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """One partition of a response, its bytes from ``start`` up to, not including, ``stop``.  ``aborted`` has producer id and
-    first offset of each, None for read_uncommitted."""
+    """One partition of a response, its bytes from ``start`` up to, not including, ``stop``, its records from ``records_start``
+    on.  ``log_start_offset`` is -1 before version 5.  ``aborted`` has producer id and first offset of each, None for
+    read_uncommitted."""
 
     key: PartitionKey
     error_code: int
     high_watermark: int
     last_stable_offset: int
+    log_start_offset: int
+    records_start: int
     records_bytes: int
     aborted: tuple[tuple[int, int], ...] | None
     start: int
@@ -139,17 +142,20 @@ def partition_layout(version: int) -> Struct:
 
 def _read_partition(reader: Cursor, version: int, topic: TopicKey) -> FetchedPartition:
     start = reader.position
-    partition, error_code, high_watermark, last_stable_offset, *_ = reader.fixed(partition_layout(version))
+    partition, error_code, high_watermark, last_stable_offset, *rest = reader.fixed(partition_layout(version))
     aborted = _read_aborted(reader)
     if version >= 11:
         reader.int32()
     records_bytes = reader.skip_bytes()
+    records_start = reader.position - records_bytes
     reader.skip_tagged_fields()
     return FetchedPartition(
         key=(topic, partition),
         error_code=error_code,
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
+        log_start_offset=rest[0] if rest else -1,
+        records_start=records_start,
         records_bytes=records_bytes,
         aborted=aborted,
         start=start,

@@ -37,8 +37,8 @@ _HOLDS_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What the broker said to a Fetch that was filled: ``rows`` are the partitions out of range, ``addresses`` the gateways' in
-    place of the brokers'."""
+    """What the broker said to a Fetch that is changed: ``rows`` are the partitions to change, in its order, all of them out of
+    range where nothing is withheld; ``addresses`` the gateways' in place of the brokers'."""
 
     version: int
     response: bytes | memoryview
@@ -148,6 +148,7 @@ def is_large(exchange: Exchange) -> bool:
 
 
 def remember(connection: ConnectionState, answered: Answered) -> None:
-    """The next answer may be the same."""
-    is_small = len(answered.response) <= _MOST_KEPT_BYTES
-    connection.fetch_answered = replace(answered, response=bytes(answered.response)) if is_small else None
+    """The next answer may be the same; not one with records, for what a client has it does not ask for again, and what was
+    deleted is looked at anew."""
+    is_kept = len(answered.response) <= _MOST_KEPT_BYTES and not answered.fetched.records_bytes
+    connection.fetch_answered = replace(answered, response=bytes(answered.response)) if is_kept else None

@@ -1,7 +1,8 @@
 """Fetch: what has left the broker's disk is filled in from the remote tier (S-136 to S-148, S-155, T-52 to T-57, U2, U7).
 
 The broker answers first.  Its OFFSET_OUT_OF_RANGE says that this client may read the partition: without the right to, it
-would have said so instead.  All other bytes of the response pass as they are.
+would have said so instead.  Records that a user has deleted and that the broker still has are out of range as well.  All other
+bytes of the response pass as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 
 from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
 from tiersidecar.formats.wire.cursor import Replacement, splice
-from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.fetch_requests import (
     CONSUMER,
     FETCH_VERSIONS,
@@ -39,19 +39,16 @@ from tiersidecar.formats.wire.fetch_responses import (
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewritten
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import Answered, Expected, FetchesInHand, is_large, remember
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
+from tiersidecar.services.gateway.passing_fetch import PassingFetch, expect_more
 
 FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
 """Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""
-
-_COLLECTED_AFTER = 16
-"""Responses of a connection that are collected after one with a partition out of range: a client that fetches by turns should
-not be put off each time that its turn comes."""
-
 
 _NEW_SESSION = FULL_EPOCH.to_bytes(4, "big")
 _TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
@@ -67,6 +64,7 @@ class FetchRewrite:
         self,
         *,
         judge: OutOfRangeJudge,
+        deleted: DeletedRecords,
         fill: FetchFill,
         clock: Clock,
         telemetry: Telemetry,
@@ -76,6 +74,7 @@ class FetchRewrite:
         blocking: Blocking,
     ) -> None:
         self._judge, self._fill, self._clock, self._telemetry = judge, fill, clock, telemetry
+        self._deleted = deleted
         self._remote_max_wait_ms = remote_max_wait_ms
         self._sessions, self._find_addresses = sessions, find_addresses
         self._in_hand = FetchesInHand(judge=judge, sessions=sessions, clock=clock, blocking=blocking)
@@ -124,33 +123,59 @@ class FetchRewrite:
         fetched = read_fetch_response(response, version)
         session = self._sessions.follow(exchange.connection, request, fetched)
         rows = [one for one in fetched.partitions if one.error_code == OFFSET_OUT_OF_RANGE]
-        _expect_more(exchange.connection, found_out_of_range=bool(rows))
+        expect_more(exchange.connection, found_out_of_range=bool(rows))
         addresses = self._find_addresses(version, response)
-        if not rows or request.replica_id != CONSUMER:  # a follower that fetches is none of ours (T-57)
+        if request.replica_id != CONSUMER:  # a follower that fetches is none of ours (T-57)
             return splice(response, addresses)
-        asked = {} if session is None else {row.key: session.partitions.get(row.key) for row in rows}
-        known = {key: partition for key, partition in asked.items() if partition is not None}
-        if len(known) < len(rows):
+        partitions = {} if session is None else session.partitions
+        suspects = self._deleted.suspects(fetched.partitions, partitions)
+        if not rows and not suspects:
+            return splice(response, addresses)
+        known = {row.key: partitions[row.key] for row in (*rows, *suspects) if row.key in partitions}
+        if len(known) < len(rows) + len(suspects):
             # Nobody can tell which offset was out of range: the client begins a new session, and says it again.
             return [write_session_error(version, fetched.throttle_time_ms, FETCH_SESSION_ID_NOT_FOUND)]
-        answered = Answered(version=version, response=response, fetched=fetched, rows=rows, addresses=addresses)
+        withheld = self._withheld(exchange.connection, response, suspects, known)
+        known = {row.key: known[row.key] for row in rows}
+        changed = [row for row in fetched.partitions if row.key in known or row.key in withheld]
+        answered = Answered(version=version, response=response, fetched=fetched, rows=changed, addresses=addresses)
+        if not rows:
+            return _replaced(answered, withheld)
         remember(exchange.connection, answered)
-        out_of_range = _OutOfRange(exchange, request, fetched, known)
+        out_of_range = _OutOfRange(exchange, request, fetched, known, withheld)
         judged = self._judge.judge_at_once(known)
         answers = None if judged is None else self._fill_at_once(out_of_range, judged)
         if answers is not None:
-            return _replaced(answered, answers)
+            return _replaced(answered, {**answers, **withheld})
         return self._rewrite_later(out_of_range, answered)
+
+    def _withheld(
+        self,
+        connection: ConnectionState,
+        response: memoryview,
+        suspects: Sequence[FetchedPartition],
+        asked: Mapping[PartitionKey, FetchPartition],
+    ) -> dict[PartitionKey, FilledPartition]:
+        """What stands in place of the records that nobody may have any more."""
+        if suspects:
+            expect_more(connection, found_out_of_range=True)
+        withheld = dict[PartitionKey, FilledPartition]()
+        for row in suspects:
+            records = response[row.records_start : row.records_start + row.records_bytes]
+            answer = self._deleted.judge(row.key, asked[row.key].fetch_offset, records)
+            if answer is not None:
+                withheld[row.key] = answer
+        return withheld
 
     def _filled_as_expected(self, exchange: Exchange, request: FetchRequest, expected: Expected) -> Rewritten:
         """None if not all of it has been read."""
         answered = expected.answered
-        out_of_range = _OutOfRange(exchange, request, answered.fetched, expected.asked)
+        out_of_range = _OutOfRange(exchange, request, answered.fetched, expected.asked, {})
         answers = self._fill_at_once(out_of_range, expected.judged)
         if answers is None:
             return None
         self._sessions.follow(exchange.connection, request, answered.fetched)
-        _expect_more(exchange.connection, found_out_of_range=True)
+        expect_more(exchange.connection, found_out_of_range=True)
         return _replaced(answered, answers)
 
     async def _rewrite_later(self, out_of_range: _OutOfRange, answered: Answered) -> Rewritten:
@@ -160,7 +185,11 @@ class FetchRewrite:
         """See :class:`PassesLarge`.  A client that has lately met what is remote is not sent away with what passes."""
         if exchange.connection.fetches_to_collect or self._in_hand.is_to_be_read_apart(exchange):
             return None
-        return _PassingFetch(self._sessions, exchange, self._in_hand.take(exchange).request, size_bytes)
+        request = self._in_hand.read(exchange)
+        if self._deleted.is_any_suspect(request):
+            return None
+        self._in_hand.take(exchange)
+        return PassingFetch(exchange, request, size_bytes, sessions=self._sessions, deleted=self._deleted)
 
     def _fill_at_once(
         self, out_of_range: _OutOfRange, judged: Mapping[PartitionKey, Judged]
@@ -189,9 +218,9 @@ class FetchRewrite:
         for key, one in judged.items():
             if one.verdict in _TRIED_AGAIN:
                 answers[key] = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
-        if _is_held(fetched.partitions, judged, answers):
+        if not out_of_range.withheld and _is_held(fetched.partitions, judged, answers):
             await self._hold(answers, patience, began_s)
-        return answers
+        return {**answers, **out_of_range.withheld}
 
     async def _hold(self, answers: Mapping[PartitionKey, FilledPartition], patience: Patience, began_s: float) -> None:
         hold_s = patience.hold
@@ -205,12 +234,14 @@ class FetchRewrite:
 
 @dataclass(frozen=True, slots=True)
 class _OutOfRange:
-    """A Fetch, and what was ``asked`` of the partitions that the broker has answered OFFSET_OUT_OF_RANGE."""
+    """A Fetch, and what was ``asked`` of the partitions that the broker has answered OFFSET_OUT_OF_RANGE; ``withheld`` is
+    answered already."""
 
     exchange: Exchange
     request: FetchRequest
     fetched: FetchResponse
     asked: Mapping[PartitionKey, FetchPartition]
+    withheld: Mapping[PartitionKey, FilledPartition]
 
     def to_fill(self, judged: Mapping[PartitionKey, Judged], *, wait_s: float) -> FillRequest:
         """Those of ``judged`` that the remote tier has."""
@@ -232,31 +263,6 @@ def _replaced(answered: Answered, answers: Mapping[PartitionKey, FilledPartition
             changes += replacing(answered.version, row, answer)
     # The addresses stand behind all partitions.
     return splice(answered.response, [*changes, *answered.addresses])
-
-
-class _PassingFetch:
-    """A large response, which passes without the partitions that are out of range: those the client asks for again."""
-
-    def __init__(self, sessions: FetchSessions, exchange: Exchange, request: FetchRequest, size_bytes: int) -> None:
-        self._sessions, self._connection, self._request = sessions, exchange.connection, request
-        is_consumer = request.replica_id == CONSUMER
-        self._walk = FetchPassing(exchange.api_version, size_bytes, hides_out_of_range=is_consumer)
-
-    def feed(self, data: memoryview) -> Sequence[Buffer]:
-        """See :class:`Passing`."""
-        passed = self._walk.feed(data)
-        if self._walk.is_done:
-            if self._walk.found_out_of_range:
-                _expect_more(self._connection, found_out_of_range=True)
-            self._sessions.follow(self._connection, self._request, self._walk)
-        return passed
-
-
-def _expect_more(connection: ConnectionState, *, found_out_of_range: bool) -> None:
-    if found_out_of_range:
-        connection.fetches_to_collect = _COLLECTED_AFTER
-    elif connection.fetches_to_collect:
-        connection.fetches_to_collect -= 1
 
 
 def _left_s(of_s: float, began_s: float, clock: Clock) -> float:

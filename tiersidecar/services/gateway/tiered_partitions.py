@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 
 
@@ -24,4 +24,8 @@ class TieredPartitions(Protocol):
         Raises:
             MetadataNotReadyError: it may be tiered, and nothing is known of it yet.
         """
+        ...
+
+    def topic_id(self, topic: str) -> Uuid | None:
+        """Of a topic's name, as last seen, whether tiered or not; None where there was none."""
         ...

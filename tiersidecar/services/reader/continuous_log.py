@@ -88,7 +88,7 @@ class ContinuousLog:
             try:
                 return await self._read_local(self._local, read, max_bytes)
             except OffsetOutOfRangeError as error:
-                if read.offset >= error.start or not moves_left:
+                if read.offset >= error.start or not moves_left or await self._is_deleted(read.partition, read.offset):
                     raise await self._refusal(read, read.offset, error) from error
         try:
             return await self._reader.read_batches(
@@ -151,7 +151,7 @@ class ContinuousLog:
                 if missing is not None:
                     raise missing from error
                 # The broker may have given to the remote tier, and trimmed, what was local when we looked.
-                if next_offset >= error.start or not moves_left:
+                if next_offset >= error.start or not moves_left or await self._is_deleted(read.partition, next_offset):
                     raise await self._refusal(read, next_offset, error) from error
             else:
                 return
@@ -247,7 +247,7 @@ class ContinuousLog:
     # -- the broker's own log
 
     async def _read_local(self, local: ReadLocal, read: LogRead, max_bytes: int) -> FetchedBatches:
-        fetched = await self._fetch(local, read, read.offset, max_bytes=max_bytes)
+        fetched = await self._fetch_undeleted(local, read, read.offset, max_bytes=max_bytes)
         part = await self._cut(fetched, read, read.offset, _stop(read, fetched))
         if part is None:
             return FetchedBatches(slices=(), next_offset=Offset(read.offset), aborted_transactions=None)
@@ -256,13 +256,29 @@ class ContinuousLog:
     async def _of_broker(self, local: ReadLocal, read: LogRead, offset: int) -> AsyncGenerator[RemoteBatches, None]:
         stop: int | None = None
         while stop is None or offset < stop:
-            fetched = await self._fetch(local, read, offset, max_bytes=_FETCH_BYTES)
+            fetched = await self._fetch_undeleted(local, read, offset, max_bytes=_FETCH_BYTES)
             stop = _stop(read, fetched) if stop is None else stop
             part = await self._cut(fetched, read, offset, stop)
             if part is None:
                 return
             offset = part.batches.next_offset
             yield part
+
+    async def _fetch_undeleted(self, local: ReadLocal, read: LogRead, offset: int, *, max_bytes: int) -> LocalBatches:
+        """After a crash a broker's log start is that of a minute ago: what it gives may have been deleted.
+
+        Raises:
+            OffsetOutOfRangeError: ``offset`` is.
+        """
+        fetched = await self._fetch(local, read, offset, max_bytes=max_bytes)
+        try:
+            header = read_batch_header(fetched.records, where=f"Fetch of {read.partition}")
+        except TruncatedDataError:
+            return fetched  # nothing
+        self._reader.check_batch_start(
+            read.partition, offset, header.partition_leader_epoch, Offset(fetched.high_watermark)
+        )
+        return fetched
 
     async def _fetch(self, local: ReadLocal, read: LogRead, offset: int, *, max_bytes: int) -> LocalBatches:
         return await local.fetch(
@@ -284,7 +300,8 @@ class ContinuousLog:
             )
         if not has_remote:
             return error
-        return OffsetOutOfRangeError(subject=str(read.partition), offset=offset, start=bounds.start, stop=error.stop)
+        start = max(bounds.start, min(bounds.log_start, error.stop))
+        return OffsetOutOfRangeError(subject=str(read.partition), offset=offset, start=start, stop=error.stop)
 
     async def _is_pending(self, partition: TopicIdPartition, local_start: int) -> bool:
         return self._pending is not None and await self._pending.is_pending(partition, below=local_start)

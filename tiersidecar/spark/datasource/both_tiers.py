@@ -52,12 +52,14 @@ class BothTiers:
         local: dict[TopicIdPartition, OffsetRange] = {}
         for one in partitions:
             there = await self._remote.bounds(one)
+            # After a crash the broker's log start is that of a minute ago: it may have what a user has deleted since.
+            log_start = min(there.log_start, latest[one])
             # Nothing is remote: the broker's log is all there is.
             is_tiered = there.end > there.start
-            border = there.end if is_tiered else earliest[one]
-            start = there.start if is_tiered else earliest[one]
+            border = there.end if is_tiered else max(earliest[one], log_start)
+            start = there.start if is_tiered else border
             bounds = LogBounds(start=start, end=max(border, latest[one]))
-            find = _FindInBoth(self._remote, self._broker, border)
+            find = _FindInBoth(self._remote, self._broker, border, log_start)
             wanted = await wanted_range(one, self._options, bounds, find)
             if wanted.start < min(wanted.end, border):
                 remote[one] = OffsetRange(start=wanted.start, end=min(wanted.end, border))
@@ -87,11 +89,12 @@ class BothTiers:
 
 @dataclass(frozen=True, slots=True)
 class _FindInBoth:
-    """The remote tier first; ``border`` is where the broker's part begins."""
+    """The remote tier first; ``border`` is where the broker's part begins, ``log_start`` where the log does."""
 
     remote: RemoteLog
     broker: ListOffsets
     border: int
+    log_start: int
 
     async def find_offset(self, topic_id_partition: TopicIdPartition, timestamp_ms: int) -> int | None:
         found = await self.remote.find_offset(topic_id_partition, timestamp_ms)
@@ -100,4 +103,7 @@ class _FindInBoth:
         answer = (await self.broker.list_offsets({topic_id_partition: NO_EPOCH}, timestamp_ms))[topic_id_partition]
         if answer.error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
+        if 0 <= answer.offset < self.log_start:
+            # Which of its others comes next the broker cannot be asked until it knows again what was deleted.
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error="OFFSET_NOT_AVAILABLE")
         return max(answer.offset, self.border) if answer.offset >= 0 else None

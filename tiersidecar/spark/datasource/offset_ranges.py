@@ -24,10 +24,12 @@ from tiersidecar.spark.datasource.options import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBounds:
-    """What there is to read of a partition: ``start`` inclusive, ``end`` exclusive."""
+    """What there is to read of a partition: ``start`` inclusive, ``end`` exclusive.  Below ``log_start`` nothing may be read,
+    whoever has it; -1 while nothing moved it."""
 
     start: int
     end: int
+    log_start: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class RemoteTier:
         """What can be read."""
         found = await self._reads.lookup.bounds(partition)
         end = (await self.end(partition)).offset
-        return LogBounds(start=min(found.start, end), end=end)
+        return LogBounds(start=min(found.start, end), end=end, log_start=found.log_start)
 
     async def end(self, partition: TopicIdPartition) -> RemoteEnd:
         """Where it ends; the same at each call."""

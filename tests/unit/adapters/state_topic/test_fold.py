@@ -134,6 +134,28 @@ def test_the_start_of_a_history_never_falls_whoever_speaks(several: list[Partiti
         known = merged
 
 
+@given(several=st.lists(states, min_size=1, max_size=5), starts=st.lists(st.integers(0, 6), min_size=6, max_size=6))
+def test_a_batch_tells_by_its_epoch_what_a_lineage_tells_of_its_offset(
+    several: list[PartitionState], starts: list[int]
+) -> None:
+    lineage, fold = Lineage.of(enumerate(starts)), folded(*map(written, several))
+    known = fold.partition_state(ORDERS)
+    for offset in range(lineage.entries[0].start_offset, 8):
+        epoch = lineage.epoch_for_offset(offset)
+        assert epoch is not None
+        is_deleted = offset < known.start_in(lineage)
+        assert (offset < known.start_for(epoch)) is is_deleted
+        assert not is_deleted or offset < fold.highest_start(ORDERS.topic_id, ORDERS.partition)
+
+
+def test_the_highest_start_is_forgotten_with_its_partition() -> None:
+    fold = folded(written(state(20, 1)), written(state(10, 2)))
+    assert fold.highest_start(ORDERS.topic_id, ORDERS.partition) == 20
+    assert fold.highest_start(ORDERS.topic_id, ORDERS.partition + 1) == -1
+    fold.apply(KEY, None, where="test")
+    assert fold.highest_start(ORDERS.topic_id, ORDERS.partition) == -1
+
+
 @pytest.mark.parametrize(
     ("epochs", "start"),
     [

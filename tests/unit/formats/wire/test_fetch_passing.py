@@ -24,7 +24,7 @@ def framed(version: int, message: Any) -> bytes:
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
-def passed(version: int, frame: bytes, cuts: list[int], **settings: bool) -> tuple[bytes, FetchPassing]:
+def passed(version: int, frame: bytes, cuts: list[int], **settings: Any) -> tuple[bytes, FetchPassing]:
     walk, found = FetchPassing(version, len(frame), **settings), b""
     for start, stop in zip([0, *cuts], [*cuts, len(frame)], strict=True):
         if start < stop:

@@ -24,7 +24,9 @@ from tests.support.local_batches import batches_between
 from tests.support.remote_runs import load_run
 from tests.support.scripted_kafka import Ends, Peer, gateway_between, request
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.api_keys import ApiKey
 
 VERSION, END, LOCAL_START = 15, 245, 200
@@ -101,6 +103,51 @@ async def test_what_is_out_of_range_behind_passing_records_is_empty_once_and_fil
         await broker.frame()
         broker.send(answer(4, late))
         assert (await rows_of(client))[key_of(VERSION, world.partition)].records == batches_between("plain-0", 0, END)
+
+
+async def test_what_a_user_has_deleted_does_not_pass_with_the_records_of_others() -> None:
+    """After a crash a broker gives it until the leader's sidecar has told it again: the response is looked at whole."""
+    async with world_between() as (ends, world):
+        await world.state.publish_partition_state(
+            LOCAL, PartitionState(remote_log_start_offset=Offset(8), remote_log_start_epoch=LeaderEpoch(0))
+        )
+        world.tiered.known = [*world.tiered.known, LOCAL]
+        client, broker = await ends.pair()
+        client.send(asked(1, world))
+        await broker.frame()
+        records = batches_between("plain-0", 0, END)
+        broker.send(answer(1, {LOCAL: {"records": records}, world.partition: {"records": RECORDS}}))
+        rows = await rows_of(client)
+        assert rows[key_of(VERSION, LOCAL)].error_code is ErrorCode.offset_out_of_range
+        assert rows[key_of(VERSION, world.partition)].records == RECORDS
+
+
+async def test_what_is_deleted_while_a_session_goes_on_becomes_zeros_and_an_error_to_try_again() -> None:
+    """The request has left out its offset, and the response is on its way before anybody looks at it."""
+    async with world_between() as (ends, world):
+        world.tiered.known = [*world.tiered.known, LOCAL]
+        client, broker = await ends.pair()
+        records = batches_between("plain-0", 0, END) * 8
+        client.send(asked(1, world, session=(0, 0)))
+        await broker.frame()
+        broker.send(answer(1, {LOCAL: {}, world.partition: {}}, session_id=9))
+        await rows_of(client)
+        await world.state.publish_partition_state(
+            LOCAL, PartitionState(remote_log_start_offset=Offset(8), remote_log_start_epoch=LeaderEpoch(0))
+        )
+        for number, withheld in ((2, ErrorCode.not_leader_or_follower), (3, ErrorCode.offset_out_of_range)):
+            request_again = fetch_request(VERSION, {}, session=(9, number - 1))
+            client.send(request(ApiKey.FETCH, VERSION, number, b"\0" + request_again))
+            await broker.frame()
+            sent = answer(number, {world.partition: {"records": RECORDS}, LOCAL: {"records": records}}, session_id=9)
+            half = len(sent) - len(records) // 2
+            broker.send(sent[:half])
+            broker.send(sent[half:])
+            rows = await rows_of(client)
+            assert rows[key_of(VERSION, world.partition)].records == RECORDS
+            row = rows[key_of(VERSION, LOCAL)]
+            assert row.error_code is withheld
+            assert not any(row.records)
 
 
 async def test_the_next_request_goes_to_the_broker_once_a_response_has_passed() -> None:

@@ -314,6 +314,58 @@ async def test_what_a_broker_has_forgotten_to_be_deleted_is_told_to_nobody() -> 
         assert await log.start_offset(ALICE, partition) == HIGH_WATERMARK, "no further than the log reaches"
 
 
+@pytest.mark.parametrize(
+    ("remote", "offset", "is_there"),
+    [
+        pytest.param(86, 50, False, id="below a user's delete, in both tiers"),
+        pytest.param(86, 90, False, id="below it, in the broker's log alone"),
+        pytest.param(0, 90, False, id="below it, where nothing is remote"),
+        pytest.param(86, 102, True, id="at the first offset that is left"),
+        pytest.param(86, 120, True, id="above it"),
+    ],
+)
+async def test_what_a_broker_has_forgotten_to_be_deleted_is_out_of_range(
+    remote: int, offset: int, is_there: bool
+) -> None:
+    """Its records are there, and nobody may have them; of a batch around the log start the reader skips what lies before it."""
+    run, partition = await transactions(remote)
+    await run.metadata.assign([partition])
+    run.log_starts.offsets[partition] = 102
+    async with open_run(run) as path:
+        log = log_over(path, ScriptedLocal(log_start=0, high_watermark=HIGH_WATERMARK))
+        for read in (
+            log.read_batches(read_of(partition, offset), max_bytes=1),
+            streamed(log, read_of(partition, offset)),
+        ):
+            if is_there:
+                await read
+                continue
+            with pytest.raises(OffsetOutOfRangeError) as error:
+                await read
+            assert error.value.offset == offset
+            problem = problem_of(error.value)
+            assert (problem.status, problem.name) == (416, "offset-out-of-range")
+            if offset >= remote:
+                assert problem.members == {"start_offset": 102, "end_offset": HIGH_WATERMARK}
+
+
+async def test_what_is_deleted_while_it_is_streamed_is_not_given_any_more() -> None:
+    """What the broker has is looked at piece by piece."""
+    run, partition = await transactions(86)
+    ends = list[int]()
+
+    async def read(log: ContinuousLog) -> None:
+        async with aclosing(log.stream_batches(read_of(partition, 0))) as parts:
+            async for part in parts:
+                ends.append(part.batches.next_offset)
+                run.log_starts.offsets[partition] = HIGH_WATERMARK
+
+    async with open_run(run) as path:
+        with pytest.raises(OffsetOutOfRangeError):
+            await read(log_over(path, ScriptedLocal(log_start=0, high_watermark=HIGH_WATERMARK)))
+    assert ends[-1] == 86
+
+
 async def never_copied(start: int, stop: int) -> tuple[RemoteRun, TopicIdPartition]:
     """A run whose segments in [``start``, ``stop``) were never copied."""
     run, partition = await transactions(180)

@@ -31,9 +31,10 @@ class Log:
     local_start: int
     end: int
     error: str | None = None
+    log_start: int = -1
 
     async def bounds(self, partition: TopicIdPartition) -> LogBounds:
-        return LogBounds(start=self.remote_start, end=self.remote_end)
+        return LogBounds(start=self.remote_start, end=self.remote_end, log_start=self.log_start)
 
     async def find_offset(self, topic_id_partition: TopicIdPartition, timestamp_ms: int) -> int | None:
         return _first(timestamp_ms, self.remote_start, self.remote_end)
@@ -154,3 +155,20 @@ def test_a_hole_between_the_tiers_is_an_error() -> None:
         list(range(12, 20)),
     )
     assert offsets_of(log.part(AtOffset(0), AtOffset(9))) == (list(range(9)), [])
+
+
+@pytest.mark.parametrize("start", [AtOffset(OffsetSpec.EARLIEST), AtOffset(Offset(12))])
+def test_what_a_broker_has_forgotten_to_be_deleted_is_read_by_nobody(start: Place) -> None:
+    """After a crash its log start is that of a minute ago; all that was remote lies below the delete."""
+    log = Log(remote_start=20, remote_end=20, local_start=5, end=40, log_start=30)
+    latest = AtOffset(OffsetSpec.LATEST)
+    assert offsets_of(log.part(start, latest, fail_on_data_loss=False)) == ([], list(range(30, 40)))
+    assert offsets_of(log.part(AtTimestamp(310), latest)) == ([], list(range(31, 40)))
+    with pytest.raises(BrokerRefusedError, match="OFFSET_NOT_AVAILABLE"):
+        log.part(AtTimestamp(100), latest)  # which record is the first of those that are left?
+    with pytest.raises(OffsetOutOfRangeError):
+        log.part(AtOffset(Offset(12)), latest)
+    beyond = Log(remote_start=20, remote_end=20, local_start=5, end=40, log_start=60)
+    assert offsets_of(beyond.part(start, latest, fail_on_data_loss=False)) == ([], []), (
+        "no further than the log reaches"
+    )
