@@ -26,6 +26,8 @@ T = TypeVar("T")
 _MERGED_GAP_BYTES = 64 * 1024
 """Bytes between two wanted parts that cost less than a second GET (U4)."""
 
+_MOST_EPOCH_READS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexFiles:
@@ -89,15 +91,28 @@ class IndexBlobReader:
         self._manifests.forget(segment_id)
 
     async def read_leader_epochs(self, metadata: RemoteLogSegmentMetadata) -> Sequence[EpochEntry]:
-        """All epochs that start below the segment's next base offset; those of its own range are compared with the
-        metadata, because the file has no checksum and decides what is history.
+        """All epochs that start below the segment's next base offset.
+
+        The file has no checksum and decides what is history: those of the segment's own range are compared with the metadata,
+        and with others, unless they are encrypted, it is fetched until it has been the same twice (simulation, questions).
 
         Raises:
             CorruptDataError: it does not open, or differs, also when fetched anew.
         """
+        seen = list[Sequence[EpochEntry]]()
+        while len(seen) < _MOST_EPOCH_READS:
+            segment, entries = await self._read_epochs(metadata)
+            is_checked = segment.transform.cipher is not None or tuple(entries) == metadata.segment_leader_epochs
+            if is_checked or entries in seen:
+                return entries
+            seen.append(entries)
+        where = f"leader epochs of {metadata.remote_log_segment_id}"
+        reason = f"each of {_MOST_EPOCH_READS} reads gave others; the last two {_told(seen[-2])}, and {_told(seen[-1])}"
+        raise CorruptDataError(where=where, position=0, reason=reason)
 
-        def parse(segment: RemoteSegment, parts: Sequence[bytes]) -> Sequence[EpochEntry]:
-            return _checked_epochs(parts[0], segment)
+    async def _read_epochs(self, metadata: RemoteLogSegmentMetadata) -> tuple[RemoteSegment, Sequence[EpochEntry]]:
+        def parse(segment: RemoteSegment, parts: Sequence[bytes]) -> tuple[RemoteSegment, Sequence[EpochEntry]]:
+            return segment, _checked_epochs(parts[0], segment)
 
         return await self._read(metadata, parse, IndexKind.LEADER_EPOCH)
 

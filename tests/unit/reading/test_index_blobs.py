@@ -94,3 +94,68 @@ async def test_epochs_that_are_not_the_metadatas_are_refused() -> None:
     reader = IndexBlobReader(store=store, blocking=InlineBlocking(), manifests=manifests)
     with pytest.raises(CorruptDataError, match="epoch 1 from 0 for the segment, the metadata epoch 0 from 0"):
         await reader.read_leader_epochs(segment)
+
+
+_OLDER = {0: 0, 3: 9, 12: 20}
+"""The epochs of a segment from offset 20 on, with those before it."""
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_no_bit_of_an_earlier_epoch_can_turn_on_the_way_and_be_believed(which: int) -> None:
+    """The metadata have those of the segment's own range alone: a lineage would lack an epoch until it is built anew."""
+    builder = RemoteBuilder()
+    segment = await builder.add(SegmentSource(batches=between(20, 35), start_offset=20, end_offset=34, epochs=_OLDER))
+    stored, turned = b"0\n3\n0 0\n3 9\n12 20\n", [0]
+
+    def damage(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
+        if stored not in data:
+            return data
+        reads.append(key)
+        wrong = bytearray(stored)
+        wrong[turned[0] // 8] ^= 1 << turned[0] % 8
+        return data.replace(stored, bytes(wrong)) if len(reads) - 1 == which else data
+
+    store = FaultyStore(builder.run.store, damage)
+    for bit in range(8 * len(stored)):
+        reads: list[str] = []
+        turned[0] = bit
+        reader = IndexBlobReader(
+            store=store, blocking=InlineBlocking(), manifests=ManifestCache(store=store, blocking=InlineBlocking())
+        )
+        assert dict(await reader.read_leader_epochs(segment)) == _OLDER, bit
+        assert len(reads) >= 2, bit
+
+
+@pytest.mark.parametrize(
+    ("epochs", "encrypted", "reads"),
+    [
+        pytest.param({0: 20}, False, 1, id="all of them are in the metadata"),
+        pytest.param(_OLDER, False, 2, id="earlier ones are not"),
+        pytest.param(_OLDER, True, 1, id="encrypted, where no bit can turn unseen"),
+    ],
+)
+async def test_epochs_are_fetched_twice_only_where_nothing_else_tells_a_wrong_bit(
+    epochs: dict[int, int], encrypted: bool, reads: int
+) -> None:
+    builder = RemoteBuilder(encrypted=encrypted)
+    segment = await builder.add(SegmentSource(batches=between(20, 35), start_offset=20, end_offset=34, epochs=epochs))
+    store = FaultyStore(builder.run.store)
+    manifests = ManifestCache(store=store, blocking=InlineBlocking(), key_ring=key_ring())
+    reader = IndexBlobReader(store=store, blocking=InlineBlocking(), manifests=manifests)
+    assert dict(await reader.read_leader_epochs(segment)) == epochs
+    assert len([key for key, _ in store.fetched if key.endswith(".indexes")]) == reads
+
+
+async def test_epochs_that_are_others_at_each_read_are_refused() -> None:
+    builder = RemoteBuilder()
+    segment = await builder.add(SegmentSource(batches=between(20, 35), start_offset=20, end_offset=34, epochs=_OLDER))
+    starts = iter(range(10, 19))
+
+    def damage(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
+        return data.replace(b"\n3 9\n12 20\n", b"\n3 9\n12 20\n".replace(b"9", b"%d" % (next(starts) - 10)))
+
+    store = FaultyStore(builder.run.store, damage)
+    manifests = ManifestCache(store=store, blocking=InlineBlocking())
+    reader = IndexBlobReader(store=store, blocking=InlineBlocking(), manifests=manifests)
+    with pytest.raises(CorruptDataError, match="each of 4 reads gave others"):
+        await reader.read_leader_epochs(segment)
