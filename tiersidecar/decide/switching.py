@@ -154,6 +154,21 @@ def copied_stop(segments: Iterable[RemoteLogSegmentMetadata], log_start_offset: 
     return min(stop, max(limit, log_start_offset))
 
 
+def copied_bytes(segments: Iterable[RemoteLogSegmentMetadata], start_offset: int, stop_offset: int) -> int:
+    """Bytes of the finished segments that begin in [``start_offset``, ``stop_offset``), of offsets that several hold only once:
+    leaders roll differently, and a copy begins with the segment that holds the first offset not copied yet."""
+    found, covered_stop = 0, start_offset
+    for segment in sorted(segments, key=lambda one: (one.start_offset, -one.end_offset)):
+        is_finished = segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        if not is_finished or not start_offset <= segment.start_offset < stop_offset:
+            continue
+        stop = min(segment.next_offset, stop_offset)
+        new_offsets = max(stop - max(segment.start_offset, covered_stop), 0)
+        covered_stop = max(covered_stop, stop)
+        found += segment.segment_size_in_bytes * new_offsets // (segment.next_offset - segment.start_offset)
+    return found
+
+
 def cluster_retention(broker_configs: Mapping[str, str | None]) -> dict[str, str | None]:
     """What topics without overrides take from a broker's settings, by the topic's names for it."""
     by_unit = (("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000))

@@ -78,17 +78,44 @@ class TimestampLookup:
         self, topic_id_partition: TopicIdPartition, *, stop_offset: int | None = None, at_least_ms: int = 0
     ) -> TimestampAndOffset | None:
         """The first of the records with the largest timestamp (ListOffsets -3); None when there are no records, or only
-        earlier ones than ``at_least_ms``.  ``stop_offset`` as for :meth:`find`."""
+        earlier ones than ``at_least_ms``.  ``stop_offset`` as for :meth:`find`.
+
+        Raises:
+            QuotaExceededError: shed, at once.
+        """
         start = (await self._lookup.bounds(topic_id_partition)).start
-        latest_ms = -1
+        latest_ms, around_start = -1, list[RemoteLogSegmentMetadata]()
         async for segment in self._lookup.segments(
             topic_id_partition,
             lambda one: one.end_offset >= start and (stop_offset is None or one.start_offset < stop_offset),
         ):
-            latest_ms = max(latest_ms, segment.max_timestamp_ms)
+            if segment.start_offset < start:
+                around_start.append(segment)
+            else:
+                latest_ms = max(latest_ms, segment.max_timestamp_ms)
+        for segment in around_start:
+            # No earlier one is of interest: that it has none later than these its metadata say.
+            if segment.max_timestamp_ms > max(latest_ms, at_least_ms - 1):
+                latest_ms = max(latest_ms, await self._latest_in(segment, start))
         if latest_ms < max(at_least_ms, 0):
             return None
         return await self.find(topic_id_partition, latest_ms, stop_offset=stop_offset)
+
+    async def _latest_in(self, segment: RemoteLogSegmentMetadata, start_offset: Offset) -> int:
+        """The largest timestamp of the records from ``start_offset`` on, -1 where there are none.  The metadata's may be of one
+        below it; then all of them are looked at."""
+        async with self._pool.admit():
+            if await self._find_in(segment, segment.max_timestamp_ms, start_offset) is not None:
+                return segment.max_timestamp_ms
+            latest_ms = -1
+            located = await self._located(segment, start_offset)
+            with self._segments.read_ahead() as read_ahead:
+                slices = self._segments.slices(located, start_offset, located.stop_offset, Allowance(), read_ahead)
+                async with aclosing(slices):
+                    async for batches in slices:
+                        found = await self._blocking.run(_latest_of, batches.buffer, start_offset)
+                        latest_ms = max(latest_ms, found)
+            return latest_ms
 
     async def _find_in(
         self, segment: RemoteLogSegmentMetadata, timestamp_ms: int, start_offset: Offset
@@ -120,9 +147,7 @@ class TimestampLookup:
             _WrongEntryError: it is of another time.  Entries have no checksum, and one wrong bit leads past records
                 (simulation, cluster seed 5).
         """
-        located = await self._lookup.locate(segment.topic_id_partition, first)
-        if located is None or located.metadata.remote_log_segment_id != segment.remote_log_segment_id:
-            located = Located(segment, segment.next_offset)
+        located = await self._located(segment, first)
         with self._segments.read_ahead() as read_ahead:
             slices = self._segments.slices(located, first, located.stop_offset, Allowance(), read_ahead)
             async with aclosing(slices):
@@ -136,6 +161,12 @@ class TimestampLookup:
         if index_says_ms is not None:
             raise _WrongEntryError
         return None
+
+    async def _located(self, segment: RemoteLogSegmentMetadata, offset: Offset) -> Located:
+        located = await self._lookup.locate(segment.topic_id_partition, offset)
+        if located is None or located.metadata.remote_log_segment_id != segment.remote_log_segment_id:
+            return Located(segment, segment.next_offset)
+        return located
 
 
 class _WrongEntryError(Exception):
@@ -154,3 +185,14 @@ def _first_at(buffer: memoryview, timestamp_ms: int, start_offset: Offset) -> Ti
                     leader_epoch=header.partition_leader_epoch,
                 )
     return None
+
+
+def _latest_of(buffer: memoryview, start_offset: Offset) -> int:
+    latest_ms = -1
+    for position, header in iter_batch_headers(buffer):
+        if header.base_offset >= start_offset:
+            latest_ms = max(latest_ms, header.max_timestamp)
+        elif header.last_offset >= start_offset:
+            records = iter_records(buffer[position : position + header.size_bytes])
+            latest_ms = max([latest_ms, *(one.timestamp_ms for one in records if one.offset >= start_offset)])
+    return latest_ms

@@ -13,6 +13,7 @@ from tiersidecar.decide.switching import (
     PartitionFacts,
     WantedTiering,
     cluster_retention,
+    copied_bytes,
     copied_stop,
     decide_disable,
     decide_enable,
@@ -229,6 +230,26 @@ def test_disable_is_refused_where_data_would_be_lost(
 )
 def test_how_far_it_is_remote(remote: list[RemoteLogSegmentMetadata], log_start: int, stop: int) -> None:
     assert copied_stop(remote, log_start) == stop
+
+
+@pytest.mark.parametrize(
+    ("remote", "size_bytes"),
+    [
+        pytest.param([], 0, id="nothing is remote"),
+        pytest.param([(0, 99), (100, 199)], 2000, id="side by side"),
+        pytest.param([(0, 99), (0, 99), (100, 199)], 2000, id="copied twice"),
+        pytest.param([(0, 99), (50, 149), (100, 199)], 2000, id="leaders that rolled differently: what is new of each"),
+        pytest.param([(0, 199), (50, 149), (100, 199)], 1000, id="within another"),
+        pytest.param([(0, 99), (150, 249)], 1500, id="one that ends behind what counts: that part"),
+        pytest.param([(0, 99), (200, 299)], 1000, id="one behind it"),
+    ],
+)
+def test_what_is_remote_counts_once_however_often_it_was_copied(remote: list[tuple[int, int]], size_bytes: int) -> None:
+    """Else more than is remote could be deleted by the retention that ``disable`` restores."""
+    segments = [replace(remote_segment(*one), segment_size_in_bytes=1000) for one in remote]
+    assert copied_bytes(segments, 0, 200) == size_bytes
+    started = [replace(one, state=State.COPY_SEGMENT_STARTED) for one in segments]
+    assert copied_bytes(started, 0, 200) == 0
 
 
 def test_disable_restores_what_was_and_leaves_the_rest() -> None:

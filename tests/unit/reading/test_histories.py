@@ -21,6 +21,7 @@ from tiersidecar.domain.errors import CorruptDataError, HistoryChangedError, Off
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.formats.kafka.records import Record
 from tiersidecar.ports.metrics.reading import (
     FETCH_BYTES,
@@ -31,6 +32,7 @@ from tiersidecar.ports.metrics.reading import (
 )
 from tiersidecar.reading.holes import SETTLED_S
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
+from tiersidecar.simulation.records import data_batch
 
 BATCHES = local_batches("plain-0")
 EPOCHS = local_batches("epochs-0")
@@ -197,6 +199,50 @@ async def test_a_timestamp_finds_nothing_below_the_remote_log_start() -> None:
         found = await path.timestamps.find(builder.partition, FIRST_MS)
         assert found is not None
         assert found.offset == 12
+
+
+@pytest.mark.parametrize("topic", ["logappend-0", "compressed-0", "transactions-0", "fine-index-0"])
+async def test_the_largest_timestamp_is_one_of_those_at_or_above_the_remote_log_start(topic: str) -> None:
+    """The metadata of the segment around it tell the largest of all its records, that of a deleted one, too."""
+    run = await load_run("plain")
+    partition = run.partition(topic)
+    async with open_run(run) as path:
+        bounds = await path.reader.bounds(partition)
+        records = records_of(batches_between(topic, bounds.start, bounds.end))
+        for start in range(bounds.start, bounds.end):
+            run.log_starts.offsets[partition] = start
+            left = [one for one in records if one.offset >= start]
+            found = await path.timestamps.find_latest(partition)
+            if not left:  # markers alone
+                continue
+            latest = max(one.timestamp_ms for one in left)
+            assert found is not None, start
+            first = next(one.offset for one in left if one.timestamp_ms == latest)
+            assert (found.offset, found.timestamp_ms) == (first, latest), start
+
+
+async def test_what_is_left_of_a_segment_may_be_earlier_than_what_was_deleted_of_it() -> None:
+    """Timestamps as producers give them: the largest was deleted, and no index tells the largest of the others."""
+    times = [10, 90, 20, 30, 50, 40, 50, 5, 60, 1]
+    batches = [
+        data_batch(at, [(FIRST_MS + one, b"a") for one in times[at : at + 2]], leader_epoch=0, producer_id=-1)
+        for at in range(0, len(times), 2)
+    ]
+    made = [LocalBatch(read_batch_header(one.data), one.data) for one in batches]
+    builder = RemoteBuilder()
+    await builder.add(SegmentSource(batches=made[:4], start_offset=0, end_offset=7))
+    await builder.add(SegmentSource(batches=made[4:], start_offset=8, end_offset=9))
+    async with open_run(builder.run) as path:
+        for start in range(len(times)):
+            for stop in (None, 8):
+                builder.run.log_starts.offsets[builder.partition] = start
+                left = times[start : stop if start < 8 else None]
+                found = await path.timestamps.find_latest(builder.partition, stop_offset=stop)
+                if start >= 8 and stop == 8:
+                    assert found is None
+                    continue
+                assert found is not None
+                assert (found.timestamp_ms - FIRST_MS, found.offset) == (max(left), start + left.index(max(left)))
 
 
 async def test_a_timestamp_finds_nothing_in_segments_outside_the_lineage() -> None:

@@ -15,6 +15,7 @@ from tiersidecar.decide.switching import (
     SwitchPlan,
     WantedTiering,
     cluster_retention,
+    copied_bytes,
     copied_stop,
     decide_disable,
     decide_enable,
@@ -192,9 +193,7 @@ async def _partition_facts(
                 copied_stop=stop,
                 kept_from=high_watermark if kept_from < 0 else kept_from,
                 local_bytes=sizes.get(tip.partition),
-                remote_bytes_still_local=sum(
-                    one.segment_size_in_bytes for one in remote[tip] if log_start <= one.start_offset < stop
-                ),
+                remote_bytes_still_local=copied_bytes(remote[tip], log_start, stop),
             )
         )
     return found
