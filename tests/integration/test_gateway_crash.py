@@ -135,7 +135,7 @@ async def test_a_users_delete_holds_for_readers_after_a_crash_of_the_broker(kafk
         assert direct == (0,), "it has forgotten the delete"
         await asyncio.to_thread(wait_until, lambda: _earliest(through, topic) == (deleted_to,), "the gateway has not")
         one = TopicPartition(topic, 0)
-        async with AIOKafkaConsumer(**gateway.client_settings, auto_offset_reset=None) as consumer:
+        async with AIOKafkaConsumer(**gateway.client_settings, auto_offset_reset="none") as consumer:
             consumer.assign([one])
             consumer.seek(one, deleted_to - 1)
             with pytest.raises(OffsetOutOfRangeError):
