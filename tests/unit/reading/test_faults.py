@@ -195,7 +195,7 @@ async def test_a_hundred_readers_of_one_chunk_fetch_it_once() -> None:
         for fetched in await asyncio.gather(*reads):
             assert fetched.slices
         assert len(setting.store.log_fetches()) == 1
-        assert len([key for key, _ in setting.store.fetched if key.endswith(".indexes")]) <= 2
+        assert len([key for key, _ in setting.store.fetched if key.endswith(".indexes")]) <= 3
 
 
 @FAR_ALONE
@@ -215,10 +215,10 @@ async def test_a_cancelled_read_leaves_its_chunk_in_the_cache() -> None:
 
 @FAR_ALONE
 async def test_who_reads_on_from_segment_to_segment_asks_for_no_index() -> None:
-    """U4: seven segments, and one look at leader epochs."""
+    """U4: seven segments, and one look at leader epochs, which are fetched twice: they have no checksum."""
     async with bent() as setting:
         assert await setting.read(0) == batches_between("plain-0", 0, END)
-        assert len([key for key, _ in setting.store.fetched if key.endswith(".indexes")]) <= 1
+        assert len([key for key, _ in setting.store.fetched if key.endswith(".indexes")]) <= 2
         before = len(setting.store.fetched)
         await setting.read(33)
         assert [key.endswith(".indexes") for key, _ in setting.store.fetched[before:]] == [True]
