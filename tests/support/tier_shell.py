@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,10 +54,23 @@ from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.unproven import Unproven
 
 BROKER = BrokerId(1)
+PARTITIONS = ("plain-0", "plain-1")
+"""Golden partitions in the log dir of a shell that is not told which: a copy of all of them takes ten times as long."""
+
+
+def golden_log_dir(log_dir: Path, partitions: Collection[str]) -> Path:
+    """Make ``log_dir``, with copies of the broker's own files and of these of its partitions."""
+    log_dir.mkdir(parents=True)
+    for path in CLEAN_LOG_DIR.iterdir():
+        if path.is_file():
+            shutil.copy(path, log_dir)
+    for name in partitions:
+        shutil.copytree(CLEAN_LOG_DIR / name, log_dir / name)
+    return log_dir
 
 
 class TierShell:
-    """One sidecar beside broker 1, whose log dir is ``log_dir``, or a copy of the golden one."""
+    """One sidecar beside broker 1, whose log dir is ``log_dir``, or a new one with copies of golden partitions."""
 
     def __init__(
         self,
@@ -68,11 +82,10 @@ class TierShell:
         clock: Clock | None = None,
         store: Store | None = None,
         log_dir: Path | None = None,
+        partitions: Collection[str] = PARTITIONS,
         telemetry: Telemetry | None = None,
     ) -> None:
-        self.log_dir = log_dir or directory / "logs"
-        if log_dir is None:
-            shutil.copytree(CLEAN_LOG_DIR, self.log_dir)
+        self.log_dir = log_dir or golden_log_dir(directory / "logs", partitions)
         self.settings, self.policy, self.blocking = settings, policy, blocking
         self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), telemetry or NoTelemetry()
         self.board, self.broker, self.state = Board(), ScriptedBroker(), MemoryStateLog()

@@ -71,7 +71,9 @@ class Pressed:
 async def pressed(tmp_path: Path) -> AsyncIterator[Pressed]:
     async with ThreadBlocking(max_threads=2) as blocking:
         clock = ManualClock(now_ms=2_000_000_000_000)
-        shell = TierShell(tmp_path, blocking, LayoutSettings(), FOREVER, clock=clock)
+        shell = TierShell(
+            tmp_path, blocking, LayoutSettings(), FOREVER, clock=clock, partitions=("plain-0", "compressed-0")
+        )
         await shell.look()
         yield Pressed(shell)
 

@@ -30,7 +30,14 @@ from tiersidecar.tasks.segment_objects import LayoutSettings
 @pytest.fixture
 async def shell(tmp_path: Path) -> AsyncIterator[TierShell]:
     async with ThreadBlocking(max_threads=2) as blocking:
-        shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(), clock=ManualClock())
+        shell = TierShell(
+            tmp_path,
+            blocking,
+            LayoutSettings(),
+            TopicPolicy(),
+            clock=ManualClock(),
+            partitions=("plain-0", "transactions-0"),
+        )
         await shell.look()
         yield shell
 

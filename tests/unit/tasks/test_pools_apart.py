@@ -75,7 +75,9 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.store = HangingStore(clock=SystemClock(), ids=SystemIds())
-        self.shell = TierShell(directory, InlineBlocking(), LayoutSettings(), TopicPolicy(), store=self.store)
+        self.shell = TierShell(
+            directory, InlineBlocking(), LayoutSettings(), TopicPolicy(), store=self.store, partitions=(*BUSY, OTHER)
+        )
         self.shell.copy_slots.size = SLOTS
         self.retain = RetainTask(
             expire=DeletesAll(self.shell),  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_events import fold, in_state
-from tests.support.tier_shell import TierShell
+from tests.support.tier_shell import PARTITIONS, TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
@@ -48,8 +48,15 @@ async def shell(tmp_path: Path, blocking: ThreadBlocking) -> TierShell:
     return await opened(tmp_path, blocking)
 
 
-async def opened(directory: Path, blocking: ThreadBlocking, **settings: object) -> TierShell:
-    shell = TierShell(directory, blocking, LayoutSettings(**settings), TopicPolicy(local_retention_bytes=0))  # type: ignore[arg-type]
+async def opened(
+    directory: Path,
+    blocking: ThreadBlocking,
+    *,
+    partitions: Collection[str] = PARTITIONS,
+    layout: LayoutSettings | None = None,
+) -> TierShell:
+    policy = TopicPolicy(local_retention_bytes=0)
+    shell = TierShell(directory, blocking, layout or LayoutSettings(), policy, partitions=partitions)
     await shell.look()
     return shell
 
@@ -66,8 +73,11 @@ def states(shell: TierShell) -> list[State]:
     "name",
     ["plain-0", "plain-1", "transactions-0", "epochs-0", "retention.deleted_x-0", "compressed-0", "deleted-prefix-0"],
 )
-async def test_every_sealed_segment_below_the_lso_is_finished_once(shell: TierShell, name: str) -> None:
+async def test_every_sealed_segment_below_the_lso_is_finished_once(
+    tmp_path: Path, blocking: ThreadBlocking, name: str
+) -> None:
     """S-014, S-015, S-031, S-036: in order, STARTED before FINISHED, three objects each, no hole."""
+    shell = await opened(tmp_path, blocking, partitions=[name])
     tip = shell.tip(name)
     await shell.copy.run(shell.tiered(tip))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
@@ -88,8 +98,9 @@ async def test_a_second_run_copies_nothing(shell: TierShell) -> None:
     assert len(shell.metadata.events) == events
 
 
-async def test_nothing_at_or_above_the_lso(shell: TierShell) -> None:
+async def test_nothing_at_or_above_the_lso(tmp_path: Path, blocking: ThreadBlocking) -> None:
     """S-022, T-18: an open transaction holds the segment back that it begins in."""
+    shell = await opened(tmp_path, blocking, partitions=["transactions-0"])
     tip = shell.tip("transactions-0")
     shell.broker.last_stable_offsets[tip] = 211
     await shell.copy.run(shell.tiered(tip))
@@ -144,12 +155,10 @@ async def test_a_flipped_bit_never_becomes_an_object(shell: TierShell) -> None:
 
 async def test_custom_metadata_over_the_limit_deletes_what_was_copied(tmp_path: Path, blocking: ThreadBlocking) -> None:
     """T-21, S-040, S-296: the deletion bears the custom metadata, nothing is finished, the partition is halted."""
-    shell = await opened(
-        tmp_path,
-        blocking,
-        custom_metadata_fields=frozenset({CustomMetadataField.OBJECT_KEY}),
-        custom_metadata_max_bytes=10,
+    layout = LayoutSettings(
+        custom_metadata_fields=frozenset({CustomMetadataField.OBJECT_KEY}), custom_metadata_max_bytes=10
     )
+    shell = await opened(tmp_path, blocking, layout=layout)
     with pytest.raises(CustomMetadataTooLargeError, match="limit of 10"):
         await shell.copy.run(shell.tiered(shell.tip("plain-0")))
     assert states(shell) == [State.COPY_SEGMENT_STARTED, State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED]

@@ -64,7 +64,13 @@ class Stage:
         self.backend = StickyStore(clock=self.clock, ids=SystemIds())
         store = BoundedStore(self.backend, limits=StoreLimits(), clock=self.clock)
         self.shell = TierShell(
-            directory, InlineBlocking(), LayoutSettings(), TopicPolicy(), clock=self.clock, store=store
+            directory,
+            InlineBlocking(),
+            LayoutSettings(),
+            TopicPolicy(),
+            clock=self.clock,
+            store=store,
+            partitions=("plain-0", "plain-1", "epochs-0"),
         )
 
     @asynccontextmanager
