@@ -16,6 +16,8 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 BIN := .venv/bin
 WITH_SERVERS := broker or server or spark or slow
 IN_EVERY_RUN := not exhaustive
+# What lies in the two directories is of the second half, all of it (tests/conftest.py marks the rest): to import it takes seconds.
+FAST_TESTS := $(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" --ignore=tests/integration --ignore=tests/spark
 # One file waits for its brokers while another works. Each of the two has brokers, ports and directories of its own.
 TWO_FILES := -n 2 --dist loadfile
 # On a shared CI machine a broker may stand still for longer than any deadline: there a test with servers that fails is run
@@ -38,14 +40,14 @@ demo: .venv/.synced ## The whole product on a real broker, in about a minute; KE
 
 .PHONY: test
 test: .venv/.synced-all ## All tests, the fast ones first; those with servers file by file, two at a time
-	$(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" $(ARGS)
+	$(FAST_TESTS) $(ARGS)
 	@$(MAKE) test-programs
 	$(BIN)/pytest $(TWO_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
 	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
-test-fast: .venv/.synced ## Tests without servers, in about two minutes
-	$(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" $(ARGS)
+test-fast: .venv/.synced ## Tests that need no servers and little time, in less than a minute
+	$(FAST_TESTS) $(ARGS)
 
 .PHONY: test-programs
 test-programs: .venv/.synced ## Brokers, S3 server, Prometheus and so on for the tests, fetched and built once into the user's cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,9 @@ if hypothesis.settings.get_current_profile_name() == "default":
     hypothesis.settings.load_profile("desk")
 
 
+TESTS = Path(__file__).parent
+WITH_SERVERS = ("broker", "server", "spark", "slow")
+"""As in the Makefile."""
 reaper = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
@@ -43,8 +47,19 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[reaper] = start_reaper()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What these directories hold is of the second half of ``make test``, which goes by marks; the fast half ignores them."""
+    for item in items:
+        is_of_the_second_half = any(item.path.is_relative_to(TESTS / name) for name in ("integration", "spark"))
+        if is_of_the_second_half and not any(item.get_closest_marker(mark) for mark in WITH_SERVERS):
+            item.add_marker("slow")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Before the first broker, for all of them."""
+    """Before the first test, for all of them."""
+    gc.collect()
+    gc.freeze()  # modules and tests live to the end: to walk them in every full collection was a tenth of the fast tests
     if any(item.get_closest_marker("broker") for item in session.items) and not session.config.option.collectonly:
         with suppress(RuntimeError):  # no Java, no Maven: the first test tells it
             prepare_class_archive()

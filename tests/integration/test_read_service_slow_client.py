@@ -8,6 +8,8 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from tests.support.faulty_store import FaultyStore
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import LocalBatch, local_batches
@@ -19,6 +21,8 @@ from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.reading.read_path import ReadSettings
 from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
+
+pytestmark = pytest.mark.slow
 
 CHUNK = 256 * 1024
 COPIES = 40

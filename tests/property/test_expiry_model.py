@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -226,4 +227,4 @@ class ExpiryMachine(RuleBasedStateMachine):
 
 
 ExpiryMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
-TestExpiry = ExpiryMachine.TestCase
+TestExpiry = pytest.mark.slow(ExpiryMachine.TestCase)

@@ -184,6 +184,7 @@ def _pending(api_key: int, api_version: int, correlation_id: int) -> Pending:
     return Pending(Fate.REWRITE, correlation_id, exchange_of(api_key, api_version), rewrite)
 
 
+@pytest.mark.slow
 async def test_a_listener_lives_through_a_thousand_mutated_clients_and_brokers() -> None:
     """Both ends misbehave; then a client that does not is served, nothing is held, and no error was unexpected."""
     draw = random.Random(9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -223,5 +224,5 @@ class TwoLeaders(RuleBasedStateMachine):
                         assert not (start <= first and last <= end and (start, end) != (first, last))
 
 
-TestTwoLeaders = TwoLeaders.TestCase
+TestTwoLeaders = pytest.mark.slow(TwoLeaders.TestCase)
 TestTwoLeaders.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)

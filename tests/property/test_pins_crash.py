@@ -77,7 +77,7 @@ def test_a_crash_anywhere(actions: list[tuple[str, int, int]], topic: str) -> No
     """After each crash and the sweep of the next start: what is listed as a pin reads back whole, nothing else of ours is
     there, and a segment that was pinned whole before stays so unless it was being removed."""
     with tempfile.TemporaryDirectory() as scratch:
-        log_dir = copy_log_dir(Path(scratch))
+        log_dir = copy_log_dir(Path(scratch), [topic])
         local = read_partition(log_dir, topic)
         expected = {one.base_offset: contents(one) for one in local.sealed_segments}
         directory = Path(scratch, "pins")

@@ -75,9 +75,10 @@ def test_any_bytes_are_a_configuration_or_a_list_of_faults(tmp_path: Path, data:
         load_config(file, {})
 
 
-def test_nesting_without_end_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("depth", [1000, pytest.param(5000, marks=pytest.mark.slow)])
+def test_nesting_without_end_is_told(tmp_path: Path, depth: int) -> None:
     file = tmp_path / "t.yaml"
-    file.write_text("a: " + "[" * 5000)
+    file.write_text("a: " + "[" * depth)
     with pytest.raises(ConfigError, match="nested too deeply"):
         load_config(file, {})
 

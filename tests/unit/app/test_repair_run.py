@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.local_batches import local_batches
 from tests.support.manual_clock import ManualClock
+from tests.support.recopy_requests import request_for
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.scripted import MemoryStateLog
 from tests.unit.app.config_files import LEAST, load
@@ -25,7 +26,6 @@ from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import planned_keys
-from tiersidecar.ports.recopy import RecopyRequest
 
 K = FindingKind
 GRACE_MS = 60_000
@@ -184,15 +184,7 @@ async def test_a_copy_is_not_needless_because_of_one_that_is_damaged(world: Worl
     if by == "a finding":
         assert await world.plan(world.finding(K.CORRUPT_CONTENT, damaged), *found) == [Repair.RECOPY, Repair.LEAVE]
         return
-    await world.session.state.request_recopy(
-        RecopyRequest(
-            topic_id_partition=damaged.topic_id_partition,
-            start_offset=damaged.start_offset,
-            end_offset=damaged.end_offset,
-            segment_uuid=damaged.remote_log_segment_id.uuid,
-            requested_ms=0,
-        )
-    )
+    await world.session.state.request_recopy(request_for(damaged))
     assert await world.plan(*found) == [Repair.LEAVE]
 
 

@@ -30,6 +30,10 @@ TOPICS = (
     "fine-index-0",
     "retention.deleted_x-0",
 )
+THREE = {"compressed-0", "transactions-0", "epochs-0"}
+EACH_TOPIC = pytest.mark.parametrize(
+    "topic", [pytest.param(topic, marks=() if topic in THREE else pytest.mark.slow) for topic in TOPICS]
+)
 WINDOW = 40
 
 
@@ -61,7 +65,7 @@ async def test_the_topics_are_those_of_the_fixture() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("topic", TOPICS)
+@EACH_TOPIC
 async def test_from_every_offset_the_records_are_the_printed_ones(topic: str, isolation: str) -> None:
     run = await load_run("plain")
     partition = run.partition(topic)
@@ -80,7 +84,7 @@ async def test_from_every_offset_the_records_are_the_printed_ones(topic: str, is
             assert found == expected, f"{topic} from {offset}"
 
 
-@pytest.mark.parametrize("topic", TOPICS)
+@EACH_TOPIC
 async def test_for_every_timestamp_the_first_such_record_is_found(topic: str) -> None:
     run = await load_run("plain")
     partition = run.partition(topic)

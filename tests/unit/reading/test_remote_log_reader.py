@@ -23,6 +23,7 @@ from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
 
 MIB = 1024 * 1024
+WINDOW = 40
 
 
 async def streamed(
@@ -50,8 +51,11 @@ async def test_a_stream_from_every_offset_has_the_brokers_batches(name: str) -> 
             bounds = await path.reader.bounds(partition)
             start, end = bounds.start, bounds.end
             for offset in range(start, end, 97 if partition.topic == "plain1m" else 1):
-                expected = batches_between(str(partition), offset, end)
-                assert await streamed(path, partition, offset) == expected, f"{partition} from {offset}"
+                # Whole from the first offset, a window from each later one: what comes after it is the same read again.
+                stop = end if offset == start else min(offset + WINDOW, end)
+                expected = batches_between(str(partition), offset, stop)
+                found = await streamed(path, partition, offset, stop_offset=stop)
+                assert found == expected, f"{partition} from {offset}"
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock
+from tests.support.recopy_requests import request_for
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
@@ -23,7 +24,6 @@ from tiersidecar.domain.policy import TopicPolicy, TrimHolds
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metrics.retention import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
 from tiersidecar.ports.pins import DiskSpace
-from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.segment_objects import LayoutSettings
@@ -150,15 +150,7 @@ async def test_what_is_to_be_copied_again_is_not_taken_for_remote(pressed: Press
     tip = tiered.view.topic_id_partition
     await shell.copy.run(tiered)
     lost = list(shell.metadata.list_remote_log_segments(tip))[1]
-    await shell.state.request_recopy(
-        RecopyRequest(
-            topic_id_partition=tip,
-            start_offset=lost.start_offset,
-            end_offset=lost.end_offset,
-            segment_uuid=lost.remote_log_segment_id.uuid,
-            requested_ms=0,
-        )
-    )
+    await shell.state.request_recopy(request_for(lost))
     pressed.disks.free_bytes = 0
     await pressed.watch(TRIM).look()
     assert shell.board.pressure_trims[tip].offset == lost.start_offset

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import pin_of
+from tests.support.recopy_requests import request_for
 from tests.support.segments import TIP
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, PinError
@@ -278,13 +279,7 @@ async def test_observe_mode_neither_pins_nor_drops() -> None:
 def lost(shell: PinShell) -> RecopyRequest:
     """The request to copy again what the store has lost of the first segment."""
     (segment, *_) = shell.metadata.list_remote_log_segments(TIP)
-    return RecopyRequest(
-        topic_id_partition=TIP,
-        start_offset=segment.start_offset,
-        end_offset=segment.end_offset,
-        segment_uuid=segment.remote_log_segment_id.uuid,
-        requested_ms=0,
-    )
+    return request_for(segment)
 
 
 async def test_what_is_to_be_copied_again_keeps_its_pin_until_that_is_done() -> None:

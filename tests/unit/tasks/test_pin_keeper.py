@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import pin_of
+from tests.support.recopy_requests import request_for
 from tests.support.segments import TIP
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.domain.epochs import EpochEntry
@@ -14,7 +15,6 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import DiskSpace
-from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState
 
 PINS = (pin_of(0, 50, modified_ms=1), pin_of(50, 100, modified_ms=2), pin_of(100, 150, modified_ms=3))
@@ -110,15 +110,7 @@ async def test_what_is_to_be_copied_again_is_not_taken_for_remote() -> None:
     await shell.metadata.assign([TIP])
     await shell.finish_copy(100, 149)
     (remote,) = shell.metadata.list_remote_log_segments(TIP)
-    await shell.state.request_recopy(
-        RecopyRequest(
-            topic_id_partition=TIP,
-            start_offset=Offset(100),
-            end_offset=Offset(149),
-            segment_uuid=remote.remote_log_segment_id.uuid,
-            requested_ms=0,
-        )
-    )
+    await shell.state.request_recopy(request_for(remote))
     shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=850)
     await shell.keeper.keep()
     assert shell.pins.ranges == [(100, 150)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.recopy_requests import request_for
 from tests.support.tier_shell import BROKER, TierShell
 from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does, pin_all
 from tiersidecar.adapters.blocking import ThreadBlocking
@@ -53,13 +54,7 @@ class Damaged:
 
     @property
     def request(self) -> RecopyRequest:
-        return RecopyRequest(
-            topic_id_partition=self.tip,
-            start_offset=self.victim.start_offset,
-            end_offset=self.victim.end_offset,
-            segment_uuid=self.victim.remote_log_segment_id.uuid,
-            requested_ms=0,
-        )
+        return request_for(self.victim)
 
     def finished(self) -> list[RemoteLogSegmentMetadata]:
         listed = self.shell.metadata.list_remote_log_segments(self.tip)

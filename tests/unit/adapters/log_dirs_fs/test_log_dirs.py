@@ -268,7 +268,7 @@ class TestFaults:
         disk = HangingDisk(blocking, str(other.path))
         both = [str(scratch.path), str(other.path)]
         log_dirs = FilesystemLogDirs(both, blocking=disk, clock=ManualClock(LATER_MS), scan_timeout_s=0.5)
-        for _ in range(3):
+        for _ in range(2):
             view = await log_dirs.scan()
             assert names(view) == ["orders-0"]
             assert "hangs" in view.faults[str(other.path)]

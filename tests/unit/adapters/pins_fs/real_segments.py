@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.golden import CLEAN_LOG_DIR
@@ -12,13 +13,13 @@ from tiersidecar.domain.pins import PinnedPartition
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 
 
-def copy_log_dir(directory: Path) -> Path:
-    """``plain-0`` (segments at 0, 35, 70, …) and ``transactions-0``, with the log dir's own files."""
+def copy_log_dir(directory: Path, names: Sequence[str] = ("plain-0", "transactions-0")) -> Path:
+    """``plain-0`` (segments at 0, 35, 70, …) and ``transactions-0``, or one of them, with the log dir's own files."""
     log_dir = directory / "logs"
     log_dir.mkdir(parents=True)
     for name in ("meta.properties", "replication-offset-checkpoint"):
         shutil.copy(CLEAN_LOG_DIR / name, log_dir)
-    for name in ("plain-0", "transactions-0"):
+    for name in names:
         shutil.copytree(CLEAN_LOG_DIR / name, log_dir / name)
     return log_dir
 

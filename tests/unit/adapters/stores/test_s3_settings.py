@@ -16,6 +16,12 @@ AMAZON = S3Settings(
 OTHER = replace(AMAZON, endpoint_url="https://objects.example.com")
 
 
+@pytest.fixture(scope="module")
+def session() -> aioboto3.Session:
+    """Made once: each parses megabytes of service models anew."""
+    return aioboto3.Session()
+
+
 @pytest.mark.parametrize(
     ("settings", "addressing", "expected"),
     [
@@ -36,10 +42,10 @@ OTHER = replace(AMAZON, endpoint_url="https://objects.example.com")
     ],
 )
 async def test_a_bucket_is_addressed_by_host_or_path(
-    settings: S3Settings, addressing: Literal["auto", "path", "virtual"], expected: str
+    session: aioboto3.Session, settings: S3Settings, addressing: Literal["auto", "path", "virtual"], expected: str
 ) -> None:
     settings = replace(settings, addressing=addressing)
-    async with aioboto3.Session().client("s3", **settings.client_arguments()) as client:
+    async with session.client("s3", **settings.client_arguments()) as client:
         arguments = {"Bucket": settings.bucket, "Key": "t/0/a.log"}
         assert (await client.generate_presigned_url("get_object", arguments)).startswith(expected)
 

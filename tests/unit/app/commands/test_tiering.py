@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.recopy_requests import request_for
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.segments import TIP, remote_segment
 from tests.unit.app.config_files import LEAST, load
@@ -20,7 +21,6 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
-from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import TopicState
 
 HIGH_WATERMARK, SEGMENT_BYTES = 300, 1000
@@ -86,15 +86,7 @@ class Topic:
     async def lose(self, start: int) -> None:
         """The store has lost something of the segment at ``start``, and ``repair`` has asked for another copy."""
         segment = next(one for one in self.metadata.list_remote_log_segments(TIP) if one.start_offset == start)
-        await self.state.request_recopy(
-            RecopyRequest(
-                topic_id_partition=TIP,
-                start_offset=segment.start_offset,
-                end_offset=segment.end_offset,
-                segment_uuid=segment.remote_log_segment_id.uuid,
-                requested_ms=0,
-            )
-        )
+        await self.state.request_recopy(request_for(segment))
 
     async def disabling(self, **former: str | None) -> Intent:
         """What disable would do about a topic that had these settings."""

@@ -24,13 +24,19 @@ def _is_supported(entity_type: Any) -> bool:
     return not entity_type.__module__.startswith(("kio.schema.fetch_snapshot", "kio.schema.update_raft_voter"))
 
 
-ENTITY_TYPES: list[type[Entity]] = [
-    entity_type
-    for name, versions in schema_name_map.items()
-    for version, kinds in versions.items()
-    for kind in kinds
-    if _is_supported(entity_type := load_entity_schema(name, version, kind))
-]
+@cache
+def entity_types() -> list[type[Entity]]:
+    """All that kio has: a second to import, so by the first test that asks and not by each process that collects tests."""
+    return [
+        entity_type
+        for name, versions in schema_name_map.items()
+        for version, kinds in versions.items()
+        for kind in kinds
+        if _is_supported(entity_type := load_entity_schema(name, version, kind))
+    ]
+
+
+ANY_TYPE: st.SearchStrategy[type[Entity]] = st.deferred(lambda: st.sampled_from(entity_types()))
 
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),

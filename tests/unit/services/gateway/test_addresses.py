@@ -66,6 +66,7 @@ def known_nodes(value: Any) -> bool:
     )
 
 
+@pytest.mark.slow
 @NAMES
 @SLOW_TO_DRAW
 @given(data=st.data())

@@ -156,6 +156,7 @@ async def test_whatever_is_not_rewritten_passes_as_bytes(known: bool) -> None:
                 assert await client.frame() == answer
 
 
+@pytest.mark.slow
 @NAMES
 @SLOW_TO_DRAW
 @given(data=st.data())

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support.certificates import CertificateAuthority
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
@@ -105,6 +107,7 @@ async def test_a_tls_client_that_takes_nothing_is_cut_off(tmp_path: Path) -> Non
     assert ends.telemetry.by_label(GATEWAY_CONNECTIONS_CLOSED, "reason")["slow_reader"] == 1
 
 
+@pytest.mark.slow
 async def test_a_slow_tls_client_that_takes_something_is_served(tmp_path: Path) -> None:
     async with tls_gateway(tmp_path, GatewayLimits(write_timeout_s=1.5)) as ends:
         client, broker = await ends.pair()

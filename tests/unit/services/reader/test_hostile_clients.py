@@ -46,6 +46,7 @@ async def test_connections_too_many_are_closed_at_once_and_others_served() -> No
             one.close()
 
 
+@pytest.mark.slow
 async def test_a_client_that_takes_no_documents_is_cut_off() -> None:
     """Documents that are there whole were waited for without end, and held their place in ``max_requests``."""
     settings = ReaderServiceSettings(port=0, write_timeout_s=0.2, max_requests=1)

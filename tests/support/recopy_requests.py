@@ -1,0 +1,17 @@
+"""What ``tiersidecar repair`` writes where the store has lost something."""
+
+from __future__ import annotations
+
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.ports.recopy import RecopyRequest
+
+
+def request_for(lost: RemoteLogSegmentMetadata) -> RecopyRequest:
+    """To copy all offsets of ``lost`` again, and then give it up."""
+    return RecopyRequest(
+        topic_id_partition=lost.topic_id_partition,
+        start_offset=lost.start_offset,
+        end_offset=lost.end_offset,
+        segment_uuid=lost.remote_log_segment_id.uuid,
+        requested_ms=0,
+    )
