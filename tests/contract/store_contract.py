@@ -122,6 +122,18 @@ async def fed(store: Store, byte_range: ByteRange) -> bytes:
     return b"".join(pieces)
 
 
+async def fed_with_rests(store: Store, byte_range: ByteRange) -> bytes:
+    """Likewise; the pieces are not to be kept."""
+    pieces = list[bytes]()
+
+    def take(piece: memoryview) -> bool:
+        pieces.append(bytes(piece))
+        return True
+
+    await store.feed_with_rests(KEY, byte_range, take)
+    return b"".join(pieces)
+
+
 async def keys_of(store: Store, prefix: str = "", *, start_after: str = "") -> list[str]:
     return [stored.key async for stored in store.list_objects(prefix, start_after=start_after)]
 
@@ -291,6 +303,23 @@ class StoreContract:
     async def test_a_range_is_handed_over_in_order(self, store: Store, start: int, stop: int) -> None:
         await store.put_object(KEY, BytesBody(b"0123456789"))
         assert await fed(store, ByteRange(start, stop)) == b"0123456789"[start:stop]
+        assert await fed_with_rests(store, ByteRange(start, stop)) == b"0123456789"[start:stop]
+
+    @final
+    async def test_a_range_of_many_turns_is_handed_over_in_order(self, store: Store) -> None:
+        """U14: with rests, for whoever is in no hurry."""
+        data = os.urandom(1024 * 1024)
+        await store.put_object(KEY, BytesBody(data))
+        assert await fed_with_rests(store, ByteRange(1, len(data) - 1)) == data[1:-1]
+        taken = list[bytes]()
+
+        def take_one(piece: memoryview) -> bool:
+            taken.append(bytes(piece))
+            return False
+
+        await store.feed_with_rests(KEY, ByteRange(1, len(data)), take_one)
+        assert len(taken) == 1
+        assert data[1:].startswith(taken[0])
 
     @final
     async def test_no_more_is_handed_over_than_is_taken(self, store: Store) -> None:
@@ -315,6 +344,9 @@ class StoreContract:
         await store.put_object(KEY, BytesBody(b"0123456789"))
         with pytest.raises(StoreError) as raised:
             await fed(store, ByteRange(start, stop))
+        assert not isinstance(raised.value, ObjectNotFoundError)
+        with pytest.raises(StoreError) as raised:
+            await fed_with_rests(store, ByteRange(start, stop))
         assert not isinstance(raised.value, ObjectNotFoundError)
 
     @final

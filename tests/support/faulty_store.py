@@ -54,6 +54,9 @@ class FaultyStore:
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self.feed_range(key, byte_range, take)
+
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         return await self._inner.put_object(key, body, if_absent=if_absent)
 

@@ -245,9 +245,7 @@ class TierShell:
             state=self.state,
             lineages=self.lineages,
             checks=self.checks,
-            verifier=ReadBack(
-                log_dirs=self.log_dirs, remote=remote, blocking=self.blocking, quota=self.quota, pace=self.pace
-            ),
+            verifier=ReadBack(log_dirs=self.log_dirs, remote=remote, quota=self.quota, pace=self.pace),
             gate=self.trim_gate,
             unproven=Unproven(board=self.board, clock=self.clock, ids=self.ids, telemetry=self.telemetry),
             guard=self.guard,

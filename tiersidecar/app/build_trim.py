@@ -42,7 +42,6 @@ def build_trim(parts: Parts, *, checks: TopicChecks, gate: TrimGate, quota: Copy
                 key_prefix=parts.config.store.key_prefix,
                 key_ring=parts.key_ring,
             ),
-            blocking=parts.blocking,
             quota=quota,
             pace=parts.tuning.upload_pace,
         ),

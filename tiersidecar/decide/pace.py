@@ -9,6 +9,9 @@ _SLICE_S = 0.02
 """Granted in one go: what is sent at once belongs to one moment, so it must be small against a second.  But each turn of the
 event loop has its price, and whoever writes a slice can rest in the midst of it."""
 
+_ROUND_BYTES = 64 * 1024
+"""Slices that are larger are multiples of it, so that turns of it neither share a page nor leave a few bytes to a turn."""
+
 
 @dataclass(slots=True)
 class TokenBucket:
@@ -41,4 +44,5 @@ class TokenBucket:
         return 0.0 if rate is None else max(self._slice(wanted_bytes, rate) - self._tokens, 0.0) / rate
 
     def _slice(self, wanted_bytes: int, rate: int) -> int:
-        return min(wanted_bytes, max(int(_SLICE_S * rate), 1))
+        whole = int(_SLICE_S * rate)
+        return min(wanted_bytes, max(whole - whole % _ROUND_BYTES if whole > _ROUND_BYTES else whole, 1))

@@ -109,6 +109,12 @@ class SegmentFile(Protocol):
         them at hand; what it raises passes.
         """
 
+    async def read_with_rests(
+        self, position: int, buffer: memoryview, look: Callable[[int, memoryview], None] | None = None
+    ) -> int:
+        """As :meth:`read_into`, for whoever is in no hurry: in short turns with rests between them, so that no thread of the
+        broker waits long for its core."""
+
     def let_go(self, position: int, size_bytes: int) -> None:
         """These bytes were read, in order, and will not be needed again: what reading them left in the page cache may go."""
 

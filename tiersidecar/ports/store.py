@@ -172,6 +172,16 @@ class FeedRange(Protocol):
         """
 
 
+class FeedWithRests(Protocol):
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        """As :meth:`FeedRange.feed_range`, for whoever is in no hurry: where the store ``is_local``, it is read in short turns
+        with rests between them, so that no thread of the broker waits long for its core.  ``take`` must not keep the pieces.
+
+        Raises:
+            As :meth:`FeedRange.feed_range`.
+        """
+
+
 class ReadStore(FetchRange, FeedRange, Protocol):
     """What reading asks of a store."""
 
@@ -195,7 +205,7 @@ class ListObjects(Protocol):
         """Objects whose key begins with ``prefix`` and sorts after ``start_after``, ascending by key bytes."""
 
 
-class Store(PutObject, FetchRange, FeedRange, HeadObject, DeleteObjects, ListObjects, Protocol):
+class Store(PutObject, FetchRange, FeedRange, FeedWithRests, HeadObject, DeleteObjects, ListObjects, Protocol):
     """An object store, opened and closed by the composition root."""
 
     @property

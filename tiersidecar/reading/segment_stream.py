@@ -2,50 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.store import Buffer, HeadObject, ReadStore
+from tiersidecar.ports.store import FeedWithRests, HeadObject, ReadStore
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
+from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
+
+_SLICE_BYTES = 256 * 1024
+"""Of a chunk, looked at in one go."""
+_PART_BYTES = 4 * 1024 * 1024
+"""Of a .log that lies here, at most read and looked at in one request."""
+_PARTS_PER_S = 16
+"""At a rate below 64 MiB/s.  A request to a store costs the event loop about 0.3 ms, so there are few; but one of a second's
+worth would be a burst."""
 
 
-class SegmentStore(ReadStore, HeadObject, Protocol):
+class SegmentStore(ReadStore, FeedWithRests, HeadObject, Protocol):
     """What reading a segment whole asks of the store."""
 
 
+class Pace(Protocol):
+    @property
+    def bytes_per_s(self) -> int | None:
+        """The rate in force; None: no limit."""
+
+    async def grant(self, wanted_bytes: int) -> int:
+        """Wait until some of ``wanted_bytes`` may move, and give how many."""
+
+
 class SegmentStream:
-    """Streams remote segments chunk by chunk."""
+    """Streams remote segments part by part."""
 
     def __init__(
         self, *, store: SegmentStore, blocking: Blocking, key_prefix: str = "", key_ring: KeyRing | None = None
     ) -> None:
-        self._store = store
+        self._store, self._blocking = store, blocking
         self._manifests = ManifestCache(
             store=store, blocking=blocking, key_prefix=key_prefix, key_ring=key_ring, max_bytes=0
         )
         self._chunks = StoreChunkManager(store=store, blocking=blocking)
         self._blobs = IndexBlobReader(store=store, blocking=blocking, manifests=self._manifests)
 
-    async def stream_log(self, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[Buffer]:
-        """The original .log from its first byte to its last, once its companions that nothing else could replace were read:
-        the leader epochs, which decide what is history, and the producers' state.
+    async def feed_log(
+        self, metadata: RemoteLogSegmentMetadata, look: Callable[[memoryview], None], pace: Pace
+    ) -> AsyncGenerator[int]:
+        """Show ``look`` the original .log from its first byte to its last, in a thread, and give after each part how many bytes
+        it had; ``look`` must not keep them.  ``pace`` is asked before each part.  Before the first one its companions that
+        nothing else could replace are read: the leader epochs, which decide what is history, and the producers' state.
 
         Raises:
             StoreError: an object is missing or could not be read.
             CorruptDataError: manifest, sizes or chunks do not fit each other or the metadata.
+            Exception: what ``look`` raises.
         """
         segment = await self._manifests.open(metadata)
         await self._check_indexes(segment)
         await self._blobs.read_leader_epochs(metadata)
         await self._blobs.read_producer_snapshot(metadata)
+        if self._chunks.is_local(segment):
+            async for count in self._feed_file(segment, look, pace):
+                yield count
+            return
         for index in range(segment.chunk_index.chunk_count):
-            yield await self._chunks.get_chunk(segment, index)
+            rest = memoryview(await self._chunks.get_chunk(segment, index))
+            while rest:
+                count = await pace.grant(min(len(rest), _SLICE_BYTES))
+                await self._blocking.run(look, rest[:count])
+                rest = rest[count:]
+                yield count
+
+    async def _feed_file(
+        self, segment: RemoteSegment, look: Callable[[memoryview], None], pace: Pace
+    ) -> AsyncGenerator[int]:
+        """What is read is looked at while the processor has it at hand, and no chunk is ever in memory."""
+        position, stop = 0, segment.chunk_index.original_file_size
+        while position < stop:
+            rate = pace.bytes_per_s
+            part_bytes = _PART_BYTES if rate is None else min(max(rate // _PARTS_PER_S, 1), _PART_BYTES)
+            count = await _granted(pace, min(stop - position, part_bytes))
+            feed = self._store.feed_range if rate is None else self._store.feed_with_rests
+            looking, key = _Looking(look), segment.keys.log
+            await fetch_within(FETCH_TIMEOUT_S, key, feed(key, ByteRange(position, position + count), looking.take))
+            if looking.error is not None:
+                raise looking.error
+            position += count
+            yield count
 
     async def _check_indexes(self, segment: RemoteSegment) -> None:
         expected = segment.manifest.indexes.size_bytes
@@ -53,3 +102,27 @@ class SegmentStream:
         if stored.size_bytes != expected:
             reason = f"it has {stored.size_bytes} bytes, the manifest says {expected}"
             raise CorruptDataError(where=segment.keys.indexes, position=0, reason=reason)
+
+
+async def _granted(pace: Pace, wanted_bytes: int) -> int:
+    """Wait until all of ``wanted_bytes`` may move; gives them."""
+    left_bytes = wanted_bytes
+    while left_bytes > 0:
+        left_bytes -= await pace.grant(left_bytes)
+    return wanted_bytes
+
+
+class _Looking:
+    """Whoever takes from a store must not raise."""
+
+    def __init__(self, look: Callable[[memoryview], None]) -> None:
+        self._look = look
+        self.error: Exception | None = None
+
+    def take(self, piece: memoryview) -> bool:
+        try:
+            self._look(piece)
+        except Exception as error:  # noqa: BLE001 - the asker gets it as it is
+            self.error = error
+            return False
+        return True

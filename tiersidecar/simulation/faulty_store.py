@@ -140,6 +140,9 @@ class NetworkStore:
         else:
             take(memoryview(await self.fetch_range(key, byte_range)))
 
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self.feed_range(key, byte_range, take)
+
     async def _open_file(self, key: str) -> bytes:
         return await self._fetch(key, None)
 

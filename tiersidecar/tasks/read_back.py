@@ -6,7 +6,7 @@ batch CRC is checked, and the digests over the batches of the range must agree, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Protocol
 
@@ -14,33 +14,30 @@ from tiersidecar.decide.trim import TrimStep
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.batch_digest import BatchDigest
-from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.log_dirs import LogDirs
-from tiersidecar.ports.store import Buffer
+from tiersidecar.reading.segment_stream import Pace
 from tiersidecar.tasks.copy_quota import CopyQuota
 
 _SLICE_BYTES = 256 * 1024
-"""Read, and looked at, in one go; then it is paid for, so that neither disk nor core is taken for long at a stretch."""
+"""Of the local file, read and looked at in one go."""
+_SLICES_PER_S = 16
+"""At most, where they are larger: as many as there are parts of the remote side."""
 
 
-class StreamRemoteLog(Protocol):
-    def stream_log(self, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[Buffer]:
-        """The whole .log of a remote segment in order, past every cache; its manifest and sizes are checked on the way."""
-
-
-class Pace(Protocol):
-    async def grant(self, wanted_bytes: int) -> int:
-        """Wait until some of ``wanted_bytes`` may move, and give how many."""
+class FeedRemoteLog(Protocol):
+    def feed_log(
+        self, metadata: RemoteLogSegmentMetadata, look: Callable[[memoryview], None], pace: Pace
+    ) -> AsyncGenerator[int]:
+        """Show ``look`` the whole .log of a remote segment in order, past every cache, as fast as ``pace`` allows, and give the
+        sizes of its parts; its manifest and sizes are checked on the way."""
 
 
 class ReadBack:
     """Verifies trim steps; remote bytes are charged to the copy quota, and read at ``pace``: the uploads', so that a read-back
     is no burst either (U14)."""
 
-    def __init__(
-        self, *, log_dirs: LogDirs, remote: StreamRemoteLog, blocking: Blocking, quota: CopyQuota, pace: Pace
-    ) -> None:
-        self._log_dirs, self._remote, self._blocking = log_dirs, remote, blocking
+    def __init__(self, *, log_dirs: LogDirs, remote: FeedRemoteLog, quota: CopyQuota, pace: Pace) -> None:
+        self._log_dirs, self._remote = log_dirs, remote
         self._quota, self._pace = quota, pace
 
     async def verify(self, step: TrimStep, log_start_offset: int) -> None:
@@ -76,27 +73,22 @@ class ReadBack:
         """Slice by slice, each with its bytes: the disk is read no faster than the store."""
         async with self._log_dirs.open_segment(segment) as file:
             digest.begin_segment(segment.log_path)
-            buffer = memoryview(bytearray(min(_SLICE_BYTES, file.size_bytes)))
-            for position in range(0, file.size_bytes, _SLICE_BYTES):
+            rate = self._pace.bytes_per_s
+            read_into = file.read_into if rate is None else file.read_with_rests
+            slice_bytes = max(_SLICE_BYTES, (rate or 0) // _SLICES_PER_S)
+            buffer = memoryview(bytearray(min(slice_bytes, file.size_bytes)))
+            for position in range(0, file.size_bytes, slice_bytes):
                 part = buffer[: file.size_bytes - position]
-                read = await file.read_into(position, part, lambda _, seen: digest.feed(seen))
+                read = await read_into(position, part, lambda _, seen: digest.feed(seen))
                 file.let_go(position, read)
                 yield read
             digest.end_segment()
 
     async def _feed_remote(self, digest: BatchDigest, metadata: RemoteLogSegmentMetadata) -> AsyncGenerator[int]:
-        """Chunk by chunk, each with its bytes, and paid for before the next one is asked for."""
+        """Part by part, each with its bytes, and paid for before it is read."""
         await self._quota.admit(metadata.segment_size_in_bytes)
         digest.begin_segment(str(metadata.remote_log_segment_id))
-        async for chunk in self._remote.stream_log(metadata):
-            rest = memoryview(chunk)
-            while rest:
-                part, rest = rest[:_SLICE_BYTES], rest[_SLICE_BYTES:]
-                await self._blocking.run(digest.feed, part)
-                yield len(part)
-                await self._pay(len(part))
+        async with aclosing(self._remote.feed_log(metadata, digest.feed, self._pace)) as parts:
+            async for part_bytes in parts:
+                yield part_bytes
         digest.end_segment()
-
-    async def _pay(self, size_bytes: int) -> None:
-        while size_bytes > 0:
-            size_bytes -= await self._pace.grant(size_bytes)

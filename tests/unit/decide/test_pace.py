@@ -57,9 +57,17 @@ def test_an_idle_time_saves_up_no_burst() -> None:
     assert taken <= 0.06 * 100 * MIB
 
 
-@pytest.mark.parametrize("rate", [20, MIB, 16 * MIB, 1000 * MIB])
-def test_a_slice_is_20_ms_worth_and_never_nothing(rate: int) -> None:
-    assert TokenBucket(rate).take(64 * MIB, 0) == max(rate // 50, 1)
+@pytest.mark.parametrize(
+    ("rate", "size_bytes"),
+    [
+        pytest.param(20, 1, id="never nothing"),
+        pytest.param(MIB, MIB // 50, id="less than 64 KiB"),
+        pytest.param(16 * MIB, 5 * 64 * 1024, id="whole 64 KiB where it is more"),
+        pytest.param(1000 * MIB, 20 * MIB, id="much"),
+    ],
+)
+def test_a_slice_is_20_ms_worth(rate: int, size_bytes: int) -> None:
+    assert TokenBucket(rate).take(64 * MIB, 0) == size_bytes
 
 
 def test_without_a_limit_everything_goes_at_once() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.remote_events import fold
 from tests.support.tier_shell import TierShell
+from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.decide.trim import TrimStep
-from tiersidecar.domain.errors import TruncatedDataError
+from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.ports.store import Buffer
-from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.ports.store import Store
+from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
@@ -32,20 +35,28 @@ class Scene:
         local = shell.board.local.partitions[tip].segments[0]
         remote = [one for one in fold(shell.metadata.events) if one.topic_id_partition == tip]
         self.step = TrimStep(local=local, remote=(remote[0],), reason="size")
-        self._stream = SegmentStream(store=shell.store, blocking=shell.blocking, key_prefix="", key_ring=None)
+        self.spoils = False
+        self.read_from(shell.store)
 
-    async def stream_log(self, metadata: RemoteLogSegmentMetadata) -> AsyncIterator[Buffer]:
-        async for chunk in self._stream.stream_log(metadata):
-            if self.remote_bytes == self.keeps_bytes:
-                return
-            self.remote_bytes += len(chunk)
-            yield chunk
+    def read_from(self, store: Store) -> None:
+        self._stream = SegmentStream(store=store, blocking=self.shell.blocking, key_prefix="", key_ring=None)
+
+    async def feed_log(
+        self, metadata: RemoteLogSegmentMetadata, look: Callable[[memoryview], None], pace: Pace
+    ) -> AsyncGenerator[int]:
+        def look_at_what_there_is(part: memoryview) -> None:
+            kept = part[: self.keeps_bytes - self.remote_bytes] if self.keeps_bytes is not None else part
+            self.remote_bytes += len(kept)
+            look(memoryview(bytes(len(kept))) if self.spoils else kept)
+
+        async with aclosing(self._stream.feed_log(metadata, look_at_what_there_is, pace)) as parts:
+            async for part_bytes in parts:
+                yield part_bytes
 
     async def verify(self) -> None:
         verifier = ReadBack(
             log_dirs=self.shell.log_dirs,
             remote=self,
-            blocking=self.shell.blocking,
             quota=self.shell.quota,
             pace=self.shell.pace,
         )
@@ -90,6 +101,48 @@ async def test_one_that_is_abandoned_leaves_no_file_open(scene: Scene) -> None:
 async def test_a_remote_segment_that_ends_early_is_told(scene: Scene) -> None:
     scene.keeps_bytes = 1024
     with pytest.raises(TruncatedDataError):
+        await scene.verify()
+
+
+class LocalStore(WrappedStore):
+    """The shell's, as one whose objects are files here; by which verb a .log was read."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.verbs: list[str] = []
+
+    is_local = True
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        self.verbs.append("at once")
+        await super().feed_range(key, byte_range, take)
+
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        self.verbs.append("with rests")
+        await super().feed_with_rests(key, byte_range, take)
+
+
+@pytest.mark.parametrize(
+    ("is_limited", "verb"),
+    [
+        pytest.param(True, "with rests", id="a read-back under a rate rests: it is in no hurry (U14)"),
+        pytest.param(False, "at once", id="one without a rate goes as fast as it can"),
+    ],
+)
+async def test_whether_files_are_read_with_rests(scene: Scene, is_limited: bool, verb: str) -> None:
+    store = LocalStore(scene.shell.store)
+    scene.read_from(store)
+    scene.shell.pace.bytes_per_s = 1000 * scene.step.local.size_bytes if is_limited else None
+    await scene.verify()
+    assert set(store.verbs) == {verb}
+    assert scene.remote_bytes == scene.step.local.size_bytes
+
+
+async def test_what_is_found_wrong_in_a_file_is_told_as_it_is(scene: Scene) -> None:
+    scene.read_from(LocalStore(scene.shell.store))
+    scene.shell.pace.bytes_per_s = 1000 * scene.step.local.size_bytes
+    scene.spoils = True
+    with pytest.raises(CorruptDataError):
         await scene.verify()
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from tiersidecar.adapters.log_dirs_fs.page_cache import PageCacheFootprint
 from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.domain.errors import LogDirError, SegmentChangedError, SegmentNotReadyError, TruncatedDataError
 from tiersidecar.domain.segments import LocalSegment, SegmentScan
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
@@ -87,6 +88,11 @@ class OpenSegmentFile:
     ) -> int:
         return await self._run(self._read_through, position, buffer, look)
 
+    async def read_with_rests(
+        self, position: int, buffer: memoryview, look: Callable[[int, memoryview], None] | None = None
+    ) -> int:
+        return await self._run(self._read_in_turns, position, buffer, look)
+
     def _open(self) -> None:
         self._fileno = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         os.posix_fadvise(self._fileno, 0, 0, os.POSIX_FADV_SEQUENTIAL)
@@ -111,6 +117,18 @@ class OpenSegmentFile:
                 look(position + done, wanted[:count])
             done += count
             if count < len(wanted):
+                break
+        return done
+
+    def _read_in_turns(self, start: int, buffer: memoryview, look: Callable[[int, memoryview], None] | None) -> int:
+        done = 0
+        for position, wanted in short_turns(self._fileno, start, start + len(buffer)):
+            part = buffer[done : done + wanted]
+            count = _read_into(self._fileno, position, part)
+            if look is not None:
+                look(position, part[:count])
+            done += count
+            if count < wanted:
                 break
         return done
 

@@ -70,6 +70,9 @@ class BoundedStore:
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         await self._run("fetch", key, self._store.feed_range(key, byte_range, take), self._one_request())
 
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._run("fetch", key, self._store.feed_with_rests(key, byte_range, take), self._one_request())
+
     async def head_object(self, key: str) -> StoredObject:
         return await self._run("head", key, self._store.head_object(key), self._one_request())
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import structlog
 
 from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.adapters.stores.directory_listing import KeyInterval, list_directory
 from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.probe import probe_store
@@ -27,7 +28,7 @@ from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, St
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock, Ids
-from tiersidecar.ports.store import ObjectBody, StoredObject
+from tiersidecar.ports.store import ObjectBody, SourceFile, StoredObject
 
 TEMPORARY_DIRECTORY = ".tiersidecar-tmp"
 STALE_TEMPORARY_MS = 24 * 60 * 60 * 1000
@@ -101,10 +102,10 @@ class FilesystemStore:
         return True
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        missing = await self._look("fetch", key, _feed_range, byte_range, take)
-        if missing:
-            asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
-            raise StoreError(verb="fetch", key=key, reason=f"it ends {missing} bytes before the end of the {asked}")
+        await self._feed(_feed_range, key, byte_range, take)
+
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._feed(_feed_with_rests, key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:
         return _stored_object(key, await self._look("head", key, _stat_file))
@@ -143,26 +144,43 @@ class FilesystemStore:
 
     async def _write(self, key: str, body: ObjectBody, temporary: TemporaryFile) -> os.stat_result:
         await self._blocking.run(temporary.open)
-        source = body.source_file
-        if source is not None:
-            size_bytes = len(source.byte_range)
-            while temporary.written_bytes < size_bytes:
-                wanted = min(size_bytes - temporary.written_bytes, SLICE_BYTES)
-                count = await body.grant(wanted)
-                # Whoever may not have all of it is in no hurry.
-                copy = temporary.copy_slice if count == wanted else temporary.copy_with_rests
-                await self._blocking.run(copy, source, count)
+        if body.source_file is not None:
+            await self._copy(body, body.source_file, temporary)
         else:
-            for index in range(body.piece_count):
-                rest = memoryview(await body.piece(index)).cast("B")
-                while rest:
-                    count = await body.grant(len(rest))
-                    await self._blocking.run(temporary.write, rest[:count])
-                    rest = rest[count:]
+            await self._append(body, temporary)
         if body.size_bytes not in (None, temporary.written_bytes):
             came = f"{temporary.written_bytes} bytes came instead of {body.size_bytes}"
             raise StoreError(verb="put", key=key, reason=came)
         return await self._blocking.run(temporary.make_durable)
+
+    async def _feed(
+        self, feed: Callable[..., int], key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]
+    ) -> None:
+        missing = await self._look("fetch", key, feed, byte_range, take)
+        if missing:
+            asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
+            raise StoreError(verb="fetch", key=key, reason=f"it ends {missing} bytes before the end of the {asked}")
+
+    async def _copy(self, body: ObjectBody, source: SourceFile, temporary: TemporaryFile) -> None:
+        copy: Callable[[SourceFile, int], None] = temporary.copy_slice
+        size_bytes = len(source.byte_range)
+        while temporary.written_bytes < size_bytes:
+            wanted = min(size_bytes - temporary.written_bytes, SLICE_BYTES)
+            count = await body.grant(wanted)
+            if count < wanted:  # whoever may not have all of it is in no hurry.
+                copy = temporary.copy_with_rests
+                temporary.take_small_steps()
+            await self._blocking.run(copy, source, count)
+
+    async def _append(self, body: ObjectBody, temporary: TemporaryFile) -> None:
+        for index in range(body.piece_count):
+            rest = memoryview(await body.piece(index)).cast("B")
+            while rest:
+                count = await body.grant(len(rest))
+                if count < len(rest):
+                    temporary.take_small_steps()
+                await self._blocking.run(temporary.write, rest[:count])
+                rest = rest[count:]
 
     async def _look(self, verb: str, key: str, look: Callable[..., T], *args: object) -> T:
         """Do ``look(path, *args)``; a missing file is a missing object, but only as long as the root is there."""
@@ -239,6 +257,26 @@ def _feed_range(path: Path, byte_range: ByteRange, take: Callable[[memoryview], 
                 return byte_range.stop - position
             position += len(piece)
             if not take(memoryview(piece)):
+                break
+        return 0
+    finally:
+        os.close(fileno)
+
+
+def _feed_with_rests(path: Path, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> int:
+    """As :func:`_feed_range`, in short turns; all pieces are of one buffer."""
+    fileno = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        buffer = memoryview(bytearray())
+        for position, count in short_turns(fileno, byte_range.start, byte_range.stop):
+            buffer = buffer if len(buffer) >= count else memoryview(bytearray(count))
+            done = 0
+            while done < count:
+                came = os.preadv(fileno, [buffer[done:count]], position + done)
+                if not came:
+                    return byte_range.stop - position - done
+                done += came
+            if not take(buffer[:count]):
                 break
         return 0
     finally:

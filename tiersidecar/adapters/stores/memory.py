@@ -62,6 +62,9 @@ class MemoryStore:
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self.feed_range(key, byte_range, take)
+
     async def head_object(self, key: str) -> StoredObject:
         self._held("head", key)
         return self._describe(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tiersidecar.adapters.stores.wrapped_store import WrappedStore
@@ -12,6 +12,8 @@ from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.process import STORE_BYTES, STORE_OPERATIONS
 from tiersidecar.ports.store import Buffer, ObjectBody, Store, StoredObject
 from tiersidecar.ports.telemetry import Telemetry
+
+_Feed = Callable[[str, ByteRange, Callable[[memoryview], bool]], Awaitable[None]]
 
 
 class MeteredStore(WrappedStore):
@@ -45,16 +47,10 @@ class MeteredStore(WrappedStore):
         return data
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
-        handed_bytes = 0
+        await self._feed(self._store.feed_range, key, byte_range, take)
 
-        def counted(piece: memoryview) -> bool:
-            nonlocal handed_bytes
-            handed_bytes += len(piece)
-            return take(piece)
-
-        with self._counted("fetch"):
-            await self._store.feed_range(key, byte_range, counted)
-        self._telemetry.count(STORE_BYTES, handed_bytes, verb="fetch")
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._feed(self._store.feed_with_rests, key, byte_range, take)
 
     async def head_object(self, key: str) -> StoredObject:
         with self._counted("head"):
@@ -68,6 +64,18 @@ class MeteredStore(WrappedStore):
         with self._counted("list"):
             async for stored in self._store.list_objects(prefix, start_after=start_after):
                 yield stored
+
+    async def _feed(self, feed: _Feed, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        handed_bytes = 0
+
+        def counted(piece: memoryview) -> bool:
+            nonlocal handed_bytes
+            handed_bytes += len(piece)
+            return take(piece)
+
+        with self._counted("fetch"):
+            await feed(key, byte_range, counted)
+        self._telemetry.count(STORE_BYTES, handed_bytes, verb="fetch")
 
     @contextmanager
     def _counted(self, verb: str) -> Iterator[None]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from tiersidecar.domain.errors import StoreError
 
 MAX_KEY_BYTES = 1024
 """S3's limit, the shortest of the stores'."""
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def require_valid_key(verb: str, key: str) -> None:
@@ -27,7 +30,7 @@ def _fault_of(key: str) -> str | None:
         return "an object key has no empty segments: no slash first, last, or next to another"
     if "." in segments or ".." in segments:
         return "an object key has no '.' or '..' segments"
-    if any(character < " " or character == "\x7f" for character in key):
+    if _CONTROL_CHARACTERS.search(key):
         return "an object key has no control characters"
     try:
         size_bytes = len(key.encode())

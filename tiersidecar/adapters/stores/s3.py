@@ -108,6 +108,9 @@ class S3Store:
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         take(memoryview(await self.fetch_range(key, byte_range)))
 
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self.feed_range(key, byte_range, take)
+
     async def head_object(self, key: str) -> StoredObject:
         require_valid_key("head", key)
         with s3_errors("head", key):

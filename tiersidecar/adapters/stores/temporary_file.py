@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR
 
+from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.adapters.stores.write_back import begin_write_back, end_write_back
 from tiersidecar.domain.errors import SegmentChangedError
 from tiersidecar.ports.store import Buffer, SourceFile
@@ -26,10 +26,9 @@ _WRITE_BACK_BYTES = 4 * 1024 * 1024
 own writes do not queue behind a segment at once, and a segment takes no room in the page cache from what consumers read (U14).
 Pages that come round again also cost less than fresh ones: a third of the processor time of a copy."""
 
-_TURNS = 5
-_LEAST_TURN_BYTES = 64 * 1024
-_REST_S = 0.001
-"""A slice of 20 ms' worth goes in so many turns at most.  64 KiB take a core for less than 0.1 ms."""
+_SMALL_STEP_BYTES = 1024 * 1024
+"""Instead of that for whoever is in no hurry: handing 4 MiB to the disk, and letting go of as many, takes a core for 0.5 ms
+each.  Smaller ones would be seeks of a spinning disk."""
 
 _NAMING_ATTEMPTS = 64
 
@@ -47,6 +46,8 @@ class TemporaryFile:
         self._written = 0
         self._begun = 0
         self._ended = 0
+        self._step_bytes = _WRITE_BACK_BYTES
+        self._let_go_bytes = _WRITE_BACK_BYTES
 
     def open(self) -> None:
         """Create the file; the directory is made when missing, its parent is not."""
@@ -58,6 +59,10 @@ class TemporaryFile:
     def written_bytes(self) -> int:
         return self._written
 
+    def take_small_steps(self) -> None:
+        """From now on gather less for the disk, and let go of it in another call of :meth:`write` than hand it over."""
+        self._step_bytes, self._let_go_bytes = _SMALL_STEP_BYTES, _SMALL_STEP_BYTES // 2
+
     def write(self, piece: Buffer) -> None:
         """Append the whole of ``piece``, let the disk begin with what gathered, and wait for what had gathered before."""
         rest = memoryview(piece).cast("B")
@@ -65,12 +70,15 @@ class TemporaryFile:
             done = os.write(self._fileno, rest)
             self._written += done
             rest = rest[done:]
-        if self._written - self._begun >= _WRITE_BACK_BYTES:
-            begin_write_back(self._fileno, self._begun, self._written - self._begun)
-            if self._begun > self._ended:
-                end_write_back(self._fileno, self._ended, self._begun - self._ended)
-                os.posix_fadvise(self._fileno, self._ended, self._begun - self._ended, os.POSIX_FADV_DONTNEED)
-            self._ended, self._begun = self._begun, self._written
+        gathered = self._written - self._begun
+        if gathered >= self._step_bytes:
+            begin_write_back(self._fileno, self._begun, gathered)
+        if gathered >= self._let_go_bytes and self._begun > self._ended:
+            end_write_back(self._fileno, self._ended, self._begun - self._ended)
+            os.posix_fadvise(self._fileno, self._ended, self._begun - self._ended, os.POSIX_FADV_DONTNEED)
+            self._ended = self._begun
+        if gathered >= self._step_bytes:
+            self._begun = self._written
 
     def copy_slice(self, source: SourceFile, size_bytes: int = SLICE_BYTES) -> None:
         """Append at most ``size_bytes`` of ``source``, in pieces that stay in the processor's cache between read and write.
@@ -94,12 +102,9 @@ class TemporaryFile:
     def copy_with_rests(self, source: SourceFile, size_bytes: int) -> None:
         """As :meth:`copy_slice`, in short turns with rests between them: a broker's thread that wakes up on this core waits for
         the end of a turn at most.  A rest costs a fraction of coming here once more from the event loop."""
-        stop = min(self._written + size_bytes, len(source.byte_range))
-        turn_bytes = max(size_bytes // _TURNS, _LEAST_TURN_BYTES)
-        self.copy_slice(source, min(turn_bytes, size_bytes))
-        while self._written < stop:
-            time.sleep(_REST_S)
-            self.copy_slice(source, min(turn_bytes, stop - self._written))
+        start = source.byte_range.start + self._written
+        for _, count in short_turns(source.fileno, start, min(start + size_bytes, source.byte_range.stop)):
+            self.copy_slice(source, count)
 
     def make_durable(self) -> os.stat_result:
         """fsync, and let go of the pages: our upload must not push the broker's own out of the page cache (U14), and a

@@ -34,6 +34,9 @@ class WrappedStore:
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         await self._store.feed_range(key, byte_range, take)
 
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._store.feed_with_rests(key, byte_range, take)
+
     async def head_object(self, key: str) -> StoredObject:
         return await self._store.head_object(key)
 

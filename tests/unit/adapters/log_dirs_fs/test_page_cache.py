@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,11 +42,14 @@ def resident(fileno: int) -> list[bool]:
     return resident_slices(fileno, SIZE)
 
 
-async def read_whole(path: Path, at_once: int) -> None:
-    segment = LocalSegment(
+def segment_of(path: Path) -> LocalSegment:
+    return LocalSegment(
         directory=str(path.parent), base_offset=Offset(0), next_base_offset=Offset(1), size_bytes=SIZE, modified_ms=0
     )
-    file = OpenSegmentFile(segment, blocking=InlineBlocking())
+
+
+async def read_whole(path: Path, at_once: int) -> None:
+    file = OpenSegmentFile(segment_of(path), blocking=InlineBlocking())
     await file.open()
     buffer = memoryview(bytearray(at_once))
     for position in range(0, SIZE, at_once):
@@ -72,6 +76,31 @@ async def test_what_the_broker_has_there_stays(path: Path, fileno: int) -> None:
     after = resident(fileno)
     assert [number for number in range(SLICES) if before[number] and not after[number]] == []
     assert sum(after) < 6
+
+
+def test_a_large_file_is_asked_about_with_rests(fileno: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """U14: of 1 GiB at once it would take a core for 35 ms."""
+    rests: list[float] = []
+    monkeypatch.setattr(time, "sleep", rests.append)
+    os.posix_fadvise(fileno, 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(fileno, 100, SIZE - 100)
+    assert resident(fileno) == [False] * (SLICES - 1) + [True]
+    assert len(rests) == 1
+
+
+async def test_what_is_read_with_rests_brings_in_no_more_than_a_turn_ahead(path: Path, fileno: int) -> None:
+    """U14: what the kernel reads ahead, MiBs on some hosts, it brings in within one read."""
+    file = OpenSegmentFile(segment_of(path), blocking=InlineBlocking())
+    await file.open()
+    buffer = memoryview(bytearray(SLICE_BYTES))
+    seen: list[tuple[int, int]] = []
+    read = await file.read_with_rests(SLICE_BYTES, buffer, lambda position, part: seen.append((position, len(part))))
+    await file.close()
+    assert [number for number, there in enumerate(resident(fileno)) if there] in ([1], [1, 2])
+    assert read == SLICE_BYTES
+    assert bytes(buffer) == path.read_bytes()[:SLICE_BYTES]
+    assert [position for position, _ in seen] == [SLICE_BYTES + sum(n for _, n in seen[:at]) for at in range(len(seen))]
+    assert len(seen) == 16
 
 
 def test_an_empty_file_has_no_slices(tmp_path: Path) -> None:

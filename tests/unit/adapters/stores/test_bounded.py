@@ -65,6 +65,9 @@ class StallingStore:
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         await self._stall()
 
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self._stall()
+
     async def head_object(self, key: str) -> StoredObject:
         return await self._stall()  # type: ignore[no-any-return]
 
@@ -101,6 +104,7 @@ VERBS: dict[str, tuple[Callable[[Store], Awaitable[Any]], float]] = {
     "put": (lambda store: store.put_object("k", BytesBody(b"x")), 120),
     "fetch a range": (lambda store: store.fetch_range("k", ByteRange(0, 1)), 60),
     "feed a range": (lambda store: store.feed_range("k", ByteRange(0, 1), lambda piece: True), 60),
+    "feed a range with rests": (lambda store: store.feed_with_rests("k", ByteRange(0, 1), lambda piece: True), 60),
     "fetch an object": (lambda store: store.fetch_object("k"), 60),
     "head": (lambda store: store.head_object("k"), 60),
     "delete": (lambda store: store.delete_objects(["k"]), 60),

@@ -273,8 +273,11 @@ async def test_a_copy_under_a_rate_goes_in_short_turns_with_rests_between(
     body = FileBody(replace(source, look=lambda _, part: steps.append(len(part))))
     await store.put_object(KEY, RationedBody(body))
     os.close(fileno)
-    slice_steps = [80_000, "rest", 80_000, "rest", 80_000, "rest", 80_000, "rest", 80_000]
-    assert steps == [*slice_steps, *slice_steps, 200_000], "the last one is all that was asked for"
+    slice_steps = [*[65_536, "rest"] * 6, 6_784]
+    last_steps = [65_536, "rest", 65_536, "rest", 65_536, "rest", 3_392]
+    assert steps == [*slice_steps, *slice_steps, *last_steps], (
+        "the last slice is all that was asked for: still no hurry"
+    )
     assert await store.fetch_object(KEY) == data
 
 

@@ -39,6 +39,22 @@ def test_what_the_disk_has_leaves_the_page_cache_while_more_is_written(tmp_path:
     assert (tmp_path / "object").read_bytes() == b"".join(pieces)
 
 
+def test_in_small_steps_less_is_in_memory(tmp_path: Path) -> None:
+    """U14: nothing takes a core for long, neither handing over to the disk nor letting go."""
+    pieces = [bytes([number]) * (64 * 1024) for number in range(200)]
+    file = TemporaryFile(directory=tmp_path / "aside", name="log")
+    file.open()
+    file.take_small_steps()
+    most_mib = 0
+    for piece in pieces:
+        file.write(piece)
+        most_mib = max(most_mib, resident_mib(tmp_path / "aside" / "log"))
+    assert most_mib <= 4
+    assert file.make_durable().st_size == 200 * 64 * 1024
+    file.rename_to(tmp_path / "object", tmp_path)
+    assert (tmp_path / "object").read_bytes() == b"".join(pieces)
+
+
 @pytest.mark.parametrize("size", [0, 1, 8 * MIB, 8 * MIB + 1, 20 * MIB], ids=lambda size: f"{size} bytes")
 def test_pieces_of_any_size_are_whole(tmp_path: Path, size: int) -> None:
     data = os.urandom(size)
