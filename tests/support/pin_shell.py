@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import LOG_DIR, MemoryPins, local_partition
@@ -61,6 +62,7 @@ class PinShell:
             metadata=self.metadata,
             state=self.state,
             copies=TrustedCopies(self.metadata, self.state),
+            blocking=InlineBlocking(),
             clock=self.clock,
             failpoints=self.failpoints,
             telemetry=self.telemetry,

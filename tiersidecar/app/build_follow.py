@@ -24,6 +24,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
         metadata=parts.metadata,
         state=parts.state,
         copies=copies,
+        blocking=parts.blocking,
         clock=parts.clock,
         failpoints=parts.failpoints,
         telemetry=parts.telemetry,

@@ -6,7 +6,7 @@ replicas roll differently, and starting at the next boundary would leave a hole 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tiersidecar.domain.epochs import Lineage
@@ -162,9 +162,9 @@ def find_copied_offset(
     lineage: Lineage,
     highest_offset_for_epoch: Callable[[int], int | None],
     segment_at: Callable[[int, int], RemoteLogSegmentMetadata | None],
-    all_segments: Callable[[], list[RemoteLogSegmentMetadata]],
-) -> Offset:
-    """The highest offset, inclusive, that a finished segment *of this lineage* holds; -1 when there is none.
+) -> Offset | None:
+    """The highest offset, inclusive, that a finished segment *of this lineage* holds; -1 when there is none.  None: only the
+    segments themselves tell (:func:`copied_offset_among`).
 
     Kafka walks the epochs downward and caps what it finds at the epoch's end (``findHighestRemoteOffset``, T-02 to
     T-04).  A capped answer stems from a segment of another history, whose end can be trimmed to by nobody; so where the
@@ -177,8 +177,11 @@ def find_copied_offset(
         segment = segment_at(entry.epoch, highest)
         if segment is not None and segment.end_offset == highest and segment.is_within(lineage):
             return Offset(highest)
-        break
-    else:
-        return NO_OFFSET
-    held = (one for one in all_segments() if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        return None
+    return NO_OFFSET
+
+
+def copied_offset_among(segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage) -> Offset:
+    """As :func:`find_copied_offset`, of all segments."""
+    held = (one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
     return max((segment.end_offset for segment in held if segment.is_within(lineage)), default=NO_OFFSET)

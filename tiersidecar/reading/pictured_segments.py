@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking
+
+T = TypeVar("T")
 
 _MADE_ON_THE_LOOP = 256
 """One or two milliseconds."""
@@ -17,3 +22,16 @@ async def pictured_segments(
     if len(picture) <= _MADE_ON_THE_LOOP:
         return picture.segments(from_offset)
     return await blocking.run(picture.segments, from_offset)
+
+
+async def of_pictured(
+    picture: SegmentPicture,
+    blocking: Blocking,
+    found_in: Callable[[Sequence[RemoteLogSegmentMetadata]], T],
+    *,
+    from_offset: int = 0,
+) -> T:
+    """What ``found_in`` makes of the segments; in a thread, too, where there are many: it looks at nothing that changes."""
+    if len(picture) <= _MADE_ON_THE_LOOP:
+        return found_in(picture.segments(from_offset))
+    return await blocking.run(lambda: found_in(picture.segments(from_offset)))

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import structlog
 
-from tiersidecar.decide.copy import CopyPlan, CopyView, decide_copy, find_copied_offset
+from tiersidecar.decide.copy import CopyPlan, CopyView, decide_copy
 from tiersidecar.decide.pin import without_remote_pins
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.epochs import Lineage
@@ -16,11 +16,12 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
-from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.gap_report import GapReport
@@ -49,6 +50,7 @@ class CopyTask:
         lineages: LineageSource,
         uploader: UploadSegment,
         admission: CopyAdmission,
+        blocking: Blocking,
         clock: Clock,
         lag: CopyLagReport,
         gaps: GapReport,
@@ -57,6 +59,7 @@ class CopyTask:
         self._board, self._broker, self._metadata = board, broker, metadata
         self._state, self._lineages = state, lineages
         self._uploader, self._admission = uploader, admission
+        self._blocking = blocking
         self._clock, self._lag, self._gaps, self._observe_only = clock, lag, gaps, observe_only
         self._expired_told: dict[TopicIdPartition, Offset] = {}
 
@@ -85,7 +88,7 @@ class CopyTask:
 
     async def _plan(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyPlan:
         tip = partition.view.topic_id_partition
-        copied_offset = copied_offset_of(self._metadata, tip, lineage)
+        copied_offset = await copied_offset_of(self._metadata, tip, lineage, self._blocking)
         plan = decide_copy(
             CopyView(
                 policy=partition.policy,
@@ -140,17 +143,3 @@ class CopyTask:
             segments=[segment.base_offset for segment in plan.segments],
             bytes=sum(segment.size_bytes for segment in plan.segments),
         )
-
-
-def copied_offset_of(metadata: MetadataView, tip: TopicIdPartition, lineage: Lineage) -> Offset:
-    """The highest remote offset of this lineage, inclusive; -1 when there is none.
-
-    Raises:
-        MetadataNotReadyError: the metadata has not been replayed yet.
-    """
-    return find_copied_offset(
-        lineage,
-        lambda epoch: metadata.highest_offset_for_epoch(tip, epoch),
-        lambda epoch, offset: metadata.remote_log_segment_metadata(tip, epoch, offset),
-        lambda: list(metadata.list_remote_log_segments(tip)),
-    )

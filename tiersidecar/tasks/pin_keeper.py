@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -23,14 +23,15 @@ from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.offsets import NO_OFFSET
 from tiersidecar.domain.pins import DropReason, Pin, PinnedPartition, Unpin
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
-from tiersidecar.ports.clock import Clock
+from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, RemoteLogSegmentMetadata
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.pictured_segments import of_pictured
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.disk_watch import measure
 from tiersidecar.tasks.trusted_copies import TrustedCopies
@@ -71,12 +72,14 @@ class PinKeeper:
         metadata: MetadataView,
         state: StateLog,
         copies: TrustedCopies,
+        blocking: Blocking,
         clock: Clock,
         failpoints: Failpoints,
         telemetry: Telemetry,
     ) -> None:
         self._settings, self._board, self._pins = settings, board, pins
         self._metadata, self._state, self._copies = metadata, state, copies
+        self._blocking = blocking
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
         self._places = _Places()
         self._first_reading = self._reading()
@@ -100,7 +103,7 @@ class PinKeeper:
         if self._board.pins.unread is None or self._board.pins.unread:
             await self._load()
         if self._settings.drops_pins:
-            for unpin in [*self._gone(), *self._expired()]:
+            for unpin in [*self._gone(), *await self._expired()]:
                 await self._drop_if_possible(unpin)
         self._forget_refused()
         disks = await measure(self._pins)
@@ -188,10 +191,10 @@ class PinKeeper:
             first = NO_LOG_END if local is None else (*local.deleted, *local.segments)[0].base_offset
             self._board.pins.forget_refused(owner, first)
 
-    def _expired(self) -> list[Unpin]:
+    async def _expired(self) -> list[Unpin]:
         reading, unpins = self._reading(), []
         is_doubted = bool(reason_to_doubt_clock(self._first_reading, reading))
-        for tip, tiered in self._board.assignment.items():
+        for tip, tiered in list(self._board.assignment.items()):
             pins = self._board.pins.of(tip)
             if not pins:
                 continue
@@ -201,14 +204,15 @@ class PinKeeper:
                 continue
             start_offset = state.start_in(self._board.lineage_on_disk(tip))
             # By a clock that jumped everything may look expired, and a pin may be the only copy.
-            now_ms = None if is_doubted or self._is_doubted(tip, tiered.policy, reading.wall_ms) else reading.wall_ms
+            is_in_doubt = is_doubted or await self._is_doubted(tip, tiered.policy, reading.wall_ms)
+            now_ms = None if is_in_doubt else reading.wall_ms
             for pin in pins:
                 reason = reason_expired(pin, tiered.policy, start_offset, now_ms)
                 if reason is not None:
                     unpins.append(Unpin(pin=pin, reason=reason))
         return unpins
 
-    def _is_doubted(self, tip: TopicIdPartition, policy: TopicPolicy, now_ms: int) -> bool:
+    async def _is_doubted(self, tip: TopicIdPartition, policy: TopicPolicy, now_ms: int) -> bool:
         """Whether what is past its retention is so by a clock, or a configuration, by which expiry would stop too."""
         pins, local = self._board.pins.of(tip), self._board.local.partitions.get(tip)
         if all(reason_expired(pin, policy, NO_OFFSET, now_ms) is None for pin in pins):
@@ -216,7 +220,7 @@ class PinKeeper:
         times_ms = [pin.segment.modified_ms for pin in pins]
         times_ms += [] if local is None else [segment.modified_ms for segment in local.sealed_segments]
         if self._metadata.is_ready(tip):
-            times_ms += [segment.event_timestamp_ms for segment in self._metadata.list_remote_log_segments(tip)]
+            times_ms += await of_pictured(self._metadata.picture(tip), self._blocking, _times_of)
         return is_time_in_doubt(policy, times_ms, now_ms)
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
@@ -261,3 +265,7 @@ class PinKeeper:
     def _topic_of(self, owner: PinnedPartition) -> str | None:
         """The topic's name, where it is still here."""
         return next((tip.topic for tip in self._board.local.partitions if PinnedPartition.of(tip) == owner), None)
+
+
+def _times_of(segments: Sequence[RemoteLogSegmentMetadata]) -> list[int]:
+    return [segment.event_timestamp_ms for segment in segments]

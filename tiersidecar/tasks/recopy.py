@@ -6,6 +6,7 @@ every deletion.  A process that ends anywhere leaves a request that the next one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import structlog
@@ -26,13 +27,15 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, format_uuid
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.recopy import RecopyRequest, RequestingStateLog
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.pictured_segments import of_pictured
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.copy import copied_offset_of
+from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
@@ -65,6 +68,7 @@ class RecopyTask:
         remover: SegmentRemover,
         in_flight: InFlight,
         guard: MayDelete,
+        blocking: Blocking,
         failpoints: Failpoints,
         broker_id: BrokerId,
         observe_only: bool,
@@ -72,6 +76,7 @@ class RecopyTask:
         self._board, self._metadata, self._state, self._lineages = board, metadata, state, lineages
         self._presence, self._uploader, self._admission = presence, uploader, admission
         self._remover, self._in_flight, self._guard = remover, in_flight, guard
+        self._blocking = blocking
         self._failpoints, self._broker_id, self._observe_only = failpoints, broker_id, observe_only
 
     def has_work(self, partition: TieredPartition) -> bool:
@@ -147,7 +152,7 @@ class RecopyTask:
             lineage=lineage,
             whole=await self._whole(tip, request, lineage),
             local=() if local is None else local.segments,
-            copied_offset=copied_offset_of(self._metadata, tip, lineage),
+            copied_offset=await copied_offset_of(self._metadata, tip, lineage, self._blocking),
             remote_log_start_offset=state.start_in(lineage),
         )
 
@@ -156,16 +161,20 @@ class RecopyTask:
     ) -> list[RemoteLogSegmentMetadata]:
         """Segments that hold some of the offsets; none that is itself to be given up."""
         doubted = {_named(one) for one in (*self._state.recopies(tip), request)}
-        return [
-            one
-            for one in self._metadata.list_remote_log_segments(tip)
-            if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-            and one.remote_log_segment_id not in doubted
-            and one.start_offset <= request.end_offset
-            and one.end_offset >= request.start_offset
-            and one.is_within(lineage)
-            and await self._presence.is_whole(one)
-        ]
+
+        def holding(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+            return [
+                one
+                for one in segments
+                if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+                and one.remote_log_segment_id not in doubted
+                and one.start_offset <= request.end_offset
+                and one.is_within(lineage)
+            ]
+
+        picture = self._metadata.picture(tip)
+        held = await of_pictured(picture, self._blocking, holding, from_offset=request.start_offset)
+        return [one for one in held if await self._presence.is_whole(one)]
 
     async def _copy(
         self, partition: TieredPartition, request: RecopyRequest, step: RecopyStep, lineage: Lineage

@@ -5,7 +5,7 @@ Abandoned at any await, it leaves a COPY_SEGMENT_STARTED that the retain lane fi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
@@ -27,7 +27,7 @@ from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartitio
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import Artefact, LogDirs, SegmentFile
 from tiersidecar.ports.metadata_log import MetadataView, PublishMetadata
@@ -35,7 +35,7 @@ from tiersidecar.ports.metrics.copying import COPY_BYTES, COPY_ERRORS, COPY_REQU
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.copy import copied_offset_of
+from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.removal import SegmentRemover
@@ -51,7 +51,7 @@ class PublishedMetadata(PublishMetadata, MetadataView, Protocol):
     """What is published, and what is read back of it."""
 
 
-_Check = Callable[[RemoteLogSegmentMetadata, LocalSegment, Lineage], None]
+_Check = Callable[[RemoteLogSegmentMetadata, LocalSegment, Lineage], Awaitable[None]]
 """Raises where the copy is not wanted any more, once it is known to all that it was begun."""
 
 
@@ -75,6 +75,7 @@ class SegmentUploader:
         gate: StoreGate,
         remover: SegmentRemover,
         in_flight: InFlight,
+        blocking: Blocking,
         clock: Clock,
         ids: Ids,
         failpoints: Failpoints,
@@ -86,6 +87,7 @@ class SegmentUploader:
         self._custom_metadata_max_bytes = custom_metadata_max_bytes
         self._board, self._log_dirs, self._lineages, self._metadata_log = board, log_dirs, lineages, metadata_log
         self._gate, self._remover, self._in_flight = gate, remover, in_flight
+        self._blocking = blocking
         self._clock, self._ids, self._failpoints = clock, ids, failpoints
         self._telemetry, self._broker_id = telemetry, broker_id
         self._backoff = backoff
@@ -108,7 +110,7 @@ class SegmentUploader:
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
     ) -> RemoteLogSegmentMetadata:
         """As :meth:`upload`, of offsets that are remote already, and also by a follower: what there is of them is damaged."""
-        return await self._gated(partition, segment, lineage, lambda started, segment, lineage: None)
+        return await self._gated(partition, segment, lineage, _check_nothing)
 
     async def _gated(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, check_still_wanted: _Check
@@ -136,7 +138,7 @@ class SegmentUploader:
             with self._in_flight.copying(started.remote_log_segment_id):
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
-                check_still_wanted(started, segment, lineage)
+                await check_still_wanted(started, segment, lineage)
                 custom_metadata = await self._put(started, segment, file, checked, lineage)
                 if await file.fingerprint() != before:
                     raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
@@ -178,9 +180,11 @@ class SegmentUploader:
             self._checker.suspect(segment)
             raise
 
-    def _check_still_wanted(self, started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage) -> None:
+    async def _check_still_wanted(
+        self, started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage
+    ) -> None:
         """With STARTED everything is read back that the topic has before it: what a deposed leader finished late, too."""
-        copied_offset = copied_offset_of(self._metadata_log, started.topic_id_partition, lineage)
+        copied_offset = await copied_offset_of(self._metadata_log, started.topic_id_partition, lineage, self._blocking)
         if not segment.pinned and copied_offset >= started.end_offset:
             raise SegmentChangedError(path=segment.log_path, reason="another leader finished a copy of it first")
 
@@ -284,3 +288,7 @@ class SegmentUploader:
                 reasons=[fault.reason for fault in checked.artefacts.faults],
                 from_earlier_snapshot=checked.artefacts.earlier_snapshot is not None,
             )
+
+
+async def _check_nothing(started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage) -> None:
+    return None

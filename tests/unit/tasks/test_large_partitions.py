@@ -13,17 +13,23 @@ import pytest
 from tests.support.expiry_world import run
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.pin_shell import PinShell
+from tests.support.pins import pin_of
 from tests.support.segments import TIP, remote_segment
 from tests.support.tier_shell import TierShell
 from tests.unit.tasks.test_expire import TWO_OLD, sidecar, world_of
 from tests.unit.tasks.test_topic_deletion import SAID, WITNESS, Cluster, Shell
 from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.reading import pictured_segments
+from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 
@@ -90,3 +96,70 @@ def test_nor_does_the_deletion_of_a_topic(makers: list[threading.Thread]) -> Non
     shell.sweep()
     shell.sweep(after_s=60)
     assert (world.store.keys, len(makers)) == (set(), 1)
+
+
+@pytest.mark.parametrize("count", [256, 257])
+async def test_how_far_is_copied_is_found_in_a_thread_where_an_election_has_cut_the_last_segment(
+    makers: list[threading.Thread], count: int
+) -> None:
+    metadata = MemoryMetadataLog()
+    await metadata.assign([TIP])
+    for n in range(count):
+        segment = remote_segment(10 * n, 10 * n + 9, state=State.COPY_SEGMENT_STARTED)
+        await metadata.publish(segment)
+        await metadata.publish(_finished(segment))
+    whole, cut = Lineage.of([(0, 0)]), Lineage.of([(0, 0), (1, 10 * count - 15)])
+    async with ThreadBlocking(max_threads=1) as blocking:
+        assert await copied_offset_of(metadata, TIP, whole, blocking) == 10 * count - 1
+        assert makers == [], "some look-ups do"
+        assert await copied_offset_of(metadata, TIP, cut, blocking) == 10 * count - 21
+    assert [one is threading.main_thread() for one in makers] == [count == 256]
+
+
+async def test_so_is_what_can_take_the_place_of_a_damaged_copy(
+    tmp_path: Path, makers: list[threading.Thread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ThreadBlocking(max_threads=2) as blocking:
+        shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0))
+        await shell.look()
+        shell.board.pins.unread = frozenset()
+        tip = shell.tip("plain-0")
+        await shell.copy.run(shell.tiered(tip))
+        victim = shell.metadata.picture(tip).segments()[1]
+        await shell.store.delete_objects([recorded_keys(victim).log])
+        request = RecopyRequest(
+            topic_id_partition=tip,
+            start_offset=victim.start_offset,
+            end_offset=victim.end_offset,
+            segment_uuid=victim.remote_log_segment_id.uuid,
+            requested_ms=0,
+        )
+        await shell.state.request_recopy(request)
+        await shell.look()
+        makers.clear()
+        monkeypatch.setattr(pictured_segments, "_MADE_ON_THE_LOOP", -1)
+        await shell.recopy.run(shell.tiered(tip))
+        assert not shell.state.recopies(tip)
+    assert makers
+    assert threading.main_thread() not in makers
+
+
+async def test_and_by_what_clock_a_pin_has_expired(makers: list[threading.Thread]) -> None:
+    now_ms = 1_700_000_000_000
+    shell = PinShell(pin_of(0, 50, max_timestamp_ms=now_ms, modified_ms=now_ms))
+    shell.be(policy=TopicPolicy(retention_ms=3_600_000))
+    await shell.open(50, 100)
+    await shell.metadata.assign([TIP])
+    await shell.clock.advance(3601)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == []
+    assert makers
+
+
+def _finished(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=segment.remote_log_segment_id,
+        broker_id=segment.broker_id,
+        event_timestamp_ms=segment.event_timestamp_ms,
+        state=State.COPY_SEGMENT_FINISHED,
+    )
