@@ -7,7 +7,7 @@ high watermark.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -23,13 +23,13 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, check_batch, read_batch_header
+from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.ports.broker import Credentials, LocalBatches, ReadLocal
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
+from tiersidecar.services.reader.broker_batches import part_of
 
 _FETCH_BYTES = 1024 * 1024
 _BORDER_MOVES = 3
@@ -286,7 +286,7 @@ class ContinuousLog:
         )
 
     async def _cut(self, fetched: LocalBatches, read: LogRead, offset: int, stop: int) -> RemoteBatches | None:
-        return await self._blocking.run(_part_of, fetched, read, offset, stop)
+        return await self._blocking.run(part_of, fetched, read.partition, offset, stop, read.read_committed)
 
     async def _refusal(self, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> TiersidecarError:
         """Of an offset that the broker does not have.  What lies between the tiers is out of no range: whoever is told so skips
@@ -311,44 +311,3 @@ def _stop(read: LogRead, fetched: LocalBatches) -> int:
     """Where the read ends: what comes after the first look at the log is for the next read."""
     end_offset = fetched.last_stable_offset if read.read_committed else fetched.high_watermark
     return end_offset if read.stop_offset is None else min(end_offset, read.stop_offset)
-
-
-def _part_of(fetched: LocalBatches, read: LogRead, offset: int, stop: int) -> RemoteBatches | None:
-    """The whole batches of ``fetched`` from ``offset`` on, below ``stop``, each checked; None when there are none."""
-    headers, begin, end = list[RecordBatchHeader](), 0, 0
-    view = memoryview(fetched.records)
-    while end < len(view):
-        try:
-            header = read_batch_header(view[end:], where=f"Fetch of {read.partition}", position=end)
-        except TruncatedDataError:
-            break
-        if end + header.size_bytes > len(view) or header.base_offset >= stop:
-            break
-        check_batch(view[end:], header, where=f"Fetch of {read.partition}", position=end)
-        end += header.size_bytes
-        if header.last_offset < offset:
-            begin = end
-        else:
-            headers.append(header)
-    if not headers:
-        return None
-    return RemoteBatches(
-        batches=BatchSlice(view[begin:end], headers[0].base_offset, headers[-1].next_offset),
-        aborted_transactions=_aborted_in(headers, fetched.aborted) if read.read_committed else None,
-    )
-
-
-def _aborted_in(
-    headers: Sequence[RecordBatchHeader], aborted: Sequence[tuple[int, Offset]]
-) -> tuple[AbortedTransaction, ...]:
-    """As a consumer tells them: a transaction reaches from its first record to its producer's next marker, or past these
-    batches."""
-    end_offset, found = headers[-1].next_offset, list[AbortedTransaction]()
-    for producer_id, first in aborted:
-        markers = (
-            header.base_offset
-            for header in headers
-            if header.is_control and header.producer_id == producer_id and header.base_offset > first
-        )
-        found.append(AbortedTransaction(producer_id, first, next(markers, Offset(end_offset - 1)), end_offset))
-    return tuple(found)

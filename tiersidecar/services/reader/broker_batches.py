@@ -1,0 +1,62 @@
+"""What a broker gave for a Fetch of the read service, as batches of a partition's one log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiersidecar.domain.errors import TruncatedDataError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, check_batch, read_batch_header
+from tiersidecar.ports.broker import LocalBatches
+from tiersidecar.reading.batch_cutter import BatchSlice
+from tiersidecar.reading.remote_log_reader import RemoteBatches
+
+
+def part_of(
+    fetched: LocalBatches, partition: TopicIdPartition, offset: int, stop: int, read_committed: bool
+) -> RemoteBatches | None:
+    """The whole batches of ``fetched`` from ``offset`` on that begin below ``stop`` (exclusive), each checked; None when there
+    are none.
+
+    Raises:
+        CorruptDataError: a batch is damaged.
+    """
+    headers, begin, end = list[RecordBatchHeader](), 0, 0
+    view = memoryview(fetched.records)
+    while end < len(view):
+        try:
+            header = read_batch_header(view[end:], where=f"Fetch of {partition}", position=end)
+        except TruncatedDataError:
+            break
+        if end + header.size_bytes > len(view) or header.base_offset >= stop:
+            break
+        check_batch(view[end:], header, where=f"Fetch of {partition}", position=end)
+        end += header.size_bytes
+        if header.last_offset < offset:
+            begin = end
+        else:
+            headers.append(header)
+    if not headers:
+        return None
+    return RemoteBatches(
+        batches=BatchSlice(view[begin:end], headers[0].base_offset, headers[-1].next_offset),
+        aborted_transactions=_aborted_in(headers, fetched.aborted) if read_committed else None,
+    )
+
+
+def _aborted_in(
+    headers: Sequence[RecordBatchHeader], aborted: Sequence[tuple[int, Offset]]
+) -> tuple[AbortedTransaction, ...]:
+    """As a consumer tells them: a transaction reaches from its first record to its producer's next marker, or past these
+    batches."""
+    end_offset, found = headers[-1].next_offset, list[AbortedTransaction]()
+    for producer_id, first in aborted:
+        markers = (
+            header.base_offset
+            for header in headers
+            if header.is_control and header.producer_id == producer_id and header.base_offset > first
+        )
+        found.append(AbortedTransaction(producer_id, first, next(markers, Offset(end_offset - 1)), end_offset))
+    return tuple(found)
