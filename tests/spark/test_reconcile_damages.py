@@ -23,7 +23,7 @@ from tests.support.produce import ProducedRecord, produce_mix
 from tests.support.read_service import Shape, fetch_records, shape_of
 from tests.support.reconcile_damage import Damages, Expected, shown
 from tests.support.remote_events import fold, in_state, read_events
-from tiersidecar.app.config import load_config
+from tiersidecar.app.config.config import load_config
 from tiersidecar.app.reconcile_run import RunOptions, run_reconcile
 from tiersidecar.decide.reconcile_findings import FindingKind as K
 from tiersidecar.decide.reconcile_findings import Graces

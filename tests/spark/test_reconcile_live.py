@@ -12,7 +12,7 @@ from tests.support.daemon import Daemon, daemon_settings, wait_for
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.keep_producing import KeepProducing
 from tests.support.remote_events import read_events
-from tiersidecar.app.config import load_config
+from tiersidecar.app.config.config import load_config
 from tiersidecar.app.reconcile_run import RunOptions, run_reconcile
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate

@@ -19,7 +19,7 @@ from tests.support.kafka_placement import place
 from tests.support.keep_producing import KeepProducing
 from tests.support.remote_events import read_events
 from tests.support.sidecars import Sidecars
-from tiersidecar.app.config import load_config
+from tiersidecar.app.config.config import load_config
 from tiersidecar.app.reconcile_run import RunOptions, run_reconcile
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate

@@ -18,10 +18,10 @@ from rich.markup import escape
 from tiersidecar.app.commands.complaints import FAILED, WRONG_USAGE, complain
 from tiersidecar.app.commands.options import address
 from tiersidecar.app.commands.register import register_commands
-from tiersidecar.app.config import Config, load_config
-from tiersidecar.app.config_report import effective_settings, render_yaml, warnings_of
-from tiersidecar.app.config_top_level import Role
-from tiersidecar.app.config_values import Address
+from tiersidecar.app.config.config import Config, load_config
+from tiersidecar.app.config.report import effective_settings, render_yaml, warnings_of
+from tiersidecar.app.config.top_level import Role
+from tiersidecar.app.config.values import Address
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
 

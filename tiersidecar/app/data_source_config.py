@@ -14,7 +14,7 @@ from tiersidecar.domain.errors import ConfigError
 from tiersidecar.spark.datasource.options import SOURCE
 
 if TYPE_CHECKING:  # loaded where it is needed: Spark starts a Python process for each step
-    from tiersidecar.app.config import Config
+    from tiersidecar.app.config.config import Config
 
 CONFIG_OPTION = "config"
 _SECTIONS = ("broker.", "store.")
@@ -98,8 +98,8 @@ def _value(name: str, text: str) -> object:
 
 @cache
 def _load(source: ConfigSource) -> Config:
-    from tiersidecar.app.config import load_config, parse_config
-    from tiersidecar.app.config_top_level import Mode
+    from tiersidecar.app.config.config import load_config, parse_config
+    from tiersidecar.app.config.top_level import Mode
 
     if source.path is None:
         config = parse_config(source.text, Path(SOURCE), os.environ)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock
-from tiersidecar.app.build_store import open_key_ring
+from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.commands.session import Session, open_session
-from tiersidecar.app.config import Config
+from tiersidecar.app.config.config import Config
 from tiersidecar.app.data_source_store import open_reading_store, say_errors_only
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.reading.index_blobs import IndexBlobReader

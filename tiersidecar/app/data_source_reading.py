@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pyarrow as pa
 
 from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.app.build_store import open_key_ring
-from tiersidecar.app.config import Config
+from tiersidecar.app.builders.store import open_key_ring
+from tiersidecar.app.config.config import Config
 from tiersidecar.app.data_source_store import open_reading_store, say_errors_only
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import StoreChunkManager

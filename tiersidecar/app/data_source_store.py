@@ -11,8 +11,8 @@ import structlog
 
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.build_store import open_store
-from tiersidecar.app.config import Config
+from tiersidecar.app.builders.store import open_store
+from tiersidecar.app.config.config import Config
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.build_store import open_key_ring, open_store
-from tiersidecar.app.config import Config, load_config
+from tiersidecar.app.builders.store import open_key_ring, open_store
+from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry

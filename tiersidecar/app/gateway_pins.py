@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.pins import PinnedPartition

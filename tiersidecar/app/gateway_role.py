@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from tiersidecar.app.build_gateway import advertised_addresses, gateway_limits, gateway_rewrites, listener_settings
-from tiersidecar.app.build_gateway_fill import open_remote_tier
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.builders.gateway import advertised_addresses, gateway_limits, gateway_rewrites, listener_settings
+from tiersidecar.app.builders.gateway_fill import open_remote_tier
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.parts import Parts
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.listener import serve_gateway

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import Processor
 
-from tiersidecar.app.config_services import LoggingSection
+from tiersidecar.app.config.services import LoggingSection
 from tiersidecar.app.library_logs import RepeatFilter
 
 _SECRET_WORDS = ("password", "secret", "token", "credentials", "authorization")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.tuning import Tuning

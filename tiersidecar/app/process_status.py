@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.decide.copy import pending_segments
 from tiersidecar.decide.topics import TieredPartition

@@ -10,8 +10,8 @@ import structlog
 
 from tiersidecar.adapters.kafka.authorizer import open_authorizer
 from tiersidecar.adapters.kafka.local_reads import BrokerLocalReads
-from tiersidecar.app.build_security import caller_listener, known_callers, server_tls
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.builders.security import caller_listener, known_callers, server_tls
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.ids import TopicIdPartition

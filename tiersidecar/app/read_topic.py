@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tiersidecar.app.build_security import bootstrap_servers, broker_security
-from tiersidecar.app.config import Config
+from tiersidecar.app.builders.security import bootstrap_servers, broker_security
+from tiersidecar.app.config.config import Config
 from tiersidecar.app.data_source import FORMAT, TiersidecarDataSource, parse_options
 from tiersidecar.app.data_source_config import takes_option
 from tiersidecar.app.data_source_planning import open_planning

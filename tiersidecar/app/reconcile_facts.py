@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
-from tiersidecar.app.build_security import bootstrap_servers, broker_security
-from tiersidecar.app.config import Config
+from tiersidecar.app.builders.security import bootstrap_servers, broker_security
+from tiersidecar.app.config.config import Config
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.ports.broker import OffsetSpec

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.build_security import bootstrap_servers, broker_security
-from tiersidecar.app.build_store import open_store
-from tiersidecar.app.config import Config
+from tiersidecar.app.builders.security import bootstrap_servers, broker_security
+from tiersidecar.app.builders.store import open_store
+from tiersidecar.app.config.config import Config
 from tiersidecar.app.executor_store import ExecutorKeyRing, ExecutorStore
 from tiersidecar.app.reconcile_facts import ClusterFacts, read_cluster_facts, read_metadata_end
 from tiersidecar.decide.reconcile_findings import Graces

@@ -9,15 +9,15 @@ from typing import Any, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_broker import BrokerSection
-from tiersidecar.app.config_gateway import GatewayListenerSection, GatewaySection
-from tiersidecar.app.config_keys import choices, is_optional, keys_in, quantity_of, sections_in
-from tiersidecar.app.config_section import Section
-from tiersidecar.app.config_services import LoggingSection, ReadCaller, ReadSection, StatusSection
-from tiersidecar.app.config_store import FilesystemStore, KeyPair, S3Store
-from tiersidecar.app.config_topics import TopicRule
-from tiersidecar.app.config_values import SECRET_FORMS, Address
+from tiersidecar.app.config.broker import BrokerSection
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.gateway import GatewayListenerSection, GatewaySection
+from tiersidecar.app.config.keys import choices, is_optional, keys_in, quantity_of, sections_in
+from tiersidecar.app.config.section import Section
+from tiersidecar.app.config.services import LoggingSection, ReadCaller, ReadSection, StatusSection
+from tiersidecar.app.config.store import FilesystemStore, KeyPair, S3Store
+from tiersidecar.app.config.topics import TopicRule
+from tiersidecar.app.config.values import SECRET_FORMS, Address
 from tiersidecar.app.references_values import GENERATED, default_of, sentence_of, written
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 from tiersidecar.ports.telemetry import Metric

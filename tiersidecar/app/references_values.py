@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from tiersidecar.app.config_keys import quantity_of
-from tiersidecar.app.config_values import LONG_MAX
-from tiersidecar.app.config_without_effect import WITHOUT_EFFECT
+from tiersidecar.app.config.keys import quantity_of
+from tiersidecar.app.config.values import LONG_MAX
+from tiersidecar.app.config.without_effect import WITHOUT_EFFECT
 
 GENERATED = "Generated from the code by `python -m tiersidecar.app.references`: change it there."
 

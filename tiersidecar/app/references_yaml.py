@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_keys import choices, keys_in, quantity_of
-from tiersidecar.app.config_section import Section
-from tiersidecar.app.config_store import FilesystemStore
-from tiersidecar.app.config_topics import TopicRule
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.keys import choices, keys_in, quantity_of
+from tiersidecar.app.config.section import Section
+from tiersidecar.app.config.store import FilesystemStore
+from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.references_values import GENERATED, default_of, sentence_of, written
 
 _WIDTH = 120

@@ -10,8 +10,8 @@ from typing import Any
 
 import structlog
 
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_report import effective_settings
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.report import effective_settings
 from tiersidecar.app.tuning import RELOADABLE, Tuning
 from tiersidecar.domain.errors import ConfigError
 

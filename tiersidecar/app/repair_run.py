@@ -12,9 +12,9 @@ from typing import Any
 
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.build_store import open_store
+from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
-from tiersidecar.app.config import Config
+from tiersidecar.app.config.config import Config
 from tiersidecar.app.repair_marks import Mark, drop_marks, put_marks, read_marks
 from tiersidecar.app.repair_recopy import RecopyDesk, RecopyOutcome, owner_of, request_for
 from tiersidecar.decide.cleanup import Removal

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.domain.errors import AlreadyRunningError, ConfigError
 
 

@@ -14,9 +14,9 @@ import structlog
 import uvloop
 
 from tiersidecar.adapters.allocator import reuse_freed_memory
-from tiersidecar.app.build_read_path import open_process_read_path
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.builders.read_path import open_process_read_path
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.gateway_role import run_gateway
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read

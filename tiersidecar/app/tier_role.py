@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from tiersidecar.app.build_copy import build_admission, build_copy, build_recopy, build_uploader, task_backoff
-from tiersidecar.app.build_follow import build_disk_watch, build_follow
-from tiersidecar.app.build_reconcile import build_reconcile_schedule
-from tiersidecar.app.build_retain import (
+from tiersidecar.app.builders.copy import build_admission, build_copy, build_recopy, build_uploader, task_backoff
+from tiersidecar.app.builders.follow import build_disk_watch, build_follow
+from tiersidecar.app.builders.reconcile import build_reconcile_schedule
+from tiersidecar.app.builders.retain import (
     DeleteGuard,
     build_log_start_watch,
     build_remover,
     build_retain,
     build_topic_deletion,
 )
-from tiersidecar.app.build_trim import build_trim, build_trim_gate
-from tiersidecar.app.config_top_level import Mode
+from tiersidecar.app.builders.trim import build_trim, build_trim_gate
+from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.catch_up import CatchUp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.config import Config
+from tiersidecar.app.config.config import Config
 from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S, RateQuota
 from tiersidecar.ports.clock import Clock
 from tiersidecar.reading.disk_cache import CacheBound

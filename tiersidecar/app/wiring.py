@@ -20,11 +20,11 @@ from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.app.assembly import assemble
-from tiersidecar.app.build_logs import open_metadata_log, open_state_log
-from tiersidecar.app.build_security import bootstrap_servers, broker_security
-from tiersidecar.app.build_store import open_key_ring, open_store
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_top_level import IoPriority, Role
+from tiersidecar.app.builders.logs import open_metadata_log, open_state_log
+from tiersidecar.app.builders.security import bootstrap_servers, broker_security
+from tiersidecar.app.builders.store import open_key_ring, open_store
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import IoPriority, Role
 from tiersidecar.app.identity import confirm_cluster, identity_of, patiently
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus

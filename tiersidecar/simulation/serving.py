@@ -8,7 +8,7 @@ from enum import Enum
 
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.app.build_gateway_fill import fill_rewrites, open_remote_tier
+from tiersidecar.app.builders.gateway_fill import fill_rewrites, open_remote_tier
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeError, PartitionHaltedError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition

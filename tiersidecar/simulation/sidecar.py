@@ -17,9 +17,9 @@ from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.paced import PacedStore
 from tiersidecar.app.assembly import assemble
-from tiersidecar.app.build_read_path import open_process_read_path
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.builders.read_path import open_process_read_path
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from tiersidecar.app import supervise
 from tiersidecar.app.cli import app
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.reload import changed_keys
 
 GOOD = """\

@@ -12,7 +12,7 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from tiersidecar.app.config_services import LoggingSection
+from tiersidecar.app.config.services import LoggingSection
 from tiersidecar.app.logging import configure_logging
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
 from tests.support.pins import local_partition
 from tests.support.segments import TIP, local_segments
-from tiersidecar.app.config_top_level import Role
+from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset

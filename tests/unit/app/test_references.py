@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tiersidecar.app.config import Config, load_config
-from tiersidecar.app.config_broker import BrokerSection
-from tiersidecar.app.config_gateway import GatewayListenerSection, GatewaySection
-from tiersidecar.app.config_keys import all_key_paths, keys_in
-from tiersidecar.app.config_report import warnings_of
-from tiersidecar.app.config_section import Section
-from tiersidecar.app.config_services import LoggingSection, ReadSection, StatusSection
-from tiersidecar.app.config_store import FilesystemStore, KeyPair, S3Store
-from tiersidecar.app.config_topics import TopicRule
+from tiersidecar.app.config.broker import BrokerSection
+from tiersidecar.app.config.config import Config, load_config
+from tiersidecar.app.config.gateway import GatewayListenerSection, GatewaySection
+from tiersidecar.app.config.keys import all_key_paths, keys_in
+from tiersidecar.app.config.report import warnings_of
+from tiersidecar.app.config.section import Section
+from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusSection
+from tiersidecar.app.config.store import FilesystemStore, KeyPair, S3Store
+from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.references import generated_files
 from tiersidecar.app.references_yaml import annotated_configuration
 from tiersidecar.domain.errors import ConfigError

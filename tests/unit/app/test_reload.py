@@ -12,11 +12,11 @@ import structlog
 from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock
-from tests.unit.app.config_files import LEAST, load
-from tiersidecar.app.config import Config
-from tiersidecar.app.config_keys import keys_in
-from tiersidecar.app.config_services import ReadSection
-from tiersidecar.app.config_store import FilesystemStore
+from tests.unit.app.config.config_files import LEAST, load
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.keys import keys_in
+from tiersidecar.app.config.services import ReadSection
+from tiersidecar.app.config.store import FilesystemStore
 from tiersidecar.app.reload import Reloader, changed_keys, reloading_on_hangup
 from tiersidecar.app.tuning import RELOADABLE, Tuning, initial_tuning
 from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S

@@ -15,7 +15,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.recopy_requests import request_for
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.scripted import MemoryStateLog
-from tests.unit.app.config_files import LEAST, load
+from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.repair_run import PlannedStep, Repairer, RepairSettings

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from tests.support.dashboard import PanelQuery, dashboard, panel_queries
 from tiersidecar.app.commands.complaints import WRONG_USAGE
-from tiersidecar.app.config import Config, load_config
+from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[3]

@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 
 from tests.unit.deploy.test_reconcile_deploy import options_of
 from tiersidecar.app.commands.complaints import WRONG_USAGE
-from tiersidecar.app.config import Config, load_config
-from tiersidecar.app.config_values import Address
+from tiersidecar.app.config.config import Config, load_config
+from tiersidecar.app.config.values import Address
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 

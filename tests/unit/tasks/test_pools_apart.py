@@ -14,7 +14,7 @@ from tests.support.delete_switch import DeleteSwitch
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import settle
 from tests.support.tier_shell import TierShell
-from tests.unit.app.config_files import LEAST, load
+from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.decide.cleanup import Removal

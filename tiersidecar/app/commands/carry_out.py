@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from tiersidecar.app.commands.complaints import FAILED, complain
-from tiersidecar.app.config import Config, load_config
-from tiersidecar.app.config_top_level import Mode
+from tiersidecar.app.config.config import Config, load_config
+from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import TiersidecarError
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic_core import PydanticCustomError
 
-from tiersidecar.app.config_values import Address, Quantity
+from tiersidecar.app.config.values import Address, Quantity
 
 ConfigFile = Annotated[
     Path,

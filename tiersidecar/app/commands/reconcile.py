@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tiersidecar.app.commands.complaints import FAILED, complain
 from tiersidecar.app.commands.options import ConfigFile, quantity
-from tiersidecar.app.config import Config, load_config
+from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.errors import TiersidecarError

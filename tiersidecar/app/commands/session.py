@@ -11,9 +11,9 @@ from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
-from tiersidecar.app.build_logs import open_metadata_log, open_state_log
-from tiersidecar.app.build_security import bootstrap_servers, broker_security
-from tiersidecar.app.config import Config
+from tiersidecar.app.builders.logs import open_metadata_log, open_state_log
+from tiersidecar.app.builders.security import bootstrap_servers, broker_security
+from tiersidecar.app.config.config import Config
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset

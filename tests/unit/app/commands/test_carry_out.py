@@ -12,7 +12,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from tests.unit.app.config_files import LEAST, load
+from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.commands import carry_out, session
 from tiersidecar.app.commands.carry_out import DONE, Intent, Manner
 from tiersidecar.app.commands.complaints import FAILED

@@ -10,7 +10,7 @@ import pytest
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.segments import TIP, remote_segment
-from tests.unit.app.config_files import LEAST, load
+from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.commands.delete_records import look_at_deletion
 from tiersidecar.app.commands.session import Session

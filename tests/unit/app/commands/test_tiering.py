@@ -11,7 +11,7 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recopy_requests import request_for
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.segments import TIP, remote_segment
-from tests.unit.app.config_files import LEAST, load
+from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.commands.carry_out import Intent
 from tiersidecar.app.commands.session import Session

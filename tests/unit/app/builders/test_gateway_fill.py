@@ -1,0 +1,82 @@
+"""Which partitions the gateway takes for tiered: never a tiered one for an untiered one (U7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.scripted import MemoryStateLog
+from tiersidecar.app.builders.gateway_fill import BoardTieredPartitions
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.state_log import TopicState
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.policies import TopicPolicies
+
+TIERED, PLAIN, ENABLED = Uuid(b"tiered-topic-id."), Uuid(b"plain-topic-id.."), Uuid(b"enabled-topic-id")
+
+
+def looked(board: Board) -> Board:
+    """A board after a look at a broker that replicates partition 0 of the tiered topic."""
+    board.topic_ids = {"tiered": TIERED, "plain": PLAIN, "enabled": ENABLED}
+    here = TopicIdPartition(topic_id=TIERED, topic="tiered", partition=0)
+    view = LeaderView(
+        topic_id_partition=here,
+        leader_id=BrokerId(1),
+        leader_epoch=LeaderEpoch(7),
+        replicas=(BrokerId(1),),
+        in_sync_replicas=(BrokerId(1),),
+    )
+    board.assignment = {here: TieredPartition(view=view, role=PartitionRole.LEADER, policy=TopicPolicy())}
+    return board
+
+
+def partitions(board: Board) -> BoardTieredPartitions:
+    state = MemoryStateLog()
+    state.topics[ENABLED] = TopicState(topic="enabled", mode="strict")
+    policies = TopicPolicies(
+        board=board,
+        state=state,
+        defaults=lambda topic: TopicPolicy() if topic.startswith("tiered") else None,
+        unnamed=TopicPolicy(),
+    )
+    return BoardTieredPartitions(board, policies)
+
+
+def test_a_partition_of_ours_is_found_by_name_and_by_id() -> None:
+    found = partitions(looked(Board()))
+    for topic in ("tiered", bytes(TIERED)):
+        view = found.find(topic, 0)
+        assert view is not None
+        assert (view.topic_id_partition.topic_id, view.leader_epoch) == (TIERED, 7)
+
+
+@pytest.mark.parametrize("topic", ["plain", bytes(PLAIN), "__consumer_offsets"])
+def test_what_is_not_tiered_is_the_broker_s(topic: str | bytes) -> None:
+    assert partitions(looked(Board())).find(topic, 0) is None
+
+
+def test_a_new_topic_that_no_rule_tiers_is_the_broker_s_at_once() -> None:
+    assert partitions(looked(Board())).find("created-a-second-ago", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition"),
+    [
+        pytest.param("tiered", 1, id="a partition that has just come to this broker"),
+        pytest.param("tiered-too", 0, id="a topic that was just made, and that a rule tiers"),
+        pytest.param("enabled", 0, id="a topic that was just enabled"),
+        pytest.param(b"an-unknown-id...", 0, id="an id that nobody has told us of"),
+    ],
+)
+def test_what_may_be_tiered_is_not_known_yet(topic: str | bytes, partition: int) -> None:
+    with pytest.raises(MetadataNotReadyError):
+        partitions(looked(Board())).find(topic, partition)
+
+
+def test_before_the_first_look_nothing_is_known() -> None:
+    with pytest.raises(MetadataNotReadyError):
+        partitions(Board()).find("plain", 0)

@@ -1,0 +1,121 @@
+"""The store's files are the store's threads' alone: a mount that hangs holds up neither the loop, which carries Fetch
+responses, nor the threads that look at log dirs (S-177, U1)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from tests.support.manual_clock import ManualClock
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.unit.app.config.config_files import load
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.builders.store import open_store
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.store import BytesBody, Store
+
+KEYS = ("topic/0/1.log", "topic/0/1.indexes", "topic/0/1.rsm-manifest")
+STORE_THREADS = "store_"
+_watchers: list[Callable[[str, str], None]] = []
+
+
+def _audit(event: str, arguments: tuple[object, ...]) -> None:
+    """What the interpreter tells of each call that names a file."""
+    for watcher in _watchers:
+        for argument in arguments[:2]:
+            if isinstance(argument, str | bytes | os.PathLike):
+                watcher(event, os.fsdecode(argument))
+
+
+sys.addaudithook(_audit)  # it cannot be taken away again, so it is put in once
+
+
+@contextmanager
+def threads_that_touch(directory: Path) -> Iterator[dict[str, set[str]]]:
+    """The names of the threads in which a file below ``directory`` was named, by the kind of call."""
+    touched: dict[str, set[str]] = {}
+
+    def note(event: str, path: str) -> None:
+        if path.startswith(f"{directory}"):
+            touched.setdefault(event, set()).add(threading.current_thread().name)
+
+    _watchers.append(note)
+    try:
+        yield touched
+    finally:
+        _watchers.remove(note)
+
+
+@asynccontextmanager
+async def store_at(directory: Path) -> AsyncIterator[Store]:
+    text = (
+        f"log.dirs: [/var/lib/kafka/data]\nbroker:\n  bootstrap.servers: 127.0.0.1:9092\n"
+        f"store:\n  type: filesystem\n  root: {directory}\n"
+    )
+    async with open_store(
+        load(directory.parent, text),
+        pace=UploadPace(None, ManualClock()),
+        clock=SystemClock(),
+        ids=SystemIds(),
+        telemetry=RecordedTelemetry(),
+    ) as store:
+        yield store
+
+
+async def test_no_file_of_the_store_is_touched_outside_its_own_threads(tmp_path: Path) -> None:
+    """S-177: every verb, from opening to deletion."""
+    root = tmp_path / "tier"
+    root.mkdir()
+    with threads_that_touch(root) as touched:
+        async with store_at(root) as store:
+            await store.check_writable()
+            for key in KEYS:
+                await store.put_object(key, BytesBody(b"bytes" * 1000))
+            await store.head_object(KEYS[0])
+            await store.fetch_range(KEYS[0], ByteRange(5, 500))
+            await store.fetch_object(KEYS[2])
+            assert [one.key async for one in store.list_objects("topic/")] == sorted(KEYS)
+            await store.delete_objects(KEYS)
+    assert {"open", "os.rename", "os.remove", "os.scandir"} <= set(touched)
+    elsewhere = {
+        event: names
+        for event, threads in touched.items()
+        if (names := {name for name in threads if not name.startswith(STORE_THREADS)})
+    }
+    assert elsewhere == {}
+
+
+async def test_a_mount_that_hangs_holds_up_neither_the_loop_nor_other_threads(tmp_path: Path) -> None:
+    """S-177: more readers than the store has threads, each of which waits for a disk that does not answer."""
+    root, local = tmp_path / "tier", tmp_path / "log dir"
+    root.mkdir()
+    local.write_bytes(b"a segment")
+    os.mkfifo(root / "hangs")  # opening it waits for somebody to write
+    async with store_at(root) as store, ThreadBlocking(max_threads=1) as others:
+        readers = [asyncio.create_task(store.fetch_object("hangs")) for _ in range(50)]
+        try:
+            async with asyncio.timeout(60):
+                assert await others.run(local.read_bytes) == b"a segment"
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            assert not any(reader.done() for reader in readers)
+        finally:
+            await _let_go(root / "hangs", readers)
+
+
+async def _let_go(fifo: Path, readers: list[asyncio.Task[bytes]]) -> None:
+    """Threads cannot be stopped: they get their end of file, as often as one of them waits for it."""
+    for reader in readers:
+        reader.cancel()
+    while not all(reader.done() for reader in readers):
+        with suppress(OSError):  # nobody has it open just now
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        await asyncio.sleep(0.001)
+    await asyncio.gather(*readers, return_exceptions=True)

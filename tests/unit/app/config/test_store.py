@@ -1,0 +1,105 @@
+"""Store settings: the bounds of the plugin and of S3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.app.config.config_files import faults_of
+
+
+@pytest.mark.parametrize(
+    ("store", "faults"),
+    [
+        pytest.param("root: /r", ["line 1: store: type is required: filesystem or s3"], id="no type"),
+        pytest.param("type: gcs", ["line 1: store: type: expected filesystem or s3, got 'gcs'"], id="another type"),
+        pytest.param("type: filesystem", ["line 1: store.root: is required"], id="no root"),
+        pytest.param(
+            "type: filesystem, root: /d/x",
+            ["line 1: store.root: must not lie in a log dir (/d): the broker would refuse to start"],
+            id="the tier in a log dir",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, chunk.size: 0",
+            ["line 1: store.chunk.size: must be at least 1, got 0"],
+            id="chunk 0",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, chunk.size: 1GiB",
+            ["line 1: store.chunk.size: must be at most 1073741823, got '1GiB'"],
+            id="a chunk above the plugin's bound",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, upload.rate.limit.bytes.per.second: 1000",
+            ["line 1: store.upload.rate.limit.bytes.per.second: must be at least 1MiB, got 1000"],
+            id="a rate below the plugin's bound",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, encryption.enabled: true",
+            ["line 1: store.encryption.key.pair.id: is required with encryption.enabled"],
+            id="encryption without a key",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, encryption.key.pair.id: b, "
+            "encryption.key.pairs: {a: {public.key.file: /p, private.key.file: /q}}",
+            ["line 1: store.encryption.key.pair.id: 'b' is not in encryption.key.pairs, which has a"],
+            id="a key that is not in the ring",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, encryption.key.pairs: {a: {public.key.file: p}}",
+            [
+                "line 1: store.encryption.key.pairs.a.private.key.file: is required",
+                "line 1: store.encryption.key.pairs.a.public.key.file: expected an absolute path, got 'p'",
+            ],
+            id="half a key pair, with a relative path",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, key.prefix: ../x/",
+            ["line 1: store.key.prefix: cannot hold '..' or a NUL character"],
+            id="a prefix that climbs",
+        ),
+        pytest.param(
+            "type: filesystem, root: /r, custom.metadata.fields.include: SIZE",
+            [
+                "line 1: store.custom.metadata.fields.include: expected REMOTE_SIZE, OBJECT_PREFIX or OBJECT_KEY, got 'SIZE'"
+            ],
+            id="custom metadata that there is none",
+        ),
+        pytest.param(
+            "type: s3, s3.bucket.name: b, s3.region: r, s3.multipart.upload.part.size: 1MiB",
+            ["line 1: store.s3.multipart.upload.part.size: must be at least 5MiB, got '1MiB'"],
+            id="a part below S3's bound",
+        ),
+        pytest.param(
+            "type: s3, s3.bucket.name: b, s3.region: r, aws.access.key.id: {env: A}",
+            ["line 1: store.aws.access.key.id: environment variable A is not set"],
+            id="a secret that is not there",
+        ),
+        pytest.param(
+            "type: s3, s3.bucket.name: b, s3.region: r, aws.access.key.id: a",
+            ["line 1: store.aws.secret.access.key: is required: the access key and the secret key go together"],
+            id="half of the credentials",
+        ),
+        pytest.param(
+            "type: s3, s3.bucket.name: b, s3.region: r, s3.server.side.encryption.kms.key.id: k",
+            [
+                "line 1: store.s3.server.side.encryption.kms.key.id: has no effect unless s3.server.side.encryption is aws:kms"
+            ],
+            id="a KMS key without KMS",
+        ),
+        pytest.param(
+            "type: s3, s3.bucket.name: b, s3.region: r, verify.read.back: checksum, s3.checksum.algorithm: none",
+            ["line 1: store.verify.read.back: checksum needs s3.checksum.algorithm auto or crc32c"],
+            id="a checksum that nobody keeps",
+        ),
+        pytest.param(
+            "type: s3, s3.bucket.name: b, s3.region: r, s3.endpoint.url: minio",
+            ["line 1: store.s3.endpoint.url: 'minio' does not have the form ^https?://[^\\s/]+/?\\S*$"],
+            id="an endpoint that is no URL",
+        ),
+    ],
+)
+def test_store_settings_fit_together(tmp_path: Path, store: str, faults: list[str]) -> None:
+    text = f"store: {{{store}}}\nlog.dirs: [/d]\nbroker: {{bootstrap.servers: 'h:1'}}\n"
+    assert faults_of(tmp_path, text) == faults

@@ -1,0 +1,120 @@
+"""The copy lane of the role ``tier``."""
+
+from __future__ import annotations
+
+from tiersidecar.app.builders.store import layout_settings
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Mode
+from tiersidecar.app.parts import Parts
+from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.copy import CopyTask
+from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.gap_report import GapReport
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.lanes import Backoff
+from tiersidecar.tasks.recopy import RecopyTask
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.segment_check import SegmentChecker
+from tiersidecar.tasks.segment_objects import SegmentObjects
+from tiersidecar.tasks.segment_upload import SegmentUploader
+from tiersidecar.tasks.store_gate import StoreGate
+
+
+def task_backoff(config: Config) -> Backoff:
+    """Between the attempts at one step, in lanes as within them."""
+    return Backoff(
+        initial_s=config.remote_log_manager_task_retry_backoff_ms / 1000,
+        maximum_s=config.remote_log_manager_task_retry_backoff_max_ms / 1000,
+        jitter=config.remote_log_manager_task_retry_jitter,
+    )
+
+
+def build_uploader(parts: Parts, *, gate: StoreGate, in_flight: InFlight, remover: SegmentRemover) -> SegmentUploader:
+    """By plain constructor calls."""
+    config = parts.config
+    layout = layout_settings(config, parts.key_ring, parts.kafka_version)
+    return SegmentUploader(
+        objects=SegmentObjects(
+            settings=layout,
+            store=parts.store,
+            blocking=parts.blocking,
+            ids=parts.ids,
+            failpoints=parts.failpoints,
+        ),
+        checker=SegmentChecker(log_dirs=parts.log_dirs, clock=parts.clock),
+        custom_metadata_max_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
+        board=parts.board,
+        log_dirs=parts.log_dirs,
+        lineages=parts.lineages,
+        metadata_log=parts.metadata,
+        gate=gate,
+        remover=remover,
+        in_flight=in_flight,
+        blocking=parts.blocking,
+        clock=parts.clock,
+        ids=parts.ids,
+        failpoints=parts.failpoints,
+        telemetry=parts.telemetry,
+        broker_id=parts.identity.broker_id,
+        backoff=task_backoff(config),
+    )
+
+
+def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> CopyAdmission:
+    """Likewise."""
+    return CopyAdmission(
+        slots=parts.tuning.copy_slots,
+        quota=quota,
+        backfill=backfill,
+        backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock),
+    )
+
+
+def build_recopy(
+    parts: Parts,
+    *,
+    uploader: SegmentUploader,
+    admission: CopyAdmission,
+    remover: SegmentRemover,
+    in_flight: InFlight,
+    guard: MayDelete,
+) -> RecopyTask:
+    """Likewise."""
+    return RecopyTask(
+        board=parts.board,
+        metadata=parts.metadata,
+        state=parts.state,
+        lineages=parts.lineages,
+        presence=SegmentPresence(parts.store, parts.config.store.key_prefix),
+        uploader=uploader,
+        admission=admission,
+        remover=remover,
+        in_flight=in_flight,
+        guard=guard,
+        blocking=parts.blocking,
+        failpoints=parts.failpoints,
+        broker_id=parts.identity.broker_id,
+        observe_only=parts.config.mode is Mode.OBSERVE,
+    )
+
+
+def build_copy(parts: Parts, *, uploader: SegmentUploader, admission: CopyAdmission, lag: CopyLagReport) -> CopyTask:
+    """Likewise."""
+    return CopyTask(
+        board=parts.board,
+        broker=parts.broker,
+        metadata=parts.metadata,
+        state=parts.state,
+        lineages=parts.lineages,
+        uploader=uploader,
+        admission=admission,
+        blocking=parts.blocking,
+        clock=parts.clock,
+        lag=lag,
+        gaps=GapReport(parts.telemetry),
+        observe_only=parts.config.mode is Mode.OBSERVE,
+    )

@@ -1,0 +1,70 @@
+"""The follow lane of the role ``tier``, the keeper of all pins, and the watch of their disks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Mode
+from tiersidecar.app.parts import Parts
+from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
+from tiersidecar.tasks.follow import FollowTask
+from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
+from tiersidecar.tasks.trusted_copies import TrustedCopies
+
+
+def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
+    """By plain constructor calls.  The keeper has to run, or nothing is copied: it reads what earlier processes pinned."""
+    config, pins, copies = parts.config, parts.pins, TrustedCopies(parts.metadata, parts.state)
+    keeper = PinKeeper(
+        settings=_settings(config),
+        board=parts.board,
+        pins=pins,
+        metadata=parts.metadata,
+        state=parts.state,
+        copies=copies,
+        blocking=parts.blocking,
+        clock=parts.clock,
+        failpoints=parts.failpoints,
+        telemetry=parts.telemetry,
+    )
+    follow = FollowTask(
+        board=parts.board,
+        pins=pins,
+        keeper=keeper,
+        log_dirs=parts.log_dirs,
+        broker=parts.broker,
+        metadata=parts.metadata,
+        copies=copies,
+        slots=asyncio.Semaphore(config.remote_log_manager_follower_thread_pool_size),
+        failpoints=parts.failpoints,
+    )
+    return keeper, follow
+
+
+def build_disk_watch(parts: Parts) -> DiskWatch:
+    """By plain constructor calls."""
+    config = parts.config
+    settings = DiskSettings(
+        limits=_settings(config).limits,
+        policy=config.disk_pressure_policy,
+        alarm_s=config.disk_full_alarm_ms / 1000,
+    )
+    return DiskWatch(
+        settings=settings,
+        board=parts.board,
+        disks=parts.pins,
+        copies=TrustedCopies(parts.metadata, parts.state),
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )
+
+
+def _settings(config: Config) -> PinSettings:
+    enforces = config.mode is Mode.ENFORCE
+    return PinSettings(
+        limits=PinLimits(max_bytes=config.pins_max_bytes, disk_reserve_percent=config.disk_reserve),
+        makes_pins=enforces and config.pins_enabled,
+        drops_pins=enforces,
+    )

@@ -1,0 +1,162 @@
+"""What the gateway fills in from the remote tier: its rewrites, over the same read path as the read service's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from tiersidecar.app.config.top_level import Mode
+from tiersidecar.app.gateway_pins import pending_copies
+from tiersidecar.app.parts import Parts
+from tiersidecar.decide.topics import INTERNAL_TOPICS
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.reading.holes import Holes
+from tiersidecar.reading.pending_copies import PendingCopies
+from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.services.gateway.addresses import in_fetch
+from tiersidecar.services.gateway.advertised import AdvertisedAddresses
+from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.deleted_records import DeletedRecords
+from tiersidecar.services.gateway.exchange import Rewrite
+from tiersidecar.services.gateway.fetch_fill import FetchFill
+from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
+from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
+from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
+from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
+from tiersidecar.services.gateway.remote_fills import RemoteFills
+from tiersidecar.services.gateway.tiered_partitions import TieredView
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.policies import TopicPolicies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteTier:
+    """What all listeners of the gateway share."""
+
+    path: ReadPath
+    offsets: BrokerOffsetsCache
+    fills: RemoteFills
+    sessions: FetchSessions
+    tiered: BoardTieredPartitions
+    pending: PendingCopies
+    holes: Holes
+
+
+def open_remote_tier(stack: AsyncExitStack, parts: Parts) -> RemoteTier:
+    """The read path, and what stands before it, until ``stack`` closes."""
+    path = parts.reads
+    offsets = BrokerOffsetsCache(broker=parts.broker, clock=parts.clock)
+    stack.push_async_callback(offsets.aclose)
+    fills = RemoteFills(reader=path.reader, clock=parts.clock)
+    stack.push_async_callback(fills.aclose)
+    return RemoteTier(
+        path=path,
+        offsets=offsets,
+        fills=fills,
+        sessions=FetchSessions(),
+        tiered=BoardTieredPartitions(parts.board, parts.policies),
+        pending=pending_copies(parts),
+        holes=Holes(parts.clock, "gateway.hole"),
+    )
+
+
+def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
+    """Of one listener, by API key.  In ``mode: observe`` nothing is written, so a delete is the broker's alone."""
+    reader = tier.path.reader
+    rewrites: dict[int, Rewrite] = {
+        ApiKey.FETCH: FetchRewrite(
+            judge=OutOfRangeJudge(
+                tiered=tier.tiered,
+                reader=reader,
+                state=parts.state,
+                offsets=tier.offsets,
+                pending=tier.pending,
+                holes=tier.holes,
+                clock=parts.clock,
+            ),
+            deleted=DeletedRecords(tiered=tier.tiered, state=parts.state),
+            fill=FetchFill(fills=tier.fills, reader=reader, clock=parts.clock, telemetry=parts.telemetry),
+            clock=parts.clock,
+            telemetry=parts.telemetry,
+            remote_max_wait_ms=parts.config.remote_fetch_max_wait_ms,
+            sessions=tier.sessions,
+            find_addresses=lambda version, response: in_fetch(version, response, advertised),
+            blocking=parts.blocking,
+        ),
+        ApiKey.LIST_OFFSETS: ListOffsetsRewrite(
+            tiered=tier.tiered,
+            reader=reader,
+            timestamps=tier.path.timestamps,
+            lineages=parts.lineages,
+            offsets=tier.offsets,
+            pending=tier.pending,
+            timeout_ms=parts.config.remote_list_offsets_request_timeout_ms,
+            blocking=parts.blocking,
+        ),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRewrite(
+            tiered=tier.tiered,
+            reader=reader,
+            lineages=parts.lineages,
+            offsets=tier.offsets,
+            pending=tier.pending,
+            blocking=parts.blocking,
+        ),
+    }
+    if parts.config.mode is not Mode.OBSERVE:
+        rewrites[ApiKey.DELETE_RECORDS] = DeleteRecordsRewrite(
+            tiered=tier.tiered,
+            reader=reader,
+            state=parts.state,
+            broker=parts.broker,
+            offsets=tier.offsets,
+            blocking=parts.blocking,
+        )
+    return rewrites
+
+
+class BoardTieredPartitions:
+    """``services.gateway.tiered_partitions.TieredPartitions``: what the roster has put on the board."""
+
+    def __init__(self, board: Board, policies: TopicPolicies) -> None:
+        self._board, self._policies = board, policies
+        self._names: dict[Uuid, str] = {}
+        self._names_of: Mapping[str, Uuid] | None = None
+
+    def find(self, topic: str | bytes, partition: int) -> TieredView | None:
+        """As the Protocol says.  What a rule tiers, but the board has not met, may have just come to this broker."""
+        name = topic if isinstance(topic, str) else self._name(Uuid(topic))
+        if name in INTERNAL_TOPICS:
+            return None
+        if not self._board.topic_ids:
+            raise MetadataNotReadyError(subject=f"topic {name}")  # nobody has looked at the cluster yet
+        topic_id = self._board.topic_ids.get(name)
+        if topic_id is None:
+            # Made since the last look.  Others than the rules' are enabled one by one, and only once they are known.
+            if self._policies.policy_for(name) is None:
+                return None
+            raise MetadataNotReadyError(subject=f"topic {name}")
+        found = TopicIdPartition(topic_id=topic_id, topic=name, partition=partition)
+        tiered = self._board.assignment.get(found)
+        if tiered is not None:
+            return TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
+        if self._policies.policy_for(name) is None:
+            return None
+        raise MetadataNotReadyError(subject=str(found))
+
+    def topic_id(self, topic: str) -> Uuid | None:
+        """As the Protocol says."""
+        return self._board.topic_ids.get(topic)
+
+    def _name(self, topic_id: Uuid) -> str:
+        if self._names_of is not self._board.topic_ids:  # each look at the cluster makes a new one
+            self._names_of = self._board.topic_ids
+            self._names = {known: name for name, known in self._names_of.items()}
+        name = self._names.get(topic_id)
+        if name is None:
+            raise MetadataNotReadyError(subject=f"topic id {format_uuid(topic_id)}")
+        return name

@@ -1,0 +1,114 @@
+"""The metadata log and the state log, from the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
+from tiersidecar.adapters.kafka.broker import KafkaBroker
+from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
+from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.adapters.state_topic.log import open_state_topic
+from tiersidecar.adapters.state_topic.settings import StateTopicSettings
+from tiersidecar.adapters.unmade_topics import UnmadeMetadataLog, UnmadeStateLog
+from tiersidecar.app.builders.security import bootstrap_servers, broker_security
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Mode, Role
+from tiersidecar.app.identity import patiently
+from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
+from tiersidecar.ports.clock import Blocking, Clock, Ids
+from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
+from tiersidecar.ports.metadata_log import MetadataLog
+from tiersidecar.ports.recopy import RequestingStateLog
+from tiersidecar.ports.telemetry import Telemetry
+
+
+@asynccontextmanager
+async def open_metadata_log(
+    config: Config,
+    roles: frozenset[Role],
+    *,
+    broker: KafkaBroker,
+    kafka_version: tuple[int, int],
+    blocking: Blocking,
+    clock: Clock,
+    ids: Ids,
+    telemetry: Telemetry,
+    failpoints: Failpoints = NO_FAILPOINTS,
+) -> AsyncIterator[MetadataLog]:
+    """``remote.log.metadata.topic.name``; made when missing, unless we only observe.
+
+    Raises:
+        FatalError: at any time, cancelling the body, as :func:`open_metadata_topic` says.
+    """
+    topic = config.remote_log_metadata_topic_name
+    if await _stays_unmade(config, broker, topic, clock):
+        yield UnmadeMetadataLog()
+        return
+    settings = MetadataTopicSettings(
+        bootstrap_servers=bootstrap_servers(config.broker),
+        security=aiokafka_kwargs(broker_security(config.broker)),
+        topic=topic,
+        partitions=config.remote_log_metadata_topic_num_partitions,
+        replication_factor=config.remote_log_metadata_topic_replication_factor,
+        min_insync_replicas=config.remote_log_metadata_topic_min_isr,
+        consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
+        initialization_retry_max_timeout_ms=config.remote_log_metadata_initialization_retry_max_timeout_ms,
+        initialization_retry_interval_ms=config.remote_log_metadata_initialization_retry_interval_ms,
+        snapshot_path=_snapshot_path(config, roles),
+        client_id=config.broker.client_id,
+    )
+    async with open_metadata_topic(
+        settings,
+        broker=broker,
+        clock=clock,
+        ids=ids,
+        telemetry=telemetry,
+        blocking=blocking,
+        failpoints=failpoints,
+        knows_txn_index_empty=lambda: knows_txn_index_empty(kafka_version),
+    ) as metadata:
+        yield metadata
+
+
+@asynccontextmanager
+async def open_state_log(
+    config: Config,
+    *,
+    broker: KafkaBroker,
+    clock: Clock,
+    ids: Ids,
+    telemetry: Telemetry,
+    failpoints: Failpoints = NO_FAILPOINTS,
+) -> AsyncIterator[RequestingStateLog]:
+    """``state.topic.name``; made when missing, unless we only observe."""
+    topic = config.state_topic_name
+    if await _stays_unmade(config, broker, topic, clock):
+        yield UnmadeStateLog()
+        return
+    settings = StateTopicSettings(
+        bootstrap_servers=bootstrap_servers(config.broker),
+        security=aiokafka_kwargs(broker_security(config.broker)),
+        topic=topic,
+        replication_factor=config.remote_log_metadata_topic_replication_factor,
+        min_insync_replicas=config.remote_log_metadata_topic_min_isr,
+        consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
+        client_id=config.broker.client_id,
+    )
+    async with open_state_topic(
+        settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, failpoints=failpoints
+    ) as state:
+        yield state
+
+
+def _snapshot_path(config: Config, roles: frozenset[Role]) -> str | None:
+    """One per process; a command, which has no role, keeps none."""
+    return str(Path(config.state_dir) / f"remote-log-metadata.{'-'.join(sorted(roles))}.sqlite") if roles else None
+
+
+async def _stays_unmade(config: Config, broker: KafkaBroker, topic: str, clock: Clock) -> bool:
+    if config.mode is not Mode.OBSERVE:
+        return False
+    return not await patiently(lambda: broker.describe_partitions([topic]), clock)

@@ -1,0 +1,56 @@
+"""The read path of a process: one for its roles ``read`` and ``gateway``, so that cache, pool and quota are theirs together."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from tiersidecar.app.builders.read_caches import open_chunk_cache, open_index_cache
+from tiersidecar.app.config.top_level import Role
+from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
+from tiersidecar.app.parts import Parts
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.log_starts import StateLogStarts
+from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
+from tiersidecar.reading.request_budget import CountedFetches
+
+
+async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPath:
+    """Open until ``stack`` closes.  A gateway in a process of its own has directories of its own: caches are not shared.
+
+    Raises:
+        ConfigError: the caches' directories cannot be used.
+    """
+    config = parts.config
+    suffix = "" if Role.READ in parts.roles else "-gateway"
+    requests = ConfiguredFetchQuota(parts.tuning.store_requests, parts.clock)
+    store = CountedFetches(parts.store, requests)
+    blobs = IndexBlobReader(store=store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry)
+    index_files = await stack.enter_async_context(
+        open_index_cache(
+            config, blobs, bound=parts.tuning.index_cache, blocking=parts.blocking, clock=parts.clock, suffix=suffix
+        )
+    )
+    chunk_layers = await stack.enter_async_context(
+        open_chunk_cache(config, blocking=parts.blocking, clock=parts.clock, telemetry=parts.telemetry, suffix=suffix)
+    )
+    return await stack.enter_async_context(
+        open_read_path(
+            store=store,
+            metadata=parts.metadata,
+            manifests=parts.manifests,
+            lineages=parts.lineages,
+            log_starts=StateLogStarts(parts.state),
+            blocking=parts.blocking,
+            clock=parts.clock,
+            quota=ConfiguredFetchQuota(parts.tuning.fetch_quota, parts.clock),
+            requests=requests,
+            telemetry=parts.telemetry,
+            settings=ReadSettings(
+                reader_threads=config.remote_log_reader_threads,
+                reader_max_pending_tasks=config.remote_log_reader_max_pending_tasks,
+                chunk_cache_bytes=config.read.chunk_cache_memory_bytes,
+            ),
+            index_files=index_files,
+            chunk_layers=chunk_layers,
+        )
+    )

@@ -1,0 +1,103 @@
+"""The retain lane of the role ``tier``: what expires and what is trimmed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Mode
+from tiersidecar.app.parts import Parts
+from tiersidecar.decide.expiry_view import ExpiryLimits
+from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.ports.metadata_log import MetadataLog
+from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.local_start import LocalStart
+from tiersidecar.tasks.log_start_watch import LogStartWatch
+from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.retain import RetainTask
+from tiersidecar.tasks.topic_deletion import TopicDeletion
+from tiersidecar.tasks.trim import TrimTask
+
+
+def build_retain(parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, trim: TrimTask) -> RetainTask:
+    """By plain constructor calls."""
+    config, guard = parts.config, DeleteGuard(parts.config, parts.metadata)
+    expire = ExpireTask(
+        board=parts.board,
+        broker=parts.broker,
+        metadata=parts.metadata,
+        state=parts.state,
+        lineages=parts.lineages,
+        in_flight=in_flight,
+        remover=remover,
+        guard=guard,
+        local_start=LocalStart(board=parts.board, broker=parts.broker, state=parts.state, failpoints=parts.failpoints),
+        limits=ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round),
+        blocking=parts.blocking,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+        failpoints=parts.failpoints,
+        broker_id=parts.identity.broker_id,
+        interval_s=config.remote_log_manager_task_interval_ms / 1000,
+        observe_only=config.mode is Mode.OBSERVE,
+    )
+    return RetainTask(
+        expire=expire,
+        trim=trim,
+        guard=guard,
+        slots=asyncio.Semaphore(config.remote_log_manager_expiration_thread_pool_size),
+    )
+
+
+def build_remover(parts: Parts) -> SegmentRemover:
+    """Likewise."""
+    return SegmentRemover(
+        metadata_log=parts.metadata,
+        store=parts.store,
+        keys_of=lambda metadata: recorded_keys(metadata, parts.config.store.key_prefix).in_upload_order,
+        clock=parts.clock,
+        failpoints=parts.failpoints,
+        telemetry=parts.telemetry,
+        broker_id=parts.identity.broker_id,
+    )
+
+
+def build_topic_deletion(parts: Parts, *, remover: SegmentRemover) -> TopicDeletion:
+    """Likewise."""
+    return TopicDeletion(
+        board=parts.board,
+        broker=parts.broker,
+        metadata=parts.metadata,
+        state=parts.state,
+        remover=remover,
+        guard=DeleteGuard(parts.config, parts.metadata),
+        blocking=parts.blocking,
+        clock=parts.clock,
+        failpoints=parts.failpoints,
+        broker_id=parts.identity.broker_id,
+        witness=parts.config.remote_log_metadata_topic_name,
+        grace_s=parts.config.deletes_topic_grace_ms / 1000,
+        observe_only=parts.config.mode is Mode.OBSERVE,
+    )
+
+
+def build_log_start_watch(parts: Parts) -> LogStartWatch:
+    """Likewise."""
+    return LogStartWatch(
+        board=parts.board, broker=parts.broker, state=parts.state, clock=parts.clock, telemetry=parts.telemetry
+    )
+
+
+class DeleteGuard(MayDelete):
+    """The switch in the configuration, and the metadata topic's own doubts."""
+
+    def __init__(self, config: Config, metadata: MetadataLog) -> None:
+        self._config, self._metadata = config, metadata
+
+    @property
+    def reason_not_to_delete(self) -> str:
+        if not self._config.deletes_enabled:
+            return "deletes.enabled is false"
+        return self._metadata.halted_reason or ""

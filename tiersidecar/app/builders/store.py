@@ -1,0 +1,103 @@
+"""From the configuration's store section to an open store, and to the layout of objects in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import assert_never
+
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
+from tiersidecar.adapters.stores.filesystem import open_filesystem_store
+from tiersidecar.adapters.stores.metered import MeteredStore
+from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.store import FilesystemStore, S3Store
+from tiersidecar.domain.errors import ConfigError
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
+from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
+from tiersidecar.ports.clock import Blocking, Clock, Ids
+from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.segment_objects import LayoutSettings
+
+_STORE_THREADS = 16
+"""Of the store alone: were they those of the log dirs, a mount that hangs would stop the scans too (U1)."""
+
+
+@asynccontextmanager
+async def open_store(
+    config: Config, *, pace: UploadPace, clock: Clock, ids: Ids, telemetry: Telemetry
+) -> AsyncIterator[Store]:
+    """The configured store, whose uploads keep to ``pace``, whose requests end in time, and are metered.
+
+    A store that is away does not fail here, but when it is used.
+    """
+    section = config.store
+    limits = StoreLimits(
+        stall_s=section.upload_stall_timeout / 1000,
+        upload_s=section.upload_timeout / 1000,
+        request_s=section.request_timeout / 1000,
+    )
+    async with (
+        ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
+        _open_backend(config, blocking=blocking, clock=clock, ids=ids) as backend,
+    ):
+        yield PacedStore(BoundedStore(MeteredStore(backend, telemetry), limits=limits, clock=clock), pace)
+
+
+@asynccontextmanager
+async def _open_backend(config: Config, *, blocking: Blocking, clock: Clock, ids: Ids) -> AsyncIterator[Store]:
+    match config.store:
+        case FilesystemStore() as section:
+            async with open_filesystem_store(
+                root=section.root, blocking=blocking, clock=clock, ids=ids, probe_prefix=section.key_prefix
+            ) as store:
+                yield store
+        case S3Store() as section:
+            # Only where it is used: its libraries take a second to load, in every process of a Spark job.
+            from tiersidecar.adapters.stores.s3 import open_s3_store
+            from tiersidecar.app.builders.s3 import s3_settings
+
+            async with open_s3_store(s3_settings(section), blocking=blocking, clock=clock, ids=ids) as s3:
+                yield s3
+        case _:
+            assert_never(config.store)
+
+
+def open_key_ring(config: Config) -> KeyRing | None:
+    """The key pairs, also when encryption is off for new segments: older ones are still to be read.
+
+    Raises:
+        ConfigError: a key file that cannot be read or used, each named.
+    """
+    section, faults, keys = config.store, [], {}
+    for key_id, files in section.encryption_key_pairs.items():
+        try:
+            public, private = Path(files.public_key_file).read_bytes(), Path(files.private_key_file).read_bytes()
+            keys[key_id] = read_rsa_key_pair(public, private)
+        except (OSError, ValueError) as error:
+            faults.append(f"encryption.key.pairs.{key_id}: {error}")
+    if faults:
+        raise ConfigError(source="store", faults=tuple(faults))
+    if not keys:
+        return None
+    return KeyRing(active_key_id=section.encryption_key_pair_id or next(iter(keys)), keys=keys)
+
+
+def layout_settings(config: Config, key_ring: KeyRing | None, kafka_version: tuple[int, int]) -> LayoutSettings:
+    """How new segments become objects."""
+    section = config.store
+    return LayoutSettings(
+        key_prefix=section.key_prefix,
+        chunk_size=section.chunk_size,
+        compression=section.compression_enabled,
+        skip_compressed=section.compression_heuristic_enabled,
+        key_ring=key_ring if section.encryption_enabled else None,
+        custom_metadata_fields=frozenset(
+            CustomMetadataField(field) for field in section.custom_metadata_fields_include
+        ),
+        custom_metadata_max_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
+        kafka_version=kafka_version,
+    )
