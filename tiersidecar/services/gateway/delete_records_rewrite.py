@@ -21,7 +21,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.user_deletes import UserDelete
-from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
+from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Buffer, Exchange
 from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
@@ -90,10 +90,13 @@ class DeleteRecordsRewrite:
             TiersidecarError: it could not be published, or not by this leader.
         """
         leader_epoch = await self._leader_epoch(partition)
-        local_start = await self._local_start(partition)
+        local = await self._local_offsets(partition)
         # Not all followers had it in time, but the leader's start is what the high watermark was.
-        target = local_start if offset == HIGH_WATERMARK else Offset(offset)
-        delete = UserDelete(offset=target, leader_epoch=leader_epoch, trims=target >= local_start)
+        target = local.log_start_offset if offset == HIGH_WATERMARK else Offset(offset)
+        if target > local.high_watermark:
+            # Accepted by a leader that has been deposed since: said in the new one's epoch, it would delete what comes next.
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="OFFSET_OUT_OF_RANGE")
+        delete = UserDelete(offset=target, leader_epoch=leader_epoch, trims=target >= local.log_start_offset)
         is_new = not delete.is_said(self._state.partition_state(partition))
         start = await delete.say(self._state, partition)
         if is_new:
@@ -108,8 +111,8 @@ class DeleteRecordsRewrite:
                 return view.leader_epoch
         raise BrokerRefusedError(api="Metadata", subject=str(partition), error="UNKNOWN_TOPIC_OR_PARTITION")
 
-    async def _local_start(self, partition: TopicIdPartition) -> Offset:
+    async def _local_offsets(self, partition: TopicIdPartition) -> BrokerOffsets:
         known = (await self._offsets.current([partition])).get(partition)
         if known is None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(partition), error="LEADER_NOT_AVAILABLE")
-        return known.log_start_offset
+        return known

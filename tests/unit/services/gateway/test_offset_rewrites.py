@@ -429,6 +429,15 @@ async def test_a_start_said_in_an_earlier_epoch_spares_no_delete() -> None:
         assert [(one.offset, one.leader_epoch) for one in state.earlier_starts] == [(90, 3)]
 
 
+async def test_a_delete_that_a_deposed_leader_accepted_is_not_said_in_the_new_ones_epoch() -> None:
+    """An unclean election in between: the new log ends below it, and what is written there next was not meant."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        row = await deleted(world, HIGH_WATERMARK + 1, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        assert (row.low_watermark, row.error_code) == (-1, ErrorCode.request_timed_out)
+        assert not world.state.partition_states
+
+
 async def test_a_delete_that_cannot_be_published_is_not_told_as_done() -> None:
     run = await load_run("plain")
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
