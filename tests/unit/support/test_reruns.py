@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 FLAKY = """
 import pathlib
@@ -116,12 +118,14 @@ def test_what_failed_first_is_told_and_run_again_on_new_brokers(tmp_path: Path) 
         assert words in done.stdout
 
 
+@pytest.mark.slow
 def test_a_second_run_has_no_more_time_than_the_first(tmp_path: Path) -> None:
     done = run(tmp_path, HANGING_THE_SECOND_TIME)
     assert done.returncode == 1, done.stdout
     assert "Timeout (>2.0s)" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_teardown_that_hangs_ends_the_process_and_tells_where(tmp_path: Path) -> None:
     done = run(tmp_path, HANGING_IN_ITS_TEARDOWN)
     assert done.returncode == 1, done.stdout

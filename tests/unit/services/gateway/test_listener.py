@@ -12,12 +12,19 @@ import pytest
 
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED, GATEWAY_CONNECTIONS_REFUSED
+from tiersidecar.services.gateway import listener
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite, Rewritten, UpstreamClosedError
 from tiersidecar.services.gateway.limits import GatewayLimits
 
 HEARTBEAT, LIST_OFFSETS = 12, ApiKey.LIST_OFFSETS
 MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def _sweeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of tenths of a second would each be waited for until the next sweep, a second long."""
+    monkeypatch.setattr(listener, "_SWEEP_S", 0.1)
 
 
 def closed(ends: Ends) -> dict[str, float]:

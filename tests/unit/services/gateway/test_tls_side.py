@@ -13,6 +13,7 @@ import pytest
 from tests.support.certificates import CertificateAuthority
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
+from tiersidecar.services.gateway import listener
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite
 from tiersidecar.services.gateway.limits import GatewayLimits
@@ -20,6 +21,12 @@ from tiersidecar.services.gateway.limits import GatewayLimits
 MIB = 2**20
 SIZE = 24 * MIB
 """More than the sockets between two ends take."""
+
+
+@pytest.fixture(autouse=True)
+def _sweeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of tenths of a second would each be waited for until the next sweep, a second long."""
+    monkeypatch.setattr(listener, "_SWEEP_S", 0.1)
 
 
 class Same:
