@@ -46,7 +46,7 @@ test: .venv/.synced-all ## All tests, the fast ones first; those with servers fi
 	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
-test-fast: .venv/.synced ## Tests that need no servers and little time, in less than a minute
+test-fast: .venv/.synced ## Tests that need no servers and little time, in about a minute
 	$(FAST_TESTS) $(ARGS)
 
 .PHONY: test-programs

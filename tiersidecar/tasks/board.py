@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -18,6 +19,13 @@ from tiersidecar.tasks.follow_note import FollowNote
 from tiersidecar.tasks.pin_board import PinBoard
 
 NO_LOG_DIRS = LogDirsView(partitions={}, faults={})
+
+
+class UnprovenFrom(NamedTuple):
+    """Before the local segment at ``base_offset``, until ``until_s`` on the monotonic clock: then it is looked at again."""
+
+    base_offset: int
+    until_s: float
 
 
 @dataclass(slots=True)
@@ -44,8 +52,8 @@ class Board:
     unproven: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Why a trim waits for a remote copy that cannot be read back."""
 
-    unproven_from: dict[TopicIdPartition, int] = field(default_factory=dict)
-    """Base offset of the local segment before which it waits."""
+    unproven_from: dict[TopicIdPartition, UnprovenFrom] = field(default_factory=dict)
+    """Where it waits."""
 
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)

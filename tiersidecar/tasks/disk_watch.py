@@ -179,9 +179,12 @@ class DiskWatch:
         return next((number for number, one in enumerate(sealed) if not may_go(one)), len(sealed))
 
     def _held_from(self, tip: TopicIdPartition) -> int:
-        """The first offset that stays: its remote copy could not be read back, or a group holds it, unless drop-oldest passes
-        any group."""
-        stops = [self._board.unproven_from.get(tip, NO_LOG_END)]
+        """The first offset that stays: its remote copy could not be read back a moment ago, or a group holds it, unless
+        drop-oldest passes any group.  It is counted on again once another look is due: nothing else may be there to have
+        it looked at, and one wrong byte, read once, would fill the disk (simulation, cluster seed 608)."""
+        unproven = self._board.unproven_from.get(tip)
+        is_resting = unproven is not None and self._clock.monotonic_s() < unproven.until_s
+        stops = [unproven.base_offset if unproven is not None and is_resting else NO_LOG_END]
         hold = self._board.trim_holds.get(tip)
         if hold is not None and self._settings.policy is not DiskPressurePolicy.DROP_OLDEST:
             stops += [-1 if holder.offset is None else holder.offset for holder, _ in hold.holders]

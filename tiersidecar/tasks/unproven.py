@@ -16,7 +16,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.metrics.retention import TRIM_REFUSALS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.board import Board, UnprovenFrom
 from tiersidecar.tasks.lanes import Backoff
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ class Unproven:
         found.until_s = self._clock.monotonic_s() + delay_s
         reason = "missing" if isinstance(error, ObjectNotFoundError) else "corrupt"
         self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason=reason)
-        self._board.unproven_from[tip] = found.base_offset
+        self._board.unproven_from[tip] = UnprovenFrom(found.base_offset, found.until_s)
         self._board.unproven[tip] = (
             f"trimming waits before offset {found.base_offset}, whose remote copy is {reason}: {error}; it is looked at again, "
             "and `tiersidecar reconcile` tells what is damaged"

@@ -25,6 +25,7 @@ from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metrics.retention import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.store import BytesBody
+from tiersidecar.tasks.board import UnprovenFrom
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.trusted_copies import TrustedCopies
@@ -175,12 +176,35 @@ async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pr
     if stuck == "settings":
         shell.board.untrimmable_topics[tip.topic] = "retention.ms is 1000, must be -1"
     elif stuck == "read-back":
-        shell.board.unproven_from[tip] = 0
+        shell.board.unproven_from[tip] = UnprovenFrom(0, shell.clock.monotonic_s() + 5)
     else:
         holder = Holder(group="billing", offset=Offset(0), reason="it has read up to 0")
         shell.board.trim_holds[tip] = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))
     await pressed.watch(TRIM).look()
     assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}
+
+
+async def test_one_wrong_byte_read_once_does_not_fill_the_disk(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but the lack of room asks for this segment: it was never looked at again (simulation, cluster seed 608)."""
+    tiered = await below_reserve(pressed, TRIM)
+    shell, tip = pressed.shell, tiered.view.topic_id_partition
+    fetch = shell.store.fetch_object
+
+    async def damaged(key: str) -> bytes:
+        return b"?" + bytes(await fetch(key))[1:]
+
+    with monkeypatch.context() as once:
+        once.setattr(shell.store, "fetch_object", damaged)
+        await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
+    await pressed.watch(TRIM).look()
+    assert shell.board.pressure_trims == {}
+    await pressed.pass_time(10)
+    await pressed.watch(TRIM).look()
+    await shell.trim.run(tiered)
+    assert shell.broker.deleted == [(tip, shell.board.local.partitions[tip].segments[-1].base_offset)]
 
 
 async def test_what_is_trimmed_and_not_deleted_yet_counts_as_free(pressed: Pressed) -> None:
