@@ -15,7 +15,6 @@ from unittest.mock import patch
 from tiersidecar.adapters.log_dirs_fs import segment_artefacts
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
-from tiersidecar.adapters.state_topic.log import TopicBasedStateLog
 from tiersidecar.decide import copy as decide_copy_module
 from tiersidecar.decide import expiry_reach
 from tiersidecar.decide import pin as decide_pin_module
@@ -32,7 +31,6 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
-from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.log_starts import StateLogStarts
@@ -219,16 +217,6 @@ def store_errors_swallowed() -> Patches:
         return None
 
     return [patch.object(SegmentObjects, "put", put)]
-
-
-def former_leaders_start_forgotten() -> Patches:
-    async def catch_up(self: TopicBasedStateLog) -> None:
-        return None
-
-    def start_in(self: PartitionState, lineage: Lineage) -> Offset:
-        return lineage.as_of(self.remote_log_start_offset, self.remote_log_start_epoch)
-
-    return [patch.object(TopicBasedStateLog, "catch_up", catch_up), patch.object(PartitionState, "start_in", start_in)]
 
 
 # -- what readers get
@@ -421,7 +409,6 @@ MUTATIONS = (
     Mutation(plant=users_delete_not_shown, kind=_C, seed=10),
     Mutation(plant=aborted_transactions_not_copied, kind=_F, seed=2),
     Mutation(plant=store_errors_swallowed, kind=_F, seed=0),
-    Mutation(plant=former_leaders_start_forgotten, kind=_C, seed=922),
     Mutation(plant=between_the_tiers_is_out_of_range, kind=_C, seed=0),
     Mutation(plant=gateway_sends_away_by_what_it_remembers, kind=_C, seed=0),
     Mutation(plant=gateway_forgets_transactions_over_the_border, kind=_C, seed=2),
