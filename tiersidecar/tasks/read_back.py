@@ -20,8 +20,13 @@ from tiersidecar.tasks.copy_quota import CopyQuota
 
 _SLICE_BYTES = 256 * 1024
 """Of the local file, read and looked at in one go."""
-_SLICES_PER_S = 16
-"""At most, where they are larger: as many as there are parts of the remote side."""
+_SLICES_PER_S, _MOST_SLICE_BYTES = 16, 4 * 1024 * 1024
+"""Under a rate: as many, and as large, as the parts of the remote side at most."""
+
+
+def local_slice_bytes(rate: int | None) -> int:
+    """How much of the local file is in memory at a time, at ``rate`` bytes a second (None: no limit)."""
+    return min(max(_SLICE_BYTES, (rate or 0) // _SLICES_PER_S), _MOST_SLICE_BYTES)
 
 
 class FeedRemoteLog(Protocol):
@@ -75,7 +80,7 @@ class ReadBack:
             digest.begin_segment(segment.log_path)
             rate = self._pace.bytes_per_s
             read_into = file.read_into if rate is None else file.read_with_rests
-            slice_bytes = max(_SLICE_BYTES, (rate or 0) // _SLICES_PER_S)
+            slice_bytes = local_slice_bytes(rate)
             buffer = memoryview(bytearray(min(slice_bytes, file.size_bytes)))
             for position in range(0, file.size_bytes, slice_bytes):
                 part = buffer[: file.size_bytes - position]

@@ -21,7 +21,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
-from tiersidecar.tasks.read_back import ReadBack
+from tiersidecar.tasks.read_back import ReadBack, local_slice_bytes
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 
@@ -144,6 +144,19 @@ async def test_what_is_found_wrong_in_a_file_is_told_as_it_is(scene: Scene) -> N
     scene.spoils = True
     with pytest.raises(CorruptDataError):
         await scene.verify()
+
+
+@pytest.mark.parametrize(
+    ("rate", "slice_bytes"),
+    [
+        pytest.param(None, 256 * 1024, id="without a rate, what a core's cache holds"),
+        pytest.param(1024, 256 * 1024, id="at a low rate, too"),
+        pytest.param(16 * 2**20, 2**20, id="sixteen a second"),
+        pytest.param(2**40, 4 * 2**20, id="a quota beyond all disks takes no memory: it was a segment of 1 GiB whole"),
+    ],
+)
+def test_so_much_of_a_segment_is_in_memory(rate: int | None, slice_bytes: int) -> None:
+    assert local_slice_bytes(rate) == slice_bytes
 
 
 def open_files() -> set[Path]:
