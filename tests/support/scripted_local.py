@@ -8,7 +8,7 @@ from tests.support.golden import CLEAN_LOG_DIR
 from tests.support.local_batches import local_batches
 from tiersidecar.domain.errors import OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.ports.broker import Credentials, LocalBatches, OffsetAnswer
@@ -33,6 +33,7 @@ class ScriptedLocal:
         *,
         max_bytes: int,
         read_committed: bool = False,
+        last_fetched_epoch: LeaderEpoch = NO_EPOCH,
     ) -> LocalBatches:
         self.fetched.append(offset)
         self.callers.add(credentials.username)

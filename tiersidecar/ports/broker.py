@@ -12,7 +12,7 @@ from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 
 
@@ -238,10 +238,15 @@ class ReadLocal(Protocol):
         *,
         max_bytes: int,
         read_committed: bool = False,
+        last_fetched_epoch: LeaderEpoch = NO_EPOCH,
     ) -> LocalBatches:
         """Batches from ``offset`` on; none at the end, which for read_committed is the last stable offset.
 
+        With ``last_fetched_epoch``, the leader epoch of what lies right before ``offset`` in the caller's history, only if the
+        broker's log has the same up to there.
+
         Raises:
+            HistoryChangedError: it has not, as far as the broker can tell.
             OffsetOutOfRangeError: the broker's log does not hold ``offset``, with what it holds.
             CallerNotAuthenticatedError: as with :class:`AuthorizeRead`.
             BrokerUnreachableError: it did not answer.

@@ -23,7 +23,7 @@ def tell_offset(partition: SimulatedPartition, broker_id: int, question: OffsetQ
         return Told(error=ErrorCode.fenced_leader_epoch if is_old else ErrorCode.unknown_leader_epoch)
     log = partition.leader_log
     if question.api_key is ApiKey.OFFSET_FOR_LEADER_EPOCH:
-        return _epoch_end(log, question.subject)
+        return epoch_end(log, question.subject)
     stop = partition.last_stable_offset(log) if question.read_committed else log.high_watermark
     match question.subject:
         case OffsetSpec.LATEST:
@@ -52,7 +52,7 @@ def records_of(batch: Batch) -> Iterator[Told]:
         yield Told(timestamp_ms=timestamp_ms, offset=batch.base_offset + at, leader_epoch=batch.leader_epoch)
 
 
-def _epoch_end(log: ReplicaLog, epoch: int) -> Told:
+def epoch_end(log: ReplicaLog, epoch: int) -> Told:
     """``LeaderEpochFileCache.endOffsetFor``."""
     if not log.epochs or epoch > log.epochs[-1].epoch:
         return Told()
@@ -61,3 +61,11 @@ def _epoch_end(log: ReplicaLog, epoch: int) -> Told:
     following = next(one for one in log.epochs if one.epoch > epoch)
     before = [one.epoch for one in log.epochs if one.epoch <= epoch]
     return Told(offset=following.start_offset, leader_epoch=before[-1] if before else epoch)
+
+
+def diverges(log: ReplicaLog, last_fetched_epoch: int, offset: int) -> bool:
+    """Whether the log is another one right before ``offset`` than a reader's, or cannot tell: ``Partition.readRecords``."""
+    if last_fetched_epoch < 0:
+        return False
+    told = epoch_end(log, last_fetched_epoch)
+    return told.leader_epoch < last_fetched_epoch or told.offset < offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, HistoryChangedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
@@ -20,6 +20,7 @@ from tiersidecar.ports.broker import (
     TrimAnswer,
 )
 from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.simulation.broker_offsets import diverges
 from tiersidecar.simulation.broker_side import BrokerSide, read_replica
 from tiersidecar.simulation.cluster import CLUSTER_ID, Cluster, SimulatedPartition
 from tiersidecar.simulation.network import FaultRates, Network
@@ -146,9 +147,13 @@ class SimulatedBroker:
         *,
         max_bytes: int,
         read_committed: bool = False,
+        last_fetched_epoch: LeaderEpoch = NO_EPOCH,
     ) -> LocalBatches:
         return await self._ask(
-            "fetch", lambda: self._fetched(topic_id_partition, offset, max_bytes, read_committed=read_committed)
+            "fetch",
+            lambda: self._fetched(
+                topic_id_partition, offset, max_bytes, last_fetched_epoch, read_committed=read_committed
+            ),
         )
 
     async def find_offset(
@@ -244,8 +249,13 @@ class SimulatedBroker:
         own = self._topics.get(topic)
         return dict(self._configs if own is None else own.configs)
 
-    def _fetched(self, tip: TopicIdPartition, offset: int, max_bytes: int, *, read_committed: bool) -> LocalBatches:
+    def _fetched(
+        self, tip: TopicIdPartition, offset: int, max_bytes: int, last_fetched_epoch: int, *, read_committed: bool
+    ) -> LocalBatches:
         partition = self._cluster.partitions[tip]
+        log = partition.logs[self._broker_id]
+        if diverges(log, last_fetched_epoch, offset) and offset >= log.log_start_offset:
+            raise HistoryChangedError(subject=str(tip), end_offset=offset)
         return read_replica(partition, self._broker_id, offset, max_bytes, read_committed=read_committed)
 
 

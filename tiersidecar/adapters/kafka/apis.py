@@ -169,11 +169,24 @@ def list_offsets(
 
 
 def fetch(
-    version: int, topic_id: bytes, partition: int, offset: int, *, max_bytes: int, read_committed: bool
+    version: int,
+    topic_id: bytes,
+    partition: int,
+    offset: int,
+    *,
+    max_bytes: int,
+    read_committed: bool,
+    last_fetched_epoch: int = -1,
 ) -> RequestPayload:
-    """Of one partition, without a session; answered at once."""
+    """Of one partition, without a session; answered at once.  With ``last_fetched_epoch`` a broker whose log is another one
+    below ``offset`` says so (``Partition.readRecords``, for consumers as well)."""
     schema = _schema(FETCH, version)
-    wanted = schema.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+    wanted = schema.FetchPartition(
+        partition=partition,
+        fetch_offset=offset,
+        last_fetched_epoch=last_fetched_epoch,
+        partition_max_bytes=max_bytes,
+    )
     request: RequestPayload = schema.FetchRequest(
         max_wait=timedelta(0),
         min_bytes=0,

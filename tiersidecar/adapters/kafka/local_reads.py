@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode
 from tiersidecar.adapters.kafka import apis
 from tiersidecar.adapters.kafka.authorizer import BrokerAuthorizer
 from tiersidecar.adapters.kafka.connection import refused
-from tiersidecar.domain.errors import OffsetOutOfRangeError
+from tiersidecar.domain.errors import HistoryChangedError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import Credentials, LocalBatches, OffsetAnswer
 
 _LIST_OFFSETS_TIMEOUT_S = 30.0
@@ -31,6 +31,7 @@ class BrokerLocalReads:
         *,
         max_bytes: int,
         read_committed: bool = False,
+        last_fetched_epoch: LeaderEpoch = NO_EPOCH,
     ) -> LocalBatches:
         """See the port."""
         connection = await self._authorizer.connection(credentials)
@@ -43,15 +44,22 @@ class BrokerLocalReads:
                 offset,
                 max_bytes=max_bytes,
                 read_committed=read_committed,
+                last_fetched_epoch=last_fetched_epoch,
             ),
         )
         if response.error_code is not ErrorCode.none:
             raise refused(apis.FETCH, str(topic_id_partition), response.error_code)
         (row,) = (row for topic in response.responses for row in topic.partitions)
         if row.error_code is ErrorCode.offset_out_of_range:
-            raise await self._out_of_range(credentials, topic_id_partition, offset, row)
+            error = await self._out_of_range(credentials, topic_id_partition, offset, row)
+            if last_fetched_epoch >= 0 and offset >= error.start:
+                # Of an epoch that this broker has not heard of yet it tells this (``Partition.readRecords``).
+                raise HistoryChangedError(subject=str(topic_id_partition), end_offset=offset)
+            raise error
         if row.error_code is not ErrorCode.none:
             raise refused(apis.FETCH, str(topic_id_partition), row.error_code)
+        if row.diverging_epoch.end_offset >= 0:
+            raise HistoryChangedError(subject=str(topic_id_partition), end_offset=offset)
         return LocalBatches(
             records=bytes(row.records or b""),
             high_watermark=Offset(row.high_watermark),

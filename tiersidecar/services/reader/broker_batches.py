@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tiersidecar.domain.errors import TruncatedDataError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, check_batch, read_batch_header
 from tiersidecar.ports.broker import LocalBatches
@@ -14,9 +15,16 @@ from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.remote_log_reader import RemoteBatches
 
 
+class BrokerPart(NamedTuple):
+    """Batches, and the leader epoch of the last one."""
+
+    part: RemoteBatches
+    last_epoch: LeaderEpoch
+
+
 def part_of(
     fetched: LocalBatches, partition: TopicIdPartition, offset: int, stop: int, read_committed: bool
-) -> RemoteBatches | None:
+) -> BrokerPart | None:
     """The whole batches of ``fetched`` from ``offset`` on that begin below ``stop`` (exclusive), each checked; None when there
     are none.
 
@@ -40,10 +48,11 @@ def part_of(
             headers.append(header)
     if not headers:
         return None
-    return RemoteBatches(
+    part = RemoteBatches(
         batches=BatchSlice(view[begin:end], headers[0].base_offset, headers[-1].next_offset),
         aborted_transactions=_aborted_in(headers, fetched.aborted) if read_committed else None,
     )
+    return BrokerPart(part, LeaderEpoch(headers[-1].partition_leader_epoch))
 
 
 def _aborted_in(

@@ -21,7 +21,7 @@ from tiersidecar.domain.errors import (
     TruncatedDataError,
 )
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.ports.broker import Credentials, LocalBatches, ReadLocal
@@ -29,7 +29,7 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
-from tiersidecar.services.reader.broker_batches import part_of
+from tiersidecar.services.reader.broker_batches import BrokerPart, part_of
 
 _FETCH_BYTES = 1024 * 1024
 _BORDER_MOVES = 3
@@ -116,9 +116,9 @@ class ContinuousLog:
             missing: OffsetOutOfRangeError | None = None
             if self._local is None or next_offset < history.end:
                 stop = history.end if stop_offset is None else min(history.end, stop_offset)
-                decided = await self._decided(read, history, stop)
                 given = history
                 try:
+                    decided = await self._decided(read, history, stop)
                     async with aclosing(self._remote(read, next_offset, decided, history)) as parts:
                         async for part in parts:
                             next_offset = part.batches.next_offset
@@ -142,8 +142,9 @@ class ContinuousLog:
             if stop_offset is not None and next_offset >= stop_offset:
                 return
             await self._history_after(read, given, next_offset)
+            last_epoch = NO_EPOCH if next_offset == read.offset else _epoch_before(next_offset, history)
             try:
-                async with aclosing(self._of_broker(self._local, read, next_offset)) as parts:
+                async with aclosing(self._of_broker(self._local, read, next_offset, last_epoch)) as parts:
                     async for part in parts:
                         next_offset, missing = part.batches.next_offset, None
                         yield part
@@ -228,7 +229,8 @@ class ContinuousLog:
         if self._local is None or stop <= stable:
             return _Decided(min(stop, stable))
         try:
-            fetched = await self._fetch(self._local, read, end_offset, max_bytes=1)
+            last_epoch = _epoch_before(end_offset, history)
+            fetched = await self._fetch(self._local, read, end_offset, max_bytes=1, last_fetched_epoch=last_epoch)
         except OffsetOutOfRangeError as error:
             return _Decided(stable, missing=error if end_offset < error.start else None)
         if fetched.last_stable_offset <= end_offset:
@@ -248,29 +250,44 @@ class ContinuousLog:
 
     async def _read_local(self, local: ReadLocal, read: LogRead, max_bytes: int) -> FetchedBatches:
         fetched = await self._fetch_undeleted(local, read, read.offset, max_bytes=max_bytes)
-        part = await self._cut(fetched, read, read.offset, _stop(read, fetched))
-        if part is None:
+        cut = await self._cut(fetched, read, read.offset, _stop(read, fetched))
+        if cut is None:
             return FetchedBatches(slices=(), next_offset=Offset(read.offset), aborted_transactions=None)
-        return FetchedBatches(slices=(part.batches,), next_offset=part.batches.next_offset, aborted_transactions=None)
+        batches = cut.part.batches
+        return FetchedBatches(slices=(batches,), next_offset=batches.next_offset, aborted_transactions=None)
 
-    async def _of_broker(self, local: ReadLocal, read: LogRead, offset: int) -> AsyncGenerator[RemoteBatches, None]:
+    async def _of_broker(
+        self, local: ReadLocal, read: LogRead, offset: int, last_epoch: LeaderEpoch
+    ) -> AsyncGenerator[RemoteBatches, None]:
+        """``last_epoch`` is that of what the reader has been given right before ``offset``: a broker may know of an election
+        before the lineage does."""
         stop: int | None = None
         while stop is None or offset < stop:
-            fetched = await self._fetch_undeleted(local, read, offset, max_bytes=_FETCH_BYTES)
+            fetched = await self._fetch_undeleted(
+                local, read, offset, max_bytes=_FETCH_BYTES, last_fetched_epoch=last_epoch
+            )
             stop = _stop(read, fetched) if stop is None else stop
-            part = await self._cut(fetched, read, offset, stop)
-            if part is None:
+            cut = await self._cut(fetched, read, offset, stop)
+            if cut is None:
                 return
-            offset = part.batches.next_offset
-            yield part
+            offset, last_epoch = cut.part.batches.next_offset, cut.last_epoch
+            yield cut.part
 
-    async def _fetch_undeleted(self, local: ReadLocal, read: LogRead, offset: int, *, max_bytes: int) -> LocalBatches:
+    async def _fetch_undeleted(
+        self,
+        local: ReadLocal,
+        read: LogRead,
+        offset: int,
+        *,
+        max_bytes: int,
+        last_fetched_epoch: LeaderEpoch = NO_EPOCH,
+    ) -> LocalBatches:
         """After a crash a broker's log start is that of a minute ago: what it gives may have been deleted.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is.
         """
-        fetched = await self._fetch(local, read, offset, max_bytes=max_bytes)
+        fetched = await self._fetch(local, read, offset, max_bytes=max_bytes, last_fetched_epoch=last_fetched_epoch)
         try:
             header = read_batch_header(fetched.records, where=f"Fetch of {read.partition}")
         except TruncatedDataError:
@@ -280,12 +297,25 @@ class ContinuousLog:
         )
         return fetched
 
-    async def _fetch(self, local: ReadLocal, read: LogRead, offset: int, *, max_bytes: int) -> LocalBatches:
+    async def _fetch(
+        self,
+        local: ReadLocal,
+        read: LogRead,
+        offset: int,
+        *,
+        max_bytes: int,
+        last_fetched_epoch: LeaderEpoch,
+    ) -> LocalBatches:
         return await local.fetch(
-            read.caller, read.partition, offset, max_bytes=max_bytes, read_committed=read.read_committed
+            read.caller,
+            read.partition,
+            offset,
+            max_bytes=max_bytes,
+            read_committed=read.read_committed,
+            last_fetched_epoch=last_fetched_epoch,
         )
 
-    async def _cut(self, fetched: LocalBatches, read: LogRead, offset: int, stop: int) -> RemoteBatches | None:
+    async def _cut(self, fetched: LocalBatches, read: LogRead, offset: int, stop: int) -> BrokerPart | None:
         return await self._blocking.run(part_of, fetched, read.partition, offset, stop, read.read_committed)
 
     async def _refusal(self, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> TiersidecarError:
@@ -305,6 +335,12 @@ class ContinuousLog:
 
     async def _is_pending(self, partition: TopicIdPartition, local_start: int) -> bool:
         return self._pending is not None and await self._pending.is_pending(partition, below=local_start)
+
+
+def _epoch_before(offset: int, history: History) -> LeaderEpoch:
+    """The leader epoch of the record right before ``offset``; -1 where it is not known."""
+    epoch = history.lineage.epoch_for_offset(offset - 1)
+    return NO_EPOCH if epoch is None else epoch
 
 
 def _stop(read: LogRead, fetched: LocalBatches) -> int:

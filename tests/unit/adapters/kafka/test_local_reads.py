@@ -11,17 +11,18 @@ from tests.unit.adapters.kafka import answers
 from tests.unit.adapters.kafka.scripted_peer import NO_WAIT, VERSIONS, Conversation, Script, scripted_peer
 from tiersidecar.adapters.kafka.authorizer import CallerListener, open_authorizer
 from tiersidecar.adapters.kafka.local_reads import BrokerLocalReads
-from tiersidecar.domain.errors import BrokerRefusedError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import BrokerRefusedError, HistoryChangedError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.broker import Credentials
 
 ANONYMOUS = Credentials()
 PARTITION = TopicIdPartition(topic_id=Uuid(answers.TOPIC_ID.bytes), topic="t", partition=3)
 
 
-def broker(error_code: ErrorCode = ErrorCode.none, *, offset: int = 77) -> Script:
-    """Fetch gets five bytes and an aborted transaction, or ``error_code``; ListOffsets 100 for -1, 40 for -2, or ``offset``."""
+def broker(error_code: ErrorCode = ErrorCode.none, *, offset: int = 77, parts_at: int | None = None) -> Script:
+    """Fetch gets five bytes and an aborted transaction, or ``error_code``; ListOffsets 100 for -1, 40 for -2, or ``offset``.
+    From ``parts_at`` on the log is another one than that of a reader who names epoch 4."""
 
     async def script(talk: Conversation) -> None:
         await talk.tell_versions({**VERSIONS, 1: (4, 18)})
@@ -38,6 +39,8 @@ def broker(error_code: ErrorCode = ErrorCode.none, *, offset: int = 77) -> Scrip
                 )
                 assert (request.max_bytes, request.isolation_level, request.max_wait) == (1000, 1, NO_WAIT)
                 failed = error_code is not ErrorCode.none
+                parts = parts_at is not None and wanted.last_fetched_epoch == 4
+                ends = {"diverging_epoch": made.EpochEndOffset(epoch=3, end_offset=parts_at)} if parts else {}
                 row = made.PartitionData(
                     partition_index=3,
                     error_code=error_code,
@@ -45,7 +48,8 @@ def broker(error_code: ErrorCode = ErrorCode.none, *, offset: int = 77) -> Scrip
                     last_stable_offset=-1 if failed else 90,
                     log_start_offset=-1 if failed else 40,
                     aborted_transactions=None if failed else (made.AbortedTransaction(producer_id=9, first_offset=30),),
-                    records=None if failed else b"bytes",
+                    records=None if failed else b"" if parts else b"bytes",
+                    **ends,
                 )
                 found = made.FetchableTopicResponse(topic_id=topic.topic_id, partitions=(row,))
                 talk.answer(
@@ -79,6 +83,25 @@ async def test_a_fetch_gives_records_bounds_and_aborted_transactions() -> None:
         )
         assert fetched.records == b"bytes"
         assert (fetched.high_watermark, fetched.last_stable_offset, fetched.aborted) == (100, 90, ((9, Offset(30)),))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(broker(parts_at=30), id="the broker's log is another one from 30 on"),
+        pytest.param(broker(ErrorCode.offset_out_of_range), id="it has not heard of the epoch"),
+    ],
+)
+async def test_a_log_that_does_not_go_on_where_the_reader_is_gives_nothing(broken: Script) -> None:
+    """Finding 8: what a new leader has never follows what a deposed one had."""
+    async with (
+        scripted_peer(broken) as peer,
+        open_authorizer(CallerListener(bootstrap_servers=peer.address)) as authorizer,
+    ):
+        with pytest.raises(HistoryChangedError):
+            await BrokerLocalReads(authorizer).fetch(
+                ANONYMOUS, PARTITION, 42, max_bytes=1000, read_committed=True, last_fetched_epoch=LeaderEpoch(4)
+            )
 
 
 async def test_out_of_range_says_what_there_is() -> None:

@@ -583,13 +583,11 @@ class CopyingLocal(ScriptedLocal):
         super().__init__(log_start=43, high_watermark=294, last_stable_offset=last_stable_offset)
         self._run, self._longer = run, longer
 
-    async def fetch(self, credentials, topic_id_partition, offset, *, max_bytes, read_committed=False):  # type: ignore[no-untyped-def]
+    async def fetch(self, credentials, topic_id_partition, offset, **others):  # type: ignore[no-untyped-def]
         for event in self._longer.metadata.events:
             if event not in self._run.metadata.events:
                 await self._run.metadata.publish(event)
-        return await super().fetch(
-            credentials, topic_id_partition, offset, max_bytes=max_bytes, read_committed=read_committed
-        )
+        return await super().fetch(credentials, topic_id_partition, offset, **others)
 
 
 async def test_what_is_copied_while_the_border_is_asked_about_is_not_shown_by_that_answer() -> None:

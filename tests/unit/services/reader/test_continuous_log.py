@@ -159,16 +159,14 @@ class TrimmingLocal(ScriptedLocal):
         super().__init__(log_start=86, high_watermark=HIGH_WATERMARK)
         self._run, self._whole = run, whole
 
-    async def fetch(self, credentials, topic_id_partition, offset, *, max_bytes, read_committed=False):  # type: ignore[no-untyped-def]
+    async def fetch(self, credentials, topic_id_partition, offset, **others):  # type: ignore[no-untyped-def]
         if not self.fetched:
             self.log_start = 133
             assert isinstance(self._run.metadata, MemoryMetadataLog)
             for event in self._whole.metadata.events:
                 if event not in self._run.metadata.events:
                     await self._run.metadata.publish(event)
-        return await super().fetch(
-            credentials, topic_id_partition, offset, max_bytes=max_bytes, read_committed=read_committed
-        )
+        return await super().fetch(credentials, topic_id_partition, offset, **others)
 
 
 @pytest.mark.parametrize("offset", [3, 86, 100])
@@ -246,11 +244,9 @@ class ElectingLocal(ScriptedLocal):
         super().__init__(log_start=43, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
         self._live, self._election = live, election
 
-    async def fetch(self, credentials, topic_id_partition, offset, *, max_bytes, read_committed=False):  # type: ignore[no-untyped-def]
+    async def fetch(self, credentials, topic_id_partition, offset, **others):  # type: ignore[no-untyped-def]
         self._live.epochs = {0: 0, 1: self._election}
-        return await super().fetch(
-            credentials, topic_id_partition, offset, max_bytes=max_bytes, read_committed=read_committed
-        )
+        return await super().fetch(credentials, topic_id_partition, offset, **others)
 
 
 async def test_an_unclean_election_that_shortens_the_remote_tier_meanwhile_leaves_no_offset_out() -> None:
@@ -447,10 +443,8 @@ async def test_a_partition_without_remote_segments_is_read_from_the_broker() -> 
 
 
 class DamagedLocal(ScriptedLocal):
-    async def fetch(self, credentials, topic_id_partition, offset, *, max_bytes, read_committed=False):  # type: ignore[no-untyped-def]
-        fetched = await super().fetch(
-            credentials, topic_id_partition, offset, max_bytes=max_bytes, read_committed=read_committed
-        )
+    async def fetch(self, credentials, topic_id_partition, offset, **others):  # type: ignore[no-untyped-def]
+        fetched = await super().fetch(credentials, topic_id_partition, offset, **others)
         return replace(fetched, records=flip_bit(fetched.records, 8 * 100))
 
 
@@ -492,3 +486,32 @@ async def test_over_http_records_offsets_and_batches_are_of_one_log() -> None:
             assert found["offset"] == offset
         status, _, _ = await service.get(f"{base}/batches?offset={HIGH_WATERMARK + 1}")
         assert status == 416
+
+
+class DivergedLocal(ScriptedLocal):
+    """A broker that has heard of the election of epoch 1 at ``election``, from where on its log is another one."""
+
+    def __init__(self, election: int) -> None:
+        super().__init__(log_start=0, high_watermark=HIGH_WATERMARK, last_stable_offset=LAST_STABLE)
+        self._election = election
+        self.epochs_asked: list[int] = []
+
+    async def fetch(self, credentials, topic_id_partition, offset, *, last_fetched_epoch=-1, **others):  # type: ignore[no-untyped-def]
+        self.epochs_asked.append(last_fetched_epoch)
+        if last_fetched_epoch == 0 and offset > self._election:
+            raise HistoryChangedError(subject=str(topic_id_partition), end_offset=offset)
+        return await super().fetch(credentials, topic_id_partition, offset, **others)
+
+
+@pytest.mark.parametrize("read_committed", [False, True])
+async def test_what_a_broker_has_after_an_election_never_follows_the_history_before_it(read_committed: bool) -> None:
+    """Finding 8, simulation, cluster seed 700118: the broker knew of an unclean election before the lineage did."""
+    run, partition = await transactions(86)
+    live, local = FixedLog({0: 0}, HIGH_WATERMARK), DivergedLocal(84)
+    async with open_run(run, live=live) as path:
+        with pytest.raises(HistoryChangedError) as error:
+            await streamed(log_over(path, local), read_of(partition, 0, read_committed=read_committed))
+        assert problem_of(error.value).status == 503
+        assert set(local.epochs_asked) == {0}, "the epoch of the last remote record, as the reader was given it"
+        alone = await streamed(log_over(path, local), read_of(partition, 90))
+    assert alone == batches_between("transactions-0", 90, HIGH_WATERMARK), "nothing came before it"
