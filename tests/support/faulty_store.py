@@ -34,6 +34,10 @@ class FaultyStore:
     def description(self) -> str:
         return f"faulty {self._inner.description}"
 
+    @property
+    def max_name_bytes(self) -> int | None:
+        return self._inner.max_name_bytes
+
     def log_fetches(self) -> list[tuple[str, ByteRange | None]]:
         """Those of ``fetched`` that were of .log objects."""
         return [(key, byte_range) for key, byte_range in self.fetched if key.endswith(".log")]

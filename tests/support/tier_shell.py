@@ -121,6 +121,7 @@ class TierShell:
             broker=self.broker,
             board=self.board,
             policy_for=lambda topic: self.policy,
+            max_name_bytes=self.store.max_name_bytes,
             clock=self.clock,
             telemetry=self.telemetry,
         )

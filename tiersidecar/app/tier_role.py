@@ -78,6 +78,7 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         broker=parts.broker,
         board=parts.board,
         policy_for=parts.policies.policy_for,
+        max_name_bytes=parts.store.max_name_bytes,
         clock=parts.clock,
         telemetry=parts.telemetry,
     )

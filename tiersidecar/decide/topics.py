@@ -10,6 +10,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 
+_TOPIC_ID_CHARACTERS = 22
 INTERNAL_TOPICS = frozenset(
     {
         "__consumer_offsets",
@@ -69,6 +70,21 @@ def reason_not_to_tier(configs: Mapping[str, str | None]) -> str:
     if "compact" in _policies(configs):
         return "cleanup.policy has compact, and compacted topics are not tiered"
     return ""
+
+
+def reason_not_to_store(topic: str, max_name_bytes: int | None) -> str:
+    """Why the store can hold no object of the topic; empty when it can.
+
+    ``max_name_bytes`` is the longest part of a key between slashes that it takes, None where there is no such limit.  The
+    longest part is ``<topic>-<topic id>``.
+    """
+    longest = len(topic) + 1 + _TOPIC_ID_CHARACTERS
+    if max_name_bytes is None or longest <= max_name_bytes:
+        return ""
+    return (
+        f"its objects would lie in a directory with a name of {longest} bytes, and the store takes {max_name_bytes}: use an "
+        "S3 store for it, or take it out of this configuration"
+    )
 
 
 def reason_not_to_trim(policy: TopicPolicy, configs: Mapping[str, str | None]) -> str:

@@ -212,6 +212,10 @@ class Store(PutObject, FetchRange, FeedRange, FeedWithRests, HeadObject, DeleteO
     def description(self) -> str:
         """Where it is, for people: ``filesystem /srv/tier`` or ``s3://bucket/prefix``; no secrets."""
 
+    @property
+    def max_name_bytes(self) -> int | None:
+        """The longest part of a key between slashes, in bytes of UTF-8; None where only whole keys have a limit."""
+
     async def check_writable(self) -> None:
         """Write, read back and remove a probe object.
 

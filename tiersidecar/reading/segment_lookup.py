@@ -234,6 +234,29 @@ class SegmentLookup:
             ):
                 yield segment
 
+    async def readable(
+        self, topic_id_partition: TopicIdPartition, wanted: Callable[[RemoteLogSegmentMetadata], bool]
+    ) -> AsyncIterator[Located]:
+        """The ``wanted`` ones of the finished segments that hold an offset of the lineage, ascending by start offset.
+
+        Other than :meth:`segments` also one that an unclean election has cut, with its front alone.
+        """
+        lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+        if not lineage:
+            return
+        head_offset = lineage.entries[0].start_offset
+        start = max(self._log_starts.remote_log_start_offset(topic_id_partition, lineage), head_offset)
+        listed = self._metadata.list_remote_log_segments(topic_id_partition)
+        for count, segment in enumerate(_finished(listed), start=1):
+            if count % _SEGMENTS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            first = max(segment.start_offset, start)
+            if first > segment.end_offset or not wanted(segment):
+                continue
+            epoch = lineage.epoch_for_offset(first)
+            if epoch is not None and Lineage.of(segment.segment_leader_epochs).epoch_for_offset(first) == epoch:
+                yield Located(segment, agreed_stop(segment, lineage, first))
+
     async def next_with_aborted_transactions(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
         """The first segment at or after ``offset`` whose transaction index may have entries (S-157).  Those that end at or
         above its ``stop_offset`` are of another history."""

@@ -9,8 +9,7 @@ import structlog
 
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.formats.kafka.record_batches import iter_batch_headers, read_batch_header
+from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, iter_batch_headers, read_batch_header
 from tiersidecar.formats.kafka.records import iter_records
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.admission import ReaderPool
@@ -60,7 +59,7 @@ class TimestampLookup:
         """
         async with self._pool.admit():
             start = (await self._lookup.bounds(topic_id_partition)).start
-            candidates = self._lookup.segments(
+            candidates = self._lookup.readable(
                 topic_id_partition,
                 lambda segment: (
                     segment.max_timestamp_ms >= timestamp_ms
@@ -68,73 +67,80 @@ class TimestampLookup:
                     and (stop_offset is None or segment.start_offset < stop_offset)
                 ),
             )
-            async for segment in candidates:
-                found = await self._find_in(segment, timestamp_ms, start)
+            async for located in candidates:
+                found = await self._find_in(located, timestamp_ms, start)
                 if found is not None:
                     return found
         return None
 
     async def find_latest(
-        self, topic_id_partition: TopicIdPartition, *, stop_offset: int | None = None, at_least_ms: int = 0
+        self, topic_id_partition: TopicIdPartition, *, stop_offset: int | None = None, at_least_ms: int = NO_TIMESTAMP
     ) -> TimestampAndOffset | None:
         """The first of the records with the largest timestamp (ListOffsets -3); None when there are no records, or only
-        earlier ones than ``at_least_ms``.  ``stop_offset`` as for :meth:`find`.
+        earlier ones than ``at_least_ms``.  Records without a timestamp have -1, the smallest.  ``stop_offset`` as for
+        :meth:`find`.
 
         Raises:
             QuotaExceededError: shed, at once.
         """
         start = (await self._lookup.bounds(topic_id_partition)).start
-        latest_ms, around_start = -1, list[RemoteLogSegmentMetadata]()
-        async for segment in self._lookup.segments(
-            topic_id_partition,
-            lambda one: one.end_offset >= start and (stop_offset is None or one.start_offset < stop_offset),
-        ):
-            if segment.start_offset < start:
-                around_start.append(segment)
-            else:
-                latest_ms = max(latest_ms, segment.max_timestamp_ms)
-        for segment in around_start:
-            # No earlier one is of interest: that it has none later than these its metadata say.
-            if segment.max_timestamp_ms > max(latest_ms, at_least_ms - 1):
-                latest_ms = max(latest_ms, await self._latest_in(segment, start))
-        if latest_ms < max(at_least_ms, 0):
+        candidates = [
+            located
+            async for located in self._lookup.readable(
+                topic_id_partition,
+                lambda one: one.end_offset >= start and (stop_offset is None or one.start_offset < stop_offset),
+            )
+        ]
+        latest_ms = at_least_ms - 1
+        for located in sorted(candidates, key=lambda one: one.metadata.max_timestamp_ms, reverse=True):
+            if located.metadata.max_timestamp_ms <= latest_ms:
+                break
+            latest_ms = max(latest_ms, await self._latest_in(located, start))
+        if not candidates or latest_ms < at_least_ms:
             return None
         return await self.find(topic_id_partition, latest_ms, stop_offset=stop_offset)
 
-    async def _latest_in(self, segment: RemoteLogSegmentMetadata, start_offset: Offset) -> int:
-        """The largest timestamp of the records from ``start_offset`` on, -1 where there are none.  The metadata's may be of one
-        below it; then all of them are looked at."""
+    async def _latest_in(self, located: Located, start_offset: Offset) -> int:
+        """The largest timestamp of the records from ``start_offset`` on, -1 where none has one.
+
+        The metadata may say more: the time of a record below ``start_offset``, or past what the lineage has of the segment, or
+        that of the file's last change where no record has a timestamp (``LogSegment.largestTimestamp``).  Then all of them
+        are looked at.
+        """
         async with self._pool.admit():
-            if await self._find_in(segment, segment.max_timestamp_ms, start_offset) is not None:
-                return segment.max_timestamp_ms
-            latest_ms = -1
-            located = await self._located(segment, start_offset)
+            if not len((await self._indexes.indexes(located.metadata)).time_index):
+                return NO_TIMESTAMP
+            if await self._find_in(located, located.metadata.max_timestamp_ms, start_offset) is not None:
+                return located.metadata.max_timestamp_ms
+            latest_ms = NO_TIMESTAMP
+            first = Offset(max(located.metadata.start_offset, start_offset))
             with self._segments.read_ahead() as read_ahead:
-                slices = self._segments.slices(located, start_offset, located.stop_offset, Allowance(), read_ahead)
+                slices = self._segments.slices(located, first, located.stop_offset, Allowance(), read_ahead)
                 async with aclosing(slices):
                     async for batches in slices:
                         found = await self._blocking.run(_latest_of, batches.buffer, start_offset)
                         latest_ms = max(latest_ms, found)
             return latest_ms
 
-    async def _find_in(
-        self, segment: RemoteLogSegmentMetadata, timestamp_ms: int, start_offset: Offset
-    ) -> TimestampAndOffset | None:
+    async def _find_in(self, located: Located, timestamp_ms: int, start_offset: Offset) -> TimestampAndOffset | None:
+        segment = located.metadata
         time_index = (await self._indexes.indexes(segment)).time_index
+        if not len(time_index) and timestamp_ms > NO_TIMESTAMP:
+            return None  # no record has a timestamp, whatever the metadata say
         # Records up to that entry's offset are none later than its timestamp: those of the timestamp itself lie there too.
         entry = time_index.lookup(timestamp_ms - 1)
         begin = Offset(max(segment.start_offset, start_offset))
-        if entry.offset > begin:
+        if begin < entry.offset < located.stop_offset:
             try:
-                return await self._search(segment, entry.offset, timestamp_ms, start_offset, index_says_ms=entry[0])
+                return await self._search(located, entry.offset, timestamp_ms, start_offset, index_says_ms=entry[0])
             except _WrongEntryError:
                 self._indexes.forget(segment.remote_log_segment_id)
                 log.warning("time.index.wrong", segment_id=str(segment.remote_log_segment_id), offset=entry.offset)
-        return await self._search(segment, begin, timestamp_ms, start_offset)
+        return await self._search(located, begin, timestamp_ms, start_offset)
 
     async def _search(
         self,
-        segment: RemoteLogSegmentMetadata,
+        located: Located,
         first: Offset,
         timestamp_ms: int,
         start_offset: Offset,
@@ -147,7 +153,6 @@ class TimestampLookup:
             _WrongEntryError: it is of another time.  Entries have no checksum, and one wrong bit leads past records
                 (simulation, cluster seed 5).
         """
-        located = await self._located(segment, first)
         with self._segments.read_ahead() as read_ahead:
             slices = self._segments.slices(located, first, located.stop_offset, Allowance(), read_ahead)
             async with aclosing(slices):
@@ -161,12 +166,6 @@ class TimestampLookup:
         if index_says_ms is not None:
             raise _WrongEntryError
         return None
-
-    async def _located(self, segment: RemoteLogSegmentMetadata, offset: Offset) -> Located:
-        located = await self._lookup.locate(segment.topic_id_partition, offset)
-        if located is None or located.metadata.remote_log_segment_id != segment.remote_log_segment_id:
-            return Located(segment, segment.next_offset)
-        return located
 
 
 class _WrongEntryError(Exception):

@@ -84,6 +84,10 @@ class NetworkStore:
     def description(self) -> str:
         return "simulated"
 
+    @property
+    def max_name_bytes(self) -> int | None:
+        return None
+
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         data = bytearray()
         for index in range(body.piece_count):

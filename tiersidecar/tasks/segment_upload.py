@@ -156,7 +156,7 @@ class SegmentUploader:
             remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=tip, uuid=self._ids.random_uuid()),
             start_offset=segment.base_offset,
             end_offset=Offset(next_base_offset_of(segment) - 1),
-            max_timestamp_ms=checked.max_timestamp_ms,
+            max_timestamp_ms=_largest_timestamp(segment, checked),
             broker_id=self._broker_id,
             event_timestamp_ms=self._clock.now_ms(),
             segment_size_in_bytes=file.size_bytes,
@@ -292,3 +292,9 @@ class SegmentUploader:
 
 async def _check_nothing(started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage) -> None:
     return None
+
+
+def _largest_timestamp(segment: LocalSegment, checked: CheckedSegment) -> int:
+    """As ``LogSegment.largestTimestamp``: where no record has a timestamp, when the file was last changed.  With -1 a broker's
+    own expiration would take the segment at once."""
+    return checked.max_timestamp_ms if checked.max_timestamp_ms >= 0 else segment.modified_ms

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from tiersidecar.decide.topics import reason_not_to_tier, reason_not_to_trim
+from tiersidecar.decide.topics import reason_not_to_store, reason_not_to_tier, reason_not_to_trim
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.broker import DescribeConfigs
 from tiersidecar.ports.clock import Clock
@@ -20,7 +20,10 @@ CHECK_INTERVAL_S = 30.0
 
 
 class TopicChecks:
-    """Keeps ``board.refused_topics`` and ``board.untrimmable_topics`` true, and says so loudly when they change."""
+    """Keeps ``board.refused_topics`` and ``board.untrimmable_topics`` true, and says so loudly when they change.
+
+    ``max_name_bytes`` is that of the store (:attr:`~tiersidecar.ports.store.Store.max_name_bytes`).
+    """
 
     def __init__(
         self,
@@ -28,10 +31,12 @@ class TopicChecks:
         broker: DescribeConfigs,
         board: Board,
         policy_for: Callable[[str], TopicPolicy | None],
+        max_name_bytes: int | None,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
         self._broker, self._board, self._policy_for = broker, board, policy_for
+        self._max_name_bytes = max_name_bytes
         self._clock, self._telemetry = clock, telemetry
         self._checked_s: dict[str, float] = {}
 
@@ -70,7 +75,8 @@ class TopicChecks:
                 refused = self._board.refused_topics.get(topic, "")
                 untrimmable = "the broker did not tell its settings"
             else:
-                refused, untrimmable = reason_not_to_tier(configs), reason_not_to_trim(policy, configs)
+                refused = reason_not_to_store(topic, self._max_name_bytes) or reason_not_to_tier(configs)
+                untrimmable = reason_not_to_trim(policy, configs)
             self._note(self._board.refused_topics, topic, refused, "topic.refused")
             self._note(self._board.untrimmable_topics, topic, refused or untrimmable, "topic.trim_refused")
             self._telemetry.gauge(UNSAFE_TOPICS, 1 if refused or untrimmable else 0, topic=topic)

@@ -8,7 +8,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.segments import TIP
-from tiersidecar.decide.topics import PartitionRole, decide_assignment, reason_not_to_tier, reason_not_to_trim
+from tiersidecar.decide.topics import (
+    PartitionRole,
+    decide_assignment,
+    reason_not_to_store,
+    reason_not_to_tier,
+    reason_not_to_trim,
+)
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
@@ -93,3 +99,17 @@ def test_topics_that_cannot_be_tiered(configs: dict[str, str | None], word: str)
 def test_strict_mode_needs_a_broker_that_deletes_nothing(configs: dict[str, str | None], fits: bool) -> None:
     assert (reason_not_to_trim(POLICY, configs) == "") is fits
     assert reason_not_to_trim(TopicPolicy(mode=RetentionMode.RACE), configs) == ""
+
+
+@pytest.mark.parametrize(
+    ("topic", "max_name_bytes", "is_refused"),
+    [
+        pytest.param("t" * 232, 255, False, id="the longest name that a file system takes with its topic id"),
+        pytest.param("t" * 233, 255, True, id="one character more: its directory could not be made"),
+        pytest.param("t" * 249, None, False, id="the longest topic, in a store that limits whole keys only"),
+    ],
+)
+def test_a_topic_whose_keys_the_store_cannot_hold_is_refused(
+    topic: str, max_name_bytes: int | None, is_refused: bool
+) -> None:
+    assert bool(reason_not_to_store(topic, max_name_bytes)) is is_refused

@@ -248,6 +248,26 @@ async def test_what_is_left_of_a_segment_may_be_earlier_than_what_was_deleted_of
                 assert (found.timestamp_ms - FIRST_MS, found.offset) == (max(left), start + left.index(max(left)))
 
 
+async def test_a_timestamp_is_found_in_the_front_of_a_segment_that_an_election_has_cut() -> None:
+    """And never past the cut, whatever the metadata and the time index of the whole segment say (U17)."""
+    builder = RemoteBuilder()
+    divergent = [with_epoch(batch, 2) for batch in between(40, 100, EPOCHS)]
+    await builder.add(SegmentSource(batches=divergent, start_offset=40, end_offset=99, epochs={0: 0, 2: 35}))
+    history = {0: 0, 2: 35, 4: 70, 6: 105}
+    await builder.add(SegmentSource(batches=between(80, 140, EPOCHS), start_offset=80, end_offset=139, epochs=history))
+    kept = [one for one in records_of(batches_between("epochs-0", 40, 140)) if not 70 <= one.offset < 80]
+    async with open_run(builder.run) as path:
+        for time_ms in sorted({one.timestamp_ms + near for one in kept for near in (-1, 0)}):
+            found = await path.timestamps.find(builder.partition, time_ms)
+            first = next(one for one in kept if one.timestamp_ms >= time_ms)
+            assert found is not None
+            assert (found.offset, found.timestamp_ms) == (first.offset, first.timestamp_ms)
+        latest = await path.timestamps.find_latest(builder.partition, stop_offset=80)
+        expected = max((one for one in kept if one.offset < 80), key=lambda one: one.timestamp_ms)
+        assert latest is not None
+        assert (latest.offset, latest.timestamp_ms) == (expected.offset, expected.timestamp_ms)
+
+
 async def test_a_timestamp_finds_nothing_in_segments_outside_the_lineage() -> None:
     """T-49."""
     builder = RemoteBuilder()

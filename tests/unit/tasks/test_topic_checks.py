@@ -30,6 +30,7 @@ async def test_a_topic_that_the_broker_tiers_itself_stays_refused_while_its_sett
         broker=broker,
         board=board,
         policy_for=lambda topic: TopicPolicy(),
+        max_name_bytes=None,
         clock=ManualClock(),
         telemetry=NoTelemetry(),
     )

@@ -51,6 +51,10 @@ class BoundedStore:
     def description(self) -> str:
         return self._store.description
 
+    @property
+    def max_name_bytes(self) -> int | None:
+        return self._store.max_name_bytes
+
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         limits = self._limits
         watch = UploadWatch(stall_s=limits.stall_s, deadline_s=limits.upload_s, now_s=self._clock.monotonic_s)

@@ -38,6 +38,9 @@ T = TypeVar("T")
 _PIECE_BYTES = 4 * 1024 * 1024
 """Handed over at once, and held in memory once more by whoever keeps it."""
 
+_MAX_NAME_BYTES = 255
+"""NAME_MAX of the file systems that Linux has."""
+
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 """A path that is no file of ours: its key names no object."""
 
@@ -50,7 +53,7 @@ class FilesystemStore:
 
     A put writes a file in ``<root>/.tiersidecar-tmp``, syncs it, renames it and syncs the directories.  So everything
     below the root is one file system.  No object can have the name of a directory that another's key needs, nor a
-    segment between slashes more than 255 bytes (a topic of over 232 characters).
+    segment between slashes more than 255 bytes: a topic of over 232 characters is refused.
 
     ``crc32c`` of what it returns is always None.  A file system keeps no checksum, and a sum over the bytes that we just
     handed to write(2) would say nothing of the disk; whoever wants to know reads back, which reads the disk since a put
@@ -68,6 +71,10 @@ class FilesystemStore:
     @property
     def description(self) -> str:
         return f"filesystem {self._root}"
+
+    @property
+    def max_name_bytes(self) -> int | None:
+        return _MAX_NAME_BYTES
 
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         target = self._path("put", key)

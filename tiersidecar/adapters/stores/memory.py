@@ -32,6 +32,10 @@ class MemoryStore:
     def description(self) -> str:
         return "memory"
 
+    @property
+    def max_name_bytes(self) -> int | None:
+        return None
+
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         require_valid_key("put", key)
         data = bytearray()

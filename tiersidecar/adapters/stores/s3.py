@@ -65,6 +65,10 @@ class S3Store:
         at = f" at {self._settings.endpoint_url}" if self._settings.endpoint_url else ""
         return f"s3://{self._settings.bucket}/{self._settings.key_prefix}{at}"
 
+    @property
+    def max_name_bytes(self) -> int | None:
+        return None
+
     async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
         require_valid_key("put", key)
         try:

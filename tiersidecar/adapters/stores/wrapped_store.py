@@ -19,6 +19,10 @@ class WrappedStore:
         return self._store.description
 
     @property
+    def max_name_bytes(self) -> int | None:
+        return self._store.max_name_bytes
+
+    @property
     def is_local(self) -> bool:
         return self._store.is_local
 

@@ -35,7 +35,10 @@ _END_TRANSACTION_VALUE = Struct(">hi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record.  Header keys are UTF-8; a None key or value is Kafka's null (a None value: a tombstone)."""
+    """One record.  A None key or value is Kafka's null (a None value: a tombstone).
+
+    Brokers take header keys of any bytes.  What is no UTF-8 in one is U+FFFD here, as Kafka's own clients show it.
+    """
 
     offset: Offset
     timestamp_ms: int
@@ -113,7 +116,7 @@ def iter_records(
             return
         payload = decompress(view[BATCH_HEADER_SIZE:], header.compression, max_bytes=max_bytes)
         yield from _decode_records(bytes(payload), header)
-    except (DecompressionError, _MalformedRecordError, UnicodeDecodeError) as error:
+    except (DecompressionError, _MalformedRecordError) as error:
         raise CorruptDataError(where=where, position=position, reason=str(error)) from error
     except IndexError as error:
         raise CorruptDataError(where=where, position=position, reason="the last record ends too early") from error
@@ -178,7 +181,7 @@ def _decode_record(data: bytes, offset: int, header: RecordBatchHeader) -> tuple
         content, offset = _read_bytes(data, offset)
         if name is None:
             raise _MalformedRecordError("a record header without a key")
-        headers.append((name.decode(), content))
+        headers.append((name.decode(errors="replace"), content))
     is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     record = Record(
         offset=Offset(header.base_offset + offset_delta),

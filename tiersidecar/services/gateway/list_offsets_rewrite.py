@@ -177,7 +177,7 @@ class ListOffsetsRewrite:
         if row.offset < 0 and local.log_start_offset < local.high_watermark:
             return row
         found = await self._timestamps.find_latest(
-            question.partition, stop_offset=local.log_start_offset, at_least_ms=max(row.timestamp, 0)
+            question.partition, stop_offset=local.log_start_offset, at_least_ms=row.timestamp
         )
         await check_gap(question.partition, bounds, local.log_start_offset, self._pending)
         if found is None or found.timestamp_ms < row.timestamp:

@@ -32,6 +32,7 @@ class StallingStore:
     """Never answers; deaf to a cancellation while ``is_deaf``, as a thread in a dead mount is."""
 
     description = "stalling"
+    max_name_bytes: int | None = None
 
     def __init__(self) -> None:
         self.is_deaf = False
