@@ -94,3 +94,28 @@ class MemoryMetadataLog:
             return self._caches[topic_id_partition]
         except KeyError:
             raise MetadataNotReadyError(subject=str(topic_id_partition)) from None
+
+
+class LaggingMetadataLog(MemoryMetadataLog):
+    """One whose consumer is behind: what others published is seen by a read-back or a :meth:`catch_up`, and not before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._unread: list[MetadataEvent] = []
+
+    def publish_elsewhere(self, event: MetadataEvent) -> None:
+        """Another process's publish, durable at once."""
+        self._unread.append(event)
+
+    async def publish(self, event: MetadataEvent) -> None:
+        await self._read()
+        await super().publish(event)
+
+    async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
+        await self._read()
+        await super().catch_up(topic_id_partition)
+
+    async def _read(self) -> None:
+        unread, self._unread = self._unread, []
+        for event in unread:
+            await super().publish(event)

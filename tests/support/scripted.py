@@ -7,9 +7,17 @@ from dataclasses import replace
 
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.ports.broker import GroupAnswer, GroupType, OffsetAnswer, OffsetSpec, TrimAnswer
+from tiersidecar.ports.broker import (
+    ClusterDescription,
+    GroupAnswer,
+    GroupType,
+    OffsetAnswer,
+    OffsetSpec,
+    TrimAnswer,
+)
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
 
@@ -115,6 +123,9 @@ class ScriptedBroker:
     async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
         return self.views
 
+    async def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription(cluster_id="scripted", brokers={})
+
 
 class ScriptedFailpoints:
     """Calls ``actions[name]`` when a place is passed, and notes all names in ``passed``."""
@@ -139,6 +150,7 @@ class MemoryStateLog:
         self.partition_states: dict[TopicIdPartition, PartitionState] = {}
         self.topics: dict[Uuid, TopicState] = {}
         self.requests: list[RecopyRequest] = []
+        self.leases: dict[str, Lease] = {}
 
     async def catch_up(self) -> None:
         return None
@@ -186,3 +198,10 @@ class MemoryStateLog:
 
     async def forget_recopy(self, request: RecopyRequest) -> None:
         self.requests = [one for one in self.requests if not one.is_same(request)]
+
+    def lease(self, name: str) -> Lease | None:
+        return self.leases.get(name)
+
+    async def publish_lease(self, lease: Lease) -> Lease:
+        self.leases[lease.name] = accepted_lease(self.leases.get(lease.name), lease)
+        return self.leases[lease.name]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
@@ -114,6 +115,12 @@ class UnmadeStateLog:
 
     async def forget_recopy(self, request: RecopyRequest) -> None:
         return None
+
+    def lease(self, name: str) -> Lease | None:
+        return None
+
+    async def publish_lease(self, lease: Lease) -> Lease:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
         raise MetadataNotReadyError(subject="a topic that observing must not make")

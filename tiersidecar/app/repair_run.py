@@ -1,8 +1,13 @@
-"""Repair: looks again at each finding of a report, and does what :mod:`tiersidecar.decide.reconcile_repair` says."""
+"""Repair: looks again at each finding of a report, and does what :mod:`tiersidecar.decide.reconcile_repair` says.
+
+What is deleted is decided twice: when the plan is made, for people to see, and again right before it goes, on metadata that
+have caught up and on what the store says then.  One repair acts at a time: it holds the lease ``repair``.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,11 +15,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.held_lease import HeldLease, claimed_lease
+from tiersidecar.app.repair_look import PartitionLook
 from tiersidecar.app.repair_marks import Mark, drop_marks, put_marks, read_marks
 from tiersidecar.app.repair_recopy import RecopyDesk, RecopyOutcome, owner_of, request_for
 from tiersidecar.decide.cleanup import Removal
@@ -22,17 +31,13 @@ from tiersidecar.decide.reconcile_findings import ACTIONS, Action, Finding, Find
 from tiersidecar.decide.reconcile_repair import (
     Repair,
     RepairStep,
-    RepairView,
     ReportFacts,
     decide_repair,
     is_repairable,
 )
-from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import ConfigError, ObjectNotFoundError
-from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.errors import ConfigError, MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
-from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import ObjectKind
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.recopy import segments_of
 from tiersidecar.ports.store import Store, StoredObject
@@ -41,6 +46,9 @@ from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.removal import SegmentRemover
 
+_log = structlog.get_logger(__name__)
+
+LEASE = "repair"
 _MARKS_KEPT_GRACES = 20
 
 
@@ -104,6 +112,13 @@ class Repairer:
     def __init__(self, session: Session, settings: RepairSettings) -> None:
         self._session, self._settings = session, settings
         self._key_prefix, self._desk = session.config.store.key_prefix, RecopyDesk(session)
+        self._damaged: defaultdict[TopicIdPartition, set[str]] = defaultdict(set)
+
+    @property
+    def reason_not_to_delete(self) -> str | None:
+        """Why nothing may be deleted on the strength of the metadata topic and the state topic, else None."""
+        assert self._session.metadata is not None, "repair opens its session with metadata"
+        return self._session.metadata.halted_reason or self._session.state.halted_reason
 
     async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:
         """What is to be done now: every finding has been looked at again.
@@ -116,75 +131,108 @@ class Repairer:
         async with self._open_store() as store:
             marks = await read_marks(store, self._key_prefix)
             for owner, group in groupby(sorted(findings, key=owner_of), key=owner_of):
-                segments = (await self._session.remote_segments([owner]))[owner]
                 of_this = list(group)
-                requests = self._session.state.recopies(owner)
-                doubted = {one.segment_id for one in of_this if ACTIONS[one.kind] is Action.RECOPY}
-                doubted |= {format_uuid(uuid) for uuid in segments_of(requests)}
-                looked = _Partition(store, segments, marks, self._key_prefix, self._desk, doubted)
+                self._damaged[owner] |= {one.segment_id for one in of_this if ACTIONS[one.kind] is Action.RECOPY}
+                partition = await self._look_at(owner, store, marks)
                 for finding in of_this:
-                    planned.append(await self._planned(looked, finding))  # noqa: PERF401 - one at a time, on purpose
+                    planned.append(await self._planned(partition, finding))  # noqa: PERF401 - one at a time, on purpose
         return planned
 
     async def apply(self, planned: Sequence[PlannedStep]) -> list[RecopyOutcome]:
-        """Do it.  An object is looked at once more right before it goes.  Gives what became of what is to be copied again.
+        """Do it; a deletion that is no longer right by now is left out.  Gives what became of what is to be copied again.
 
         Raises:
+            LeaseHeldError: another repair acts.
             TiersidecarError: the first that stands in the way; what was done stays done.
         """
-        now_ms = self._session.clock.now_ms()
-        async with self._open_store() as store:
-            marks = [
-                Mark(
-                    key=one.stored.key,
-                    size_bytes=one.stored.size_bytes,
-                    modified_ms=one.stored.modified_ms,
-                    marked_ms=now_ms,
-                )
-                for one in planned
-                if one.step.repair is Repair.MARK and one.stored is not None
-            ]
-            if marks:
-                await put_marks(
-                    store, self._key_prefix, marks, name=f"{now_ms}-{format_uuid(SystemIds().random_uuid())}"
-                )
+        async with self._open_store() as store, claimed_lease(self._session, SystemIds(), LEASE) as lease:
+            await self._put_marks(store, planned)
+            marks = await read_marks(store, self._key_prefix)
             for one in planned:
-                if one.step.repair is Repair.DELETE_OBJECT and one.stored is not None:
-                    await _delete_unchanged(store, one.stored)
-            await self._delete_segments(store, [one for one in planned if one.step.repair is Repair.DELETE_SEGMENT])
-            await drop_marks(
-                store,
-                self._key_prefix,
-                older_than_ms=now_ms - _MARKS_KEPT_GRACES * self._settings.grace_ms - 86_400_000,
-            )
+                if one.step.repair in {Repair.DELETE_OBJECT, Repair.DELETE_SEGMENT}:
+                    await self._delete(store, marks, lease, one)
+            kept_ms = _MARKS_KEPT_GRACES * self._settings.grace_ms + 86_400_000
+            await drop_marks(store, self._key_prefix, older_than_ms=self._session.clock.now_ms() - kept_ms)
         wanted = (one.finding for one in planned if one.step.repair in {Repair.RECOPY, Repair.UNRECOVERABLE})
+        now_ms = self._session.clock.now_ms()
         asked = await self._desk.ask([request_for(finding, now_ms=now_ms) for finding in wanted])
         outcomes = await self._desk.wait(asked, most_s=self._settings.wait_ms / 1000)
         await self._desk.withdraw(outcomes)
         return outcomes
 
-    async def _delete_segments(self, store: Store, planned: Sequence[PlannedStep]) -> None:
-        """Those that still are what they were when they were looked at: metadata are kept of one partition at a time."""
-        for owner, group in groupby(planned, key=lambda one: owner_of(one.finding)):
-            metadata = await self._session.follow([owner])
-            for one in group:
-                now = None if one.metadata is None else metadata.segment(one.metadata.remote_log_segment_id)
-                if now is not None and one.metadata is not None and now.state is one.metadata.state:
-                    reason = f"reconcile: {one.step.reason}"
-                    await self._remover(store, now).remove(Removal(metadata=now, reason=reason))
+    async def _put_marks(self, store: Store, planned: Sequence[PlannedStep]) -> None:
+        now_ms = self._session.clock.now_ms()
+        marks = [
+            Mark(
+                key=one.stored.key,
+                size_bytes=one.stored.size_bytes,
+                modified_ms=one.stored.modified_ms,
+                marked_ms=now_ms,
+            )
+            for one in planned
+            if one.step.repair is Repair.MARK and one.stored is not None
+        ]
+        if marks:
+            name = f"{now_ms}-{format_uuid(SystemIds().random_uuid())}"
+            await put_marks(store, self._key_prefix, marks, name=name)
 
-    async def _planned(self, partition: _Partition, finding: Finding) -> PlannedStep:
-        view, metadata, stored = await partition.look(finding)
+    async def _delete(self, store: Store, marks: Mapping[str, Mark], lease: HeldLease, one: PlannedStep) -> None:
+        """Decided anew, on what holds now; nothing is waited for between the decision and the deed.
+
+        Raises:
+            LeaseHeldError: another repair may act by now.
+            MetadataNotReadyError: the topics have lost data, or their settings are weak.
+        """
+        await lease.renew()
+        partition = await self._look_at(owner_of(one.finding), store, marks)
+        now = await self._planned(partition, one.finding)
+        lease.require()
+        if reason := self.reason_not_to_delete:
+            raise MetadataNotReadyError(subject=f"{owner_of(one.finding)} ({reason})")
+        if now.step.repair is not one.step.repair:
+            _log.info("repair.left", key=now.finding.key, segment_id=now.finding.segment_id, reason=now.step.reason)
+        elif now.step.repair is Repair.DELETE_OBJECT and now.stored is not None:
+            await store.delete_objects([now.stored.key])
+        elif now.metadata is not None:
+            removal = Removal(metadata=now.metadata, reason=f"reconcile: {now.step.reason}")
+            await self._remover(store, now.metadata).remove(removal)
+
+    async def _look_at(self, owner: TopicIdPartition, store: Store, marks: Mapping[str, Mark]) -> PartitionLook:
+        """The partition as it is now: both topics have been read to their ends."""
+        await self._session.state.catch_up()
+        segments = (await self._session.remote_segments([owner]))[owner]
+        requested = segments_of(self._session.state.recopies(owner))
+        return PartitionLook(
+            segments,
+            self._session.state.partition_state(owner),
+            await self._leader_epoch(owner),
+            SegmentPresence(store, self._key_prefix),
+            marks,
+            self._desk,
+            self._damaged[owner] | {format_uuid(uuid) for uuid in requested},
+            is_native=await self._is_native(owner.topic),
+        )
+
+    async def _is_native(self, topic: str) -> bool:
+        configs = await self._session.broker.describe_topic_configs([topic])
+        return configs.get(topic, {}).get("remote.storage.enable") == "true"
+
+    async def _leader_epoch(self, owner: TopicIdPartition) -> int | None:
+        views = await self._session.broker.describe_partitions([owner.topic])
+        return next((view.leader_epoch for view in views if view.topic_id_partition == owner), None)
+
+    async def _planned(self, partition: PartitionLook, finding: Finding) -> PlannedStep:
+        look = await partition.look(finding)
         step = decide_repair(
             finding,
-            view,
+            look.view,
             grace_ms=self._settings.grace_ms,
             copy_grace_ms=self._settings.copy_grace_ms,
             now_ms=self._session.clock.now_ms(),
         )
         if step.repair is Repair.DELETE_SEGMENT:
             partition.give_up(finding.segment_id)
-        return PlannedStep(finding=finding, step=step, metadata=metadata, stored=stored)
+        return PlannedStep(finding=finding, step=step, metadata=look.metadata, stored=look.stored)
 
     def _remover(self, store: Store, metadata: RemoteLogSegmentMetadata) -> SegmentRemover:
         assert self._session.metadata is not None
@@ -206,79 +254,3 @@ class Repairer:
             self._session.config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()
         ) as store:
             yield store
-
-
-class _Partition:
-    """One partition as it is now.  Of the segments ``doubted`` something is damaged: they stand for no other."""
-
-    def __init__(
-        self,
-        store: Store,
-        segments: Sequence[RemoteLogSegmentMetadata],
-        marks: Mapping[str, Mark],
-        key_prefix: str,
-        desk: RecopyDesk,
-        doubted: Iterable[str],
-    ) -> None:
-        self._presence, self._marks, self._desk = SegmentPresence(store, key_prefix), marks, desk
-        self._segments = {format_uuid(one.remote_log_segment_id.uuid): one for one in segments}
-        finished = {key: one for key, one in self._segments.items() if one.state is State.COPY_SEGMENT_FINISHED}
-        entries = sorted({entry for one in finished.values() for entry in one.segment_leader_epochs})
-        lineage = Lineage.of(entries)
-        self._standing = {key: one for key, one in finished.items() if one.is_within(lineage)}
-        for key in doubted:
-            self.give_up(key)
-
-    def give_up(self, segment_id: str) -> None:
-        """It goes, or is no good: no other may go because of it."""
-        self._standing.pop(segment_id, None)
-
-    async def look(self, finding: Finding) -> tuple[RepairView, RemoteLogSegmentMetadata | None, StoredObject | None]:
-        metadata = self._segments.get(finding.segment_id)
-        stored = await self._presence.head(finding.key) if finding.key else None
-        manifest = (
-            await self._presence.manifest(f"{finding.key.rpartition('.')[0]}.{ObjectKind.MANIFEST}") if stored else None
-        )
-        start, end = finding.start_offset, finding.end_offset
-        if manifest is not None and manifest.segment is not None:
-            start, end = manifest.segment.start_offset, manifest.segment.end_offset
-        mark = self._marks.get(finding.key)
-        concerns_data = ACTIONS[finding.kind] is Action.RECOPY
-        asked = await self._desk.standing(finding) if concerns_data else None
-        is_marked = mark is not None and stored is not None and _is_unchanged(mark, stored)
-        view = RepairView(
-            state=None if metadata is None else metadata.state,
-            since_ms=-1 if metadata is None else metadata.event_timestamp_ms,
-            object_size_bytes=None if stored is None else stored.size_bytes,
-            modified_ms=-1 if stored is None else stored.modified_ms,
-            has_readable_manifest=manifest is not None,
-            is_covered=end >= 0 and await self._is_covered(finding.segment_id, start, end),
-            marked_ms=mark.marked_ms if mark is not None and is_marked else None,
-            is_whole=concerns_data and metadata is not None and await self._presence.is_whole(metadata),
-            is_asked=asked is not None,
-            why_unrecoverable="" if asked is None else await self._desk.why_unrecoverable(asked),
-        )
-        return view, metadata, stored
-
-    async def _is_covered(self, segment_id: str, start: int, end: int) -> bool:
-        """Whether live segments of the lineage other than this one hold all offsets, and have all their objects."""
-        next_offset = start
-        for other_id, other in self._standing.items():
-            if other_id == segment_id:
-                continue
-            if other.start_offset <= next_offset <= other.end_offset and await self._presence.is_whole(other):
-                next_offset = other.end_offset + 1
-        return next_offset > end
-
-
-def _is_unchanged(mark: Mark, stored: StoredObject) -> bool:
-    return (mark.size_bytes, mark.modified_ms) == (stored.size_bytes, stored.modified_ms)
-
-
-async def _delete_unchanged(store: Store, planned: StoredObject) -> None:
-    try:
-        now = await store.head_object(planned.key)
-    except ObjectNotFoundError:
-        return
-    if (now.size_bytes, now.modified_ms) == (planned.size_bytes, planned.modified_ms):
-        await store.delete_objects([planned.key])

@@ -1,7 +1,9 @@
 """Gaps and overlaps in the offsets of one partition's live lineage.
 
 The lineage is what the finished segments' own epochs tell, by Kafka's rule: what a later epoch starts at or below is cut off.
-A segment of another history (an unclean election, a zombie) is left to expiry and is no part of the line.
+A segment of another history (an unclean election, a zombie) is left to expiry and is no part of the line.  Of a segment that
+was cut, readers still get the front, by its epochs: there is no gap.  But it makes no other segment needless, for as a whole it
+is of another history.
 
 Overlaps are normal where leaders changed, for replicas roll differently and each copies from the segment that holds the
 first offset not yet remote (DESIGN.md section 3; S-042).  What is not normal: a segment that was begun by the broker which had
@@ -10,11 +12,12 @@ itself already finished one with all of its offsets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
 from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import NO_LOG_END
 
 
@@ -50,10 +53,10 @@ class PartitionLine:
 def decide_offsets(line: PartitionLine, graces: Graces, now_ms: int) -> tuple[Finding, ...]:
     """Each gap and each needless segment once."""
     lineage = lineage_of(line.segments)
-    within = [one for one in line.segments if lineage.contains_segment(one.epochs, one.end_offset, NO_LOG_END)]
-    within.sort(key=lambda one: (one.start_offset, one.end_offset, one.started_at))
-    found = [*_gaps(line, within, now_ms)]
+    found = [*_gaps(line, lineage, now_ms)]
     if not line.is_compacted:
+        within = [one for one in line.segments if lineage.contains_segment(one.epochs, one.end_offset, NO_LOG_END)]
+        within.sort(key=lambda one: (one.start_offset, one.end_offset, one.started_at))
         found += _overlaps(line, within, now_ms)
     return tuple(finding for finding in found if finding.age_ms >= graces.finding_ms)
 
@@ -63,25 +66,43 @@ def lineage_of(segments: Sequence[LineSegment]) -> Lineage:
     return Lineage.of(sorted({entry for one in segments for entry in one.epochs}))
 
 
-def _gaps(line: PartitionLine, ascending: Sequence[LineSegment], now_ms: int) -> Iterator[Finding]:
-    if not ascending:
+def readable_offsets(lineage: Lineage, segments: Iterable[tuple[tuple[EpochEntry, ...], int]]) -> Iterator[ByteRange]:
+    """Offsets that the lineage reads from ``segments``, each its epochs and its end offset (inclusive), whole or cut: those
+    that were written in the epoch that wrote them in the lineage too.  In no order."""
+    starts = {entry.epoch: entry.start_offset for entry in lineage.entries}
+    stops = dict(zip(starts, [*list(starts.values())[1:], NO_LOG_END], strict=False))
+    for epochs, end_offset in segments:
+        following = (*(entry.start_offset for entry in epochs[1:]), end_offset + 1)
+        for (epoch, start_offset), stop in zip(epochs, following, strict=True):
+            if epoch in starts:
+                first, last = max(start_offset, starts[epoch]), min(stop, stops[epoch])
+                if first < last:
+                    yield ByteRange(first, last)
+
+
+def _gaps(line: PartitionLine, lineage: Lineage, now_ms: int) -> Iterator[Finding]:
+    pieces = [
+        (piece, one) for one in line.segments for piece in readable_offsets(lineage, [(one.epochs, one.end_offset)])
+    ]
+    if not pieces:
         return
-    highest = ascending[0]
-    for one in ascending[1:]:
-        if one.start_offset > highest.end_offset + 1:
-            first, last = highest.end_offset + 1, one.start_offset - 1
+    pieces.sort(key=lambda each: (each[0].start, each[0].stop, each[1].started_at))
+    reached, highest = pieces[0][0].stop, pieces[0][1]
+    for piece, one in pieces[1:]:
+        if piece.start > reached:
+            between = f"{highest.segment_id} and {one.segment_id}"
             yield Finding(
                 kind=FindingKind.OFFSET_GAP,
                 topic=line.topic,
                 topic_id=line.topic_id,
                 partition=line.partition,
-                start_offset=first,
-                end_offset=last,
+                start_offset=reached,
+                end_offset=piece.start - 1,
                 age_ms=now_ms - max(highest.since_ms, one.since_ms),
-                detail=f"{last - first + 1} offsets between segments {highest.segment_id} and {one.segment_id} are in none",
+                detail=f"{piece.start - reached} offsets between segments {between} are in none",
             )
-        if one.end_offset > highest.end_offset:
-            highest = one
+        if piece.stop > reached:
+            reached, highest = piece.stop, one
 
 
 def _overlaps(line: PartitionLine, ascending: Sequence[LineSegment], now_ms: int) -> Iterator[Finding]:

@@ -1,8 +1,9 @@
 """What repair does about one finding, once everything has been looked at again.
 
 Nothing is deleted that cannot be proved to be needless: objects with a readable manifest may be all that is left of a segment
-whose events were lost, so they go only if the metadata say that the segment's deletion has begun, or if a live segment holds
-the same offsets.  Whole reports are refused where they cannot be right.
+whose events were lost, so they go only if the metadata say that the segment's deletion has begun, or if live segments hold
+the same records.  Objects whose manifest cannot be read, or is of another segment, are left to people.  Whole reports are
+refused where they cannot be right.
 """
 
 from __future__ import annotations
@@ -16,6 +17,20 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 MOST_ORPHANS = 0.01
 """Share of all objects: more orphans than that are no accident of copies but lost metadata or a wrong configuration."""
+
+
+class ManifestState(StrEnum):
+    """What the manifest object beside an object says."""
+
+    ABSENT = "absent"
+    OWN = "own"
+    """It can be read, and is of the segment that the key names; the oldest manifests name none."""
+    UNREADABLE = "unreadable"
+    OF_ANOTHER = "of another"
+    """It can be read, and says another segment or start offset than the key."""
+
+
+_DOUBTFUL = frozenset({ManifestState.UNREADABLE, ManifestState.OF_ANOTHER})
 
 
 class Repair(StrEnum):
@@ -58,19 +73,24 @@ class RepairView:
     """How it is now.
 
     ``state`` is the segment's, None where no event names it or its deletion is finished; ``since_ms`` its last event's time.
-    ``object_size_bytes`` is None when the object is gone.  ``has_readable_manifest`` is of the object's own segment;
-    ``is_covered`` says that other live segments of the lineage, with all their objects, hold all of its offsets.
-    ``marked_ms`` is when the object, as it is now, was marked; None: it was not.  ``is_whole`` says that the segment's manifest
-    is right and its other objects have the sizes that it says.  ``is_asked``: the sidecars were asked for another copy, and
-    ``why_unrecoverable`` what they said, if none has the data; "" while one may have.
+    ``is_native``: the broker itself tiers the topic.  ``object_size_bytes`` is None when the object is gone.  ``manifest`` is
+    the one beside the object, ``manifest_fault`` what is wrong with it and where.  ``is_covered`` says that it is of the
+    lineage, and that other live segments of the lineage, whole and with all their objects, hold all of its records.
+    ``is_readable``, of a gap: the lineage reads its offsets, be it from the front of a segment that an unclean election has
+    cut.  ``marked_ms`` is when the object, as it is now, was marked; None: it was not.  ``is_whole`` says that the segment's
+    manifest is right and its other objects have the sizes that it says.  ``is_asked``: the sidecars were asked for another
+    copy, and ``why_unrecoverable`` what they said, if none has the data; "" while one may have.
     """
 
     state: State | None = None
     since_ms: int = -1
+    is_native: bool = False
     object_size_bytes: int | None = None
     modified_ms: int = -1
-    has_readable_manifest: bool = False
+    manifest: ManifestState = ManifestState.ABSENT
+    manifest_fault: str = ""
     is_covered: bool = False
+    is_readable: bool = False
     marked_ms: int | None = None
     is_whole: bool = False
     is_asked: bool = False
@@ -102,13 +122,19 @@ def refusal(facts: ReportFacts, most_orphans: float = MOST_ORPHANS) -> str:
 def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_grace_ms: int, now_ms: int) -> RepairStep:
     """One finding; "leave" is the answer wherever there is doubt."""
     match finding.kind:
-        case FindingKind.ORPHAN_OBJECT if view.has_readable_manifest and view.state is None and not view.is_covered:
+        case FindingKind.ORPHAN_OBJECT | FindingKind.OBJECT_AFTER_DELETE if view.manifest in _DOUBTFUL:
+            return _leave(f"nothing tells what it holds: {view.manifest_fault}")
+        case FindingKind.ORPHAN_OBJECT if (
+            view.manifest is ManifestState.OWN and view.state is None and not view.is_covered
+        ):
             return _leave(
-                "its manifest can be read, and no live segment holds the same offsets: it may be the only copy"
+                "its manifest can be read, and no live segments hold the same records: it may be the only copy"
             )
         case FindingKind.ORPHAN_OBJECT | FindingKind.OBJECT_AFTER_DELETE:
             # That a deletion is finished is final, so the run's word for it holds.
             return _of_leftover(view, grace_ms=grace_ms, now_ms=now_ms)
+        case FindingKind.STUCK_COPY | FindingKind.DANGLING_DELETE | FindingKind.OFFSET_OVERLAP if view.is_native:
+            return _leave("the broker tiers the topic itself by now: its segments are its own")
         case FindingKind.STUCK_COPY:
             if view.state is not State.COPY_SEGMENT_STARTED:
                 return _leave(f"its segment is {_name(view.state)} by now")
@@ -121,10 +147,10 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
             return RepairStep(repair=Repair.DELETE_SEGMENT, reason="its deletion was begun and not finished")
         case FindingKind.OFFSET_OVERLAP:
             if view.state is not State.COPY_SEGMENT_FINISHED or not view.is_covered:
-                return _leave("no other live segment with all its objects holds its offsets")
-            return RepairStep(repair=Repair.DELETE_SEGMENT, reason="another live segment holds all its offsets")
+                return _leave("no other live segments with all their objects hold its records")
+            return RepairStep(repair=Repair.DELETE_SEGMENT, reason="other live segments hold all its records")
         case FindingKind.OFFSET_GAP:
-            return _leave("live segments hold its offsets by now") if view.is_covered else _of_lost_data(view)
+            return _leave("live segments hold its offsets by now") if view.is_readable else _of_lost_data(view)
         case FindingKind.MISSING_OBJECT | FindingKind.SIZE_MISMATCH | FindingKind.UNREADABLE_MANIFEST if view.is_whole:
             return _leave("its segment's objects are in order by now")
         case (

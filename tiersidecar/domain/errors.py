@@ -115,6 +115,17 @@ class PublishTimeoutError(RetriableError):
         return f"event of {self.subject} was not read back within {self.waited_ms} ms"
 
 
+class LeaseHeldError(RetriableError):
+    """Another process holds the lease, or has taken it over."""
+
+    def __init__(self, *, name: str, holder: str) -> None:
+        super().__init__(name, holder)
+        self.name, self.holder = name, holder
+
+    def __str__(self) -> str:
+        return f"the lease {self.name!r} is held by {self.holder}"
+
+
 class SegmentNotReadyError(RetriableError):
     """A sealed segment lacks something that the broker is still writing, such as its producer snapshot."""
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.ports.leases import Leases
 from tiersidecar.ports.state_log import StateLog
 
 
@@ -62,5 +63,5 @@ class RecopyRequests(Protocol):
         """It is done, or has nothing to it any more (a tombstone); return after read-back."""
 
 
-class RequestingStateLog(StateLog, RecopyRequests, Protocol):
+class RequestingStateLog(StateLog, RecopyRequests, Leases, Protocol):
     """The whole state topic."""

@@ -18,7 +18,7 @@ class SegmentPresence:
     async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
         """Whether its manifest can be read, is of this segment, and the other two objects have the sizes that it says."""
         keys = recorded_keys(metadata, self._key_prefix)
-        manifest = await self.manifest(keys.manifest)
+        manifest, _ = await self.read_manifest(keys.manifest)
         if manifest is None or not _is_of(manifest, metadata):
             return False
         log, indexes = await self.head(keys.log), await self.head(keys.indexes)
@@ -29,12 +29,14 @@ class SegmentPresence:
             and indexes.size_bytes == manifest.indexes.size_bytes
         )
 
-    async def manifest(self, key: str) -> Manifest | None:
-        """None where there is none that can be read."""
+    async def read_manifest(self, key: str) -> tuple[Manifest | None, str]:
+        """The manifest, and what is wrong with the object: neither where there is no object."""
         try:
-            return read_manifest(await self._store.fetch_object(key), where=key)
-        except (ObjectNotFoundError, CorruptDataError):
-            return None
+            return read_manifest(await self._store.fetch_object(key), where=key), ""
+        except ObjectNotFoundError:
+            return None, ""
+        except CorruptDataError as error:
+            return None, f"the manifest cannot be read: {error}"
 
     async def head(self, key: str) -> StoredObject | None:
         """None where it is not there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,20 +13,31 @@ import pytest
 
 from tests.support.local_batches import local_batches
 from tests.support.manual_clock import ManualClock
+from tests.support.memory_metadata_log import LaggingMetadataLog
 from tests.support.recopy_requests import request_for
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
-from tests.support.scripted import MemoryStateLog
+from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.unit.app.config.config_files import LEAST, load
+from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.app.commands.session import Session
-from tiersidecar.app.repair_run import PlannedStep, Repairer, RepairSettings
+from tiersidecar.app.held_lease import claimed_lease
+from tiersidecar.app.repair_run import LEASE, PlannedStep, Repairer, RepairSettings
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.decide.reconcile_repair import Repair
-from tiersidecar.domain.errors import MetadataNotReadyError
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata
+from tiersidecar.domain.errors import LeaseHeldError, MetadataNotReadyError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import (
+    LeaderView,
+    MetadataEvent,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+)
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import planned_keys
+from tiersidecar.ports.state_log import PartitionState
 
 K = FindingKind
 GRACE_MS = 60_000
@@ -40,6 +52,10 @@ class World:
     root: Path
     clock: ManualClock
     session: Session
+    broker: ScriptedBroker
+
+    def lead_in(self, leader_epoch: int) -> None:
+        self.broker.views = (view_of(self.builder.partition, leader_epoch=leader_epoch),)
 
     async def add(
         self, start: int, *, state: State = State.COPY_SEGMENT_FINISHED, epochs: Mapping[int, int] | None = None
@@ -73,8 +89,10 @@ class World:
         lost = replace(metadata, remote_log_segment_id=segment_id)
         names = zip(planned_keys(lost).in_upload_order, planned_keys(metadata).in_upload_order, strict=True)
         kept = list(names) if with_manifest else list(names)[:1]
+        known, new_id = (format_uuid(one.remote_log_segment_id.uuid).encode() for one in (metadata, lost))
         return [
-            self.finding(K.ORPHAN_OBJECT, lost, self.write(new, (self.root / old).read_bytes())) for new, old in kept
+            self.finding(K.ORPHAN_OBJECT, lost, self.write(new, (self.root / old).read_bytes().replace(known, new_id)))
+            for new, old in kept
         ]
 
     def finding(self, kind: FindingKind, metadata: RemoteLogSegmentMetadata, key: str = "") -> Finding:
@@ -89,6 +107,20 @@ class World:
             start_offset=metadata.start_offset,
             end_offset=-1 if kind is K.ORPHAN_OBJECT else metadata.end_offset,
         )
+
+    async def elsewhere(self, metadata: RemoteLogSegmentMetadata, *states: State) -> None:
+        """Another process publishes; our own consumer has not read it yet."""
+        log = self.builder.run.metadata
+        assert isinstance(log, LaggingMetadataLog)
+        for state in states:
+            log.publish_elsewhere(
+                RemoteLogSegmentMetadataUpdate(
+                    remote_log_segment_id=metadata.remote_log_segment_id,
+                    broker_id=metadata.broker_id,
+                    event_timestamp_ms=self.clock.now_ms(),
+                    state=state,
+                )
+            )
 
     async def repair(self, *findings: Finding) -> list[Repair]:
         repairer = Repairer(self.session, SETTINGS)
@@ -107,18 +139,32 @@ class World:
         return (self.root / key).exists()
 
 
+def view_of(owner: TopicIdPartition, *, leader_epoch: int) -> LeaderView:
+    leader = BrokerId(1)
+    return LeaderView(
+        topic_id_partition=owner,
+        leader_id=leader,
+        leader_epoch=LeaderEpoch(leader_epoch),
+        replicas=(leader,),
+        in_sync_replicas=(leader,),
+    )
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     builder, clock = RemoteBuilder(), ManualClock()
+    builder.run = replace(builder.run, metadata=LaggingMetadataLog())
+    broker = ScriptedBroker()
+    broker.views = (view_of(builder.partition, leader_epoch=0),)
     (root := tmp_path / "store").mkdir()
     session = Session(
         config=load(tmp_path, LEAST.replace("/srv/tier", str(root))),
-        broker=cast("KafkaBroker", None),  # nothing is asked of it
+        broker=cast("KafkaBroker", broker),
         state=MemoryStateLog(),
         metadata=builder.run.metadata,
         clock=clock,
     )
-    return World(builder=builder, root=root, clock=clock, session=session)
+    return World(builder=builder, root=root, clock=clock, session=session, broker=broker)
 
 
 async def test_a_leftover_is_marked_and_goes_after_the_grace(world: World) -> None:
@@ -203,6 +249,7 @@ async def test_a_copy_is_not_needless_because_of_one_of_another_history(world: W
     await world.add(0)
     await world.add(10, epochs={0: 0, 1: 10})
     ours = await world.add(10, epochs={0: 0, 2: 10})
+    world.lead_in(2)
     assert await world.plan(world.finding(K.OFFSET_OVERLAP, ours)) == [Repair.LEAVE]
 
 
@@ -232,3 +279,182 @@ async def test_segments_of_several_partitions_end(world: World, monkeypatch: pyt
         found.append(world.finding(K.STUCK_COPY, await world.add(0, state=State.COPY_SEGMENT_STARTED)))
     assert await world.repair(*found) == [Repair.DELETE_SEGMENT] * 2
     assert [path for path in world.root.rglob("*") if path.is_file()] == []
+
+
+async def test_a_needless_copy_stays_once_what_covered_it_is_retired(world: World) -> None:
+    """Coverage that held when the plan was made proves nothing when it is carried out (S-075)."""
+    kept, twin = await world.add(0), await world.add(0)
+    repairer = Repairer(world.session, SETTINGS)
+    planned = await repairer.plan([world.finding(K.OFFSET_OVERLAP, twin)])
+    assert [one.step.repair for one in planned] == [Repair.DELETE_SEGMENT]
+    await world.elsewhere(kept, State.DELETE_SEGMENT_STARTED)
+    await repairer.apply(planned)
+    assert world.states()[format_uuid(twin.remote_log_segment_id.uuid)] is State.COPY_SEGMENT_FINISHED
+    assert all(world.has(key) for key in planned_keys(twin).in_upload_order)
+
+
+async def test_a_needless_copy_stays_once_what_covered_it_has_lost_an_object(world: World) -> None:
+    kept, twin = await world.add(0), await world.add(0)
+    repairer = Repairer(world.session, SETTINGS)
+    planned = await repairer.plan([world.finding(K.OFFSET_OVERLAP, twin)])
+    (world.root / planned_keys(kept).indexes).unlink()
+    await repairer.apply(planned)
+    assert world.states()[format_uuid(twin.remote_log_segment_id.uuid)] is State.COPY_SEGMENT_FINISHED
+
+
+async def test_of_two_repairs_at_once_only_one_deletes_its_twin(world: World) -> None:
+    """Each was planned because of the other one's twin, by another report."""
+    twins = await world.add(0), await world.add(0)
+    repairers = [Repairer(world.session, SETTINGS) for _ in twins]
+    plans = [
+        await repairer.plan([world.finding(K.OFFSET_OVERLAP, twin)])
+        for repairer, twin in zip(repairers, twins, strict=True)
+    ]
+    assert [plan[0].step.repair for plan in plans] == [Repair.DELETE_SEGMENT] * 2
+    for repairer, plan in zip(repairers, plans, strict=True):
+        await repairer.apply(plan)
+    assert list(world.states().values()) == [State.COPY_SEGMENT_FINISHED]
+
+
+async def test_a_stuck_copy_that_finishes_before_its_deletion_begins_stays(world: World) -> None:
+    stuck = await world.add(0, state=State.COPY_SEGMENT_STARTED)
+    repairer = Repairer(world.session, SETTINGS)
+    planned = await repairer.plan([world.finding(K.STUCK_COPY, stuck)])
+    assert [one.step.repair for one in planned] == [Repair.DELETE_SEGMENT]
+    await world.elsewhere(stuck, State.COPY_SEGMENT_FINISHED)
+    await repairer.apply(planned)
+    assert list(world.states().values()) == [State.COPY_SEGMENT_FINISHED]
+    assert all(world.has(key) for key in planned_keys(stuck).in_upload_order)
+
+
+async def test_an_orphan_stays_once_what_covered_it_is_retired(world: World) -> None:
+    metadata = await world.add(0)
+    orphans = world.orphan_of(metadata, with_manifest=True)
+    assert await world.repair(*orphans) == [Repair.MARK] * 3
+    await world.clock.advance(GRACE_MS / 1000)
+    repairer = Repairer(world.session, SETTINGS)
+    planned = await repairer.plan(orphans)
+    assert [one.step.repair for one in planned] == [Repair.DELETE_OBJECT] * 3
+    await world.elsewhere(metadata, State.DELETE_SEGMENT_STARTED)
+    await repairer.apply(planned)
+    assert all(world.has(orphan.key) for orphan in orphans)
+
+
+@pytest.mark.parametrize("damage", ["half of it", "empty", "another segment's", "another offset's"])
+async def test_an_orphan_whose_manifest_is_not_its_own_is_left_and_named(world: World, damage: str) -> None:
+    """It may be all that is left of data whose events were lost: nobody can tell what it holds."""
+    await world.add(10)
+    metadata = await world.add(0)
+    orphans = world.orphan_of(metadata, with_manifest=True)
+    manifest = orphans[-1].key
+    own = (world.root / manifest).read_bytes()
+    world.write(
+        manifest,
+        {
+            "half of it": own[: len(own) // 2],
+            "empty": b"",
+            "another segment's": (world.root / planned_keys(metadata).manifest).read_bytes(),
+            "another offset's": own.replace(b'"startOffset":0', b'"startOffset":1'),
+        }[damage],
+    )
+    planned = await Repairer(world.session, SETTINGS).plan(orphans)
+    assert [one.step.repair for one in planned] == [Repair.LEAVE] * 3
+    assert all(manifest in one.step.reason for one in planned)
+
+
+async def test_an_orphan_of_another_history_is_not_covered_by_ours(world: World) -> None:
+    """Live segments hold the same offsets, and other records."""
+    world.lead_in(1)
+    metadata = await world.add(0, epochs={1: 0})
+    orphans = world.orphan_of(metadata, with_manifest=True)
+    manifest = (world.root / orphans[-1].key).read_bytes()
+    other = manifest.replace(b'"segmentLeaderEpochs":{"1":0}', b'"segmentLeaderEpochs":{"0":0}')
+    assert other != manifest
+    world.write(orphans[-1].key, other)
+    assert await world.plan(*orphans) == [Repair.LEAVE] * 3
+
+
+async def test_a_copy_is_not_needless_while_a_later_leader_may_have_cut_what_covers_it(world: World) -> None:
+    """An unclean election, and nothing of its epoch is remote yet: the other copy may go as one of another history."""
+    _, again = await world.add(0), await world.add(0)
+    found = world.finding(K.OFFSET_OVERLAP, again)
+    world.lead_in(1)
+    assert await world.plan(found) == [Repair.LEAVE]
+    world.lead_in(0)
+    assert await world.plan(found) == [Repair.DELETE_SEGMENT]
+
+
+@pytest.mark.parametrize("kind", [K.STUCK_COPY, K.DANGLING_DELETE, K.OFFSET_OVERLAP])
+async def test_what_the_broker_tiers_itself_by_now_is_its_own(world: World, kind: FindingKind) -> None:
+    """Native copies in flight look like stuck ones: same broker id, same topic."""
+    state = {
+        K.STUCK_COPY: State.COPY_SEGMENT_STARTED,
+        K.DANGLING_DELETE: State.DELETE_SEGMENT_STARTED,
+        K.OFFSET_OVERLAP: State.COPY_SEGMENT_FINISHED,
+    }[kind]
+    await world.add(0)
+    found = world.finding(kind, await world.add(0, state=state))
+    repairer = Repairer(world.session, SETTINGS)
+    planned = await repairer.plan([found])
+    assert [one.step.repair for one in planned] == [Repair.DELETE_SEGMENT]
+    world.broker.settings["built"] = {"remote.storage.enable": "true"}
+    before = world.states()
+    await repairer.apply(planned)
+    assert world.states() == before
+
+
+async def test_a_copy_is_not_needless_because_of_one_that_expires(world: World) -> None:
+    kept, twin = await world.add(0), await world.add(0)
+    start = PartitionState(remote_log_start_offset=Offset(10), remote_log_start_epoch=LeaderEpoch(0))
+    await world.session.state.publish_partition_state(kept.topic_id_partition, start)
+    assert await world.plan(world.finding(K.OFFSET_OVERLAP, twin)) == [Repair.LEAVE]
+
+
+async def test_a_gap_that_the_front_of_a_cut_segment_fills_is_none(world: World) -> None:
+    await world.add(0)
+    await world.add(10)
+    await world.add(15, epochs={0: 0, 1: 15})
+    gap = world.finding(K.OFFSET_GAP, await world.add(40, state=State.COPY_SEGMENT_STARTED))
+    assert await world.plan(replace(gap, segment_id="", start_offset=10, end_offset=14)) == [Repair.LEAVE]
+    assert await world.plan(replace(gap, segment_id="", start_offset=10, end_offset=25)) == [Repair.RECOPY]
+
+
+async def test_a_repair_waits_for_no_other_and_takes_over_from_one_that_ended(world: World) -> None:
+    """One at a time: a lease that is renewed is another's; one that is not, for its whole duration, is nobody's."""
+    (orphan,) = world.orphan_of(await world.add(0), with_manifest=False)
+    async with claimed_lease(world.session, SystemIds(), LEASE) as held:
+        planned = await Repairer(world.session, SETTINGS).plan([orphan])
+        second = asyncio.create_task(Repairer(world.session, SETTINGS).apply(planned))
+        while not second.done():
+            await world.clock.advance(0.05)  # threads of the store are at work meanwhile
+            await held.renew()
+        with pytest.raises(LeaseHeldError):
+            await second
+        assert await world.plan(orphan) == [Repair.MARK], "nothing was marked"
+
+        third = asyncio.create_task(Repairer(world.session, SETTINGS).apply(planned))
+        while not third.done():
+            await world.clock.advance(0.05)  # threads of the store are at work meanwhile
+        await third
+        with pytest.raises(LeaseHeldError):
+            held.require()
+        with pytest.raises(LeaseHeldError):
+            await held.renew()
+    assert await world.plan(orphan) == [Repair.LEAVE], "it is marked"
+    lease = world.session.state.lease(LEASE)
+    assert lease is not None
+    assert lease.released
+    assert lease.term == 2
+
+
+@pytest.mark.parametrize("log", ["metadata", "state"])
+async def test_nothing_goes_while_a_topic_is_not_to_be_trusted(world: World, log: str) -> None:
+    """It has lost data, or may lose some."""
+    twin = [await world.add(0), await world.add(0)][1]
+    repairer = Repairer(world.session, SETTINGS)
+    planned = await repairer.plan([world.finding(K.OFFSET_OVERLAP, twin)])
+    world.builder.run.metadata.halted_reason = "it lost data" if log == "metadata" else None
+    cast("MemoryStateLog", world.session.state).halted_reason = "it lost data" if log == "state" else None
+    with pytest.raises(MetadataNotReadyError, match="it lost data"):
+        await repairer.apply(planned)
+    assert len(world.states()) == 2

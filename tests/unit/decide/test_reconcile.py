@@ -230,8 +230,43 @@ A, B, C = segment("a", 0, 9, at=0), segment("b", 10, 19, at=2), segment("c", 20,
         ),
         pytest.param(
             [A, segment("z", 10, 19, epochs={0: 10}, at=2), segment("n", 15, 30, epochs={2: 15}, broker=2, at=3)],
-            [(K.OFFSET_GAP, 10, 14)],
-            id="an unclean election whose loser's segment alone held some offsets",
+            [],
+            id="an unclean election cut a segment: its front is still read",
+        ),
+        pytest.param(
+            [
+                A,
+                segment("z", 10, 29, epochs={0: 10}, at=2),
+                segment("m", 15, 17, epochs={2: 15}, broker=2, at=3),
+                segment("n", 25, 30, epochs={2: 25}, broker=2, at=4),
+            ],
+            [(K.OFFSET_GAP, 18, 24)],
+            id="an unclean election cut a segment: from the cut on it holds nothing",
+        ),
+        pytest.param(
+            [A, segment("z", 10, 29, epochs={0: 10, 1: 15}, at=2), segment("n", 20, 30, epochs={2: 20}, broker=2, at=3)],
+            [],
+            id="a segment of two epochs is cut in the later one",
+        ),
+        pytest.param(
+            [
+                A,
+                segment("z", 10, 29, epochs={0: 10, 1: 15}, at=2),
+                segment("m", 12, 16, epochs={2: 12}, broker=2, at=3),
+                segment("n", 20, 30, epochs={2: 20}, broker=2, at=4),
+            ],
+            [(K.OFFSET_GAP, 17, 19)],
+            id="a segment of two epochs is cut in the earlier one",
+        ),
+        pytest.param(
+            [
+                A,
+                segment("z", 10, 29, epochs={0: 10}, at=2),
+                segment("f", 10, 14, epochs={0: 10}, at=5),
+                segment("n", 15, 30, epochs={2: 15}, at=7),
+            ],
+            [],
+            id="the front of a cut segment was copied again, and is not needless: the cut one goes as a whole",
         ),
         pytest.param(
             [A, segment("b", 10, 19, epochs={0: 10, 1: 15}, at=2), segment("c", 20, 29, epochs={1: 20}, at=4)],

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tiersidecar.decide.reconcile_findings import REPORT_SCHEMA_VERSION, Finding, FindingKind
-from tiersidecar.decide.reconcile_repair import Repair, RepairView, ReportFacts, decide_repair, is_repairable, refusal
+from tiersidecar.decide.reconcile_repair import (
+    ManifestState,
+    Repair,
+    RepairView,
+    ReportFacts,
+    decide_repair,
+    is_repairable,
+    refusal,
+)
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 NOW_MS, GRACE_MS, COPY_GRACE_MS = 1_000_000, 100_000, 300_000
@@ -15,7 +23,7 @@ K = FindingKind
 THERE = RepairView(object_size_bytes=5, modified_ms=0)
 MARKED = replace(THERE, marked_ms=NOW_MS - GRACE_MS)
 LIVE = RepairView(state=State.COPY_SEGMENT_FINISHED)
-READABLE = replace(MARKED, has_readable_manifest=True)
+READABLE = replace(MARKED, manifest=ManifestState.OWN)
 FACTS = ReportFacts(
     schema_version=REPORT_SCHEMA_VERSION,
     cluster_id="c",
@@ -61,6 +69,30 @@ FACTS = ReportFacts(
             replace(MARKED, state=State.COPY_SEGMENT_FINISHED),
             Repair.LEAVE,
             id="an orphan whose segment is live by now",
+        ),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(READABLE, manifest=ManifestState.UNREADABLE, is_covered=True),
+            Repair.LEAVE,
+            id="an orphan whose manifest cannot be read",
+        ),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(READABLE, manifest=ManifestState.OF_ANOTHER, is_covered=True),
+            Repair.LEAVE,
+            id="an orphan whose manifest names another segment",
+        ),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(READABLE, manifest=ManifestState.UNREADABLE, state=State.DELETE_SEGMENT_STARTED),
+            Repair.LEAVE,
+            id="an orphan whose manifest cannot be read, its deletion begun",
+        ),
+        pytest.param(
+            K.OBJECT_AFTER_DELETE,
+            replace(READABLE, manifest=ManifestState.OF_ANOTHER),
+            Repair.LEAVE,
+            id="what a deletion left behind, with a manifest of another segment",
         ),
         pytest.param(K.OBJECT_AFTER_DELETE, THERE, Repair.MARK, id="what a deletion left behind"),
         pytest.param(
@@ -122,7 +154,7 @@ FACTS = ReportFacts(
             id="what no broker has",
         ),
         pytest.param(K.OFFSET_GAP, RepairView(), Repair.RECOPY, id="offsets that are in no segment"),
-        pytest.param(K.OFFSET_GAP, RepairView(is_covered=True), Repair.LEAVE, id="a gap that is filled by now"),
+        pytest.param(K.OFFSET_GAP, RepairView(is_readable=True), Repair.LEAVE, id="a gap that is filled by now"),
         pytest.param(
             K.CONTRADICTING_MANIFEST, LIVE, Repair.LEAVE, id="a manifest that says otherwise: which one is right?"
         ),

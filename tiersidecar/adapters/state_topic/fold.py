@@ -16,9 +16,11 @@ from tiersidecar.adapters.state_topic.codec import (
     topic_key,
     write_state,
 )
+from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease, read_lease_key, write_lease
 from tiersidecar.adapters.state_topic.recopy_codec import read_recopy, read_recopy_key
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
@@ -27,14 +29,15 @@ _log = structlog.get_logger(__name__)
 
 
 class StateFold:
-    """No I/O.  ``lowered`` has the partition keys whose last record says less than is known: a deposed leader wrote it, and
-    compaction would leave nothing else, so what is known must be written again."""
+    """No I/O.  ``lowered`` has the keys whose last record says less than is known: a deposed leader wrote it, or a loser of a
+    lease, and compaction would leave nothing else, so what is known must be written again."""
 
     def __init__(self) -> None:
         self._partitions: dict[bytes, PartitionState] = {}
         self._highest_starts: dict[tuple[Uuid, int], Offset] = {}
         self._topics: dict[Uuid, TopicState] = {}
         self._recopies: dict[bytes, RecopyRequest] = {}
+        self._leases: dict[bytes, Lease] = {}
         self._documents: dict[bytes, dict[str, Any]] = {}
         self.lowered: set[bytes] = set()
 
@@ -63,6 +66,10 @@ class StateFold:
             (self.lowered.discard if merged == written else self.lowered.add)(key)
         elif (named := read_recopy_key(key)) is not None:
             self._recopies[key] = read_recopy(named, document, where=where)
+        elif (name := read_lease_key(key)) is not None:
+            claimed = read_lease(name, document, where=where)
+            counts = self._leases[key] = accepted_lease(self._leases.get(key), claimed)
+            (self.lowered.discard if counts == claimed else self.lowered.add)(key)
         self._documents[key] = document
 
     def _remove(self, key: bytes) -> None:
@@ -70,6 +77,7 @@ class StateFold:
         if self._partitions.pop(key, None) is not None and (owner := read_partition_key(key)) is not None:
             self._highest_starts.pop(owner, None)
         self._recopies.pop(key, None)
+        self._leases.pop(key, None)
         self.lowered.discard(key)
         topic_id = read_topic_key(key)
         if topic_id is not None:
@@ -107,6 +115,10 @@ class StateFold:
         """The request of this key."""
         return self._recopies.get(key)
 
+    def lease(self, name: str) -> Lease | None:
+        """The lease that counts."""
+        return self._leases.get(lease_key(name))
+
     def is_known(self, key: bytes) -> bool:
         """Whether the key has a value that a tombstone would remove."""
         return key in self._documents
@@ -129,4 +141,6 @@ class StateFold:
         """What must be written for a lowered key; None when it is no longer lowered."""
         if key not in self.lowered:
             return None
+        if key in self._leases:
+            return write_lease(self._leases[key])
         return write_state(self._partitions[key], self._documents[key])

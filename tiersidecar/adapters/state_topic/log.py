@@ -21,6 +21,7 @@ from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends, running
 from tiersidecar.adapters.state_topic.codec import partition_key, topic_key
 from tiersidecar.adapters.state_topic.fold import StateFold
+from tiersidecar.adapters.state_topic.lease_codec import lease_key, write_lease
 from tiersidecar.adapters.state_topic.recopy_codec import recopy_key, write_recopy
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.domain.errors import (
@@ -30,6 +31,7 @@ from tiersidecar.domain.errors import (
     PublishTimeoutError,
 )
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock, Ids
@@ -267,7 +269,21 @@ class TopicBasedStateLog:
         self._require_ready()
         return self._fold.recopies(topic_id_partition)
 
+    def lease(self, name: str) -> Lease | None:
+        self._require_ready()
+        return self._fold.lease(name)
+
     # -- publishing
+
+    async def publish_lease(self, lease: Lease) -> Lease:
+        """See :class:`~tiersidecar.ports.leases.Leases`; raises as :meth:`publish_partition_state`."""
+        key = lease_key(lease.name)
+        async with self._writing[key]:
+            self._require_ready()
+            await self._write(key, write_lease(lease), subject=key.decode())
+            counts = self._fold.lease(lease.name)
+        assert counts is not None, "it was read back"
+        return counts
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
         """As the port says; returns at once when all of ``state`` is known already.

@@ -107,6 +107,7 @@ class Session:
             try:
                 async with asyncio.timeout(_READY_TIMEOUT_S):
                     await self.metadata.wait_until_ready(tip)
+                    await self.metadata.catch_up(tip)  # one that was followed before is ready at once
             except TimeoutError:
                 reason = self.metadata.readiness_reason or "it was not replayed in time"
                 raise MetadataNotReadyError(subject=f"{tip} ({reason})") from None

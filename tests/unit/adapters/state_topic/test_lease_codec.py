@@ -1,0 +1,94 @@
+"""Leases, as records of the state topic: of several that claim one term the first in the log wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.metadata_events import ORDERS
+from tiersidecar.adapters.state_topic.codec import partition_key
+from tiersidecar.adapters.state_topic.fold import StateFold
+from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease_key, write_lease
+from tiersidecar.domain.lease import Lease
+
+FIRST = Lease(
+    name="repair",
+    cluster_id="c",
+    broker_id=-1,
+    incarnation="one",
+    term=1,
+    host="h",
+    pid=7,
+    version="0",
+    renewed_ms=5,
+    duration_ms=60_000,
+)
+OTHER = replace(FIRST, incarnation="two")
+
+
+def folded(*leases: Lease) -> StateFold:
+    fold = StateFold()
+    for lease in leases:
+        fold.apply(lease_key(lease.name), write_lease(lease), where="test")
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("leases", "counts"),
+    [
+        pytest.param([FIRST], FIRST, id="the first that is seen"),
+        pytest.param([FIRST, replace(FIRST, renewed_ms=9)], replace(FIRST, renewed_ms=9), id="a renewal"),
+        pytest.param([FIRST, OTHER], FIRST, id="another claim to the same term comes too late"),
+        pytest.param([FIRST, replace(OTHER, term=2)], replace(OTHER, term=2), id="the next term"),
+        pytest.param([FIRST, replace(OTHER, term=3)], FIRST, id="a term that skips one: its writer knows another log"),
+        pytest.param(
+            [FIRST, replace(OTHER, term=2), replace(FIRST, renewed_ms=9)],
+            replace(OTHER, term=2),
+            id="a former holder renews",
+        ),
+        pytest.param(
+            [FIRST, replace(OTHER, term=2), replace(FIRST, released=True)],
+            replace(OTHER, term=2),
+            id="a former holder releases",
+        ),
+        pytest.param(
+            [FIRST, replace(FIRST, released=True)],
+            replace(FIRST, released=True),
+            id="the holder releases, and is known",
+        ),
+    ],
+)
+def test_one_holder(leases: list[Lease], counts: Lease) -> None:
+    assert folded(*leases).lease("repair") == counts
+
+
+def test_a_losers_record_is_mended_for_compaction_would_keep_it_alone() -> None:
+    fold = folded(FIRST, OTHER)
+    assert fold.lowered == {lease_key("repair")}
+    assert fold.mended_value(lease_key("repair")) == write_lease(FIRST)
+    fold.apply(lease_key("repair"), write_lease(FIRST), where="test")
+    assert fold.lowered == set()
+
+
+def test_leases_of_other_names_are_others() -> None:
+    assert folded(FIRST, replace(OTHER, name="3")).lease("repair") == FIRST
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b'{"v":2}', id="no field"),
+        pytest.param(write_lease(FIRST).replace(b'"term":1', b'"term":"1"'), id="a term that is none"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_no_lease(value: bytes) -> None:
+    fold = StateFold()
+    fold.apply(lease_key("repair"), value, where="test")
+    assert fold.lease("repair") is None
+
+
+@pytest.mark.parametrize("key", [partition_key(ORDERS), b"lease/", b"lease", b"leases/repair", b"", b"\xff"])
+def test_other_keys_are_none_of_ours(key: bytes) -> None:
+    assert read_lease_key(key) is None

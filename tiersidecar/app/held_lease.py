@@ -1,0 +1,115 @@
+"""A lease that a command claims, keeps renewed and releases, so that only one such command acts in a cluster at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from importlib.metadata import version
+
+from tiersidecar.app.commands.session import Session
+from tiersidecar.domain.errors import LeaseHeldError, TiersidecarError
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.lease import Lease
+from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.leases import Leases
+
+_DURATION_MS = 60_000
+_MARGIN_MS = 5_000
+_LOOK_AGAIN_S = 0.5
+
+
+class HeldLease:
+    """Claimed.  It counts from the moment at which the last renewal that was read back was *sent*."""
+
+    def __init__(self, leases: Leases, clock: Clock, lease: Lease, *, sent_s: float) -> None:
+        self._leases, self._clock, self._lease, self._sent_s = leases, clock, lease, sent_s
+
+    def require(self) -> None:
+        """Return if no other process can have claimed it by now: to be called right before each act, without a wait between.
+
+        Raises:
+            LeaseHeldError: the last renewal is too long ago.
+        """
+        if (self._clock.monotonic_s() - self._sent_s) * 1000 >= self._lease.duration_ms - _MARGIN_MS:
+            raise LeaseHeldError(
+                name=self._lease.name, holder="another process, perhaps: this one did not renew it in time"
+            )
+
+    async def renew(self) -> None:
+        """Renew it, unless that was done lately.
+
+        Raises:
+            LeaseHeldError: another process has taken it over.
+        """
+        if (self._clock.monotonic_s() - self._sent_s) * 1000 < self._lease.duration_ms / 3:
+            return
+        renewed, sent_s = replace(self._lease, renewed_ms=self._clock.now_ms()), self._clock.monotonic_s()
+        _require_same(await self._leases.publish_lease(renewed), renewed)
+        self._lease, self._sent_s = renewed, sent_s
+
+    async def release(self) -> None:
+        """Let the next one claim it at once.  A renewal of a former holder changes nothing."""
+        await self._leases.publish_lease(replace(self._lease, renewed_ms=self._clock.now_ms(), released=True))
+
+
+@asynccontextmanager
+async def claimed_lease(session: Session, ids: Ids, name: str) -> AsyncIterator[HeldLease]:
+    """Hold the lease for as long as the body runs.
+
+    A lease that another process has is claimed only after nobody renewed it for its whole duration, by our own clock.
+
+    Raises:
+        LeaseHeldError: another process holds it, or was faster.
+        MetadataNotReadyError, PublishTimeoutError: the state topic is away.
+    """
+    known = await _until_free(session, name)
+    cluster = await session.broker.describe_cluster()
+    claim = Lease(
+        name=name,
+        cluster_id=cluster.cluster_id,
+        broker_id=-1,
+        incarnation=format_uuid(ids.random_uuid()),
+        term=1 if known is None else known.term + 1,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=version("tiersidecar"),
+        renewed_ms=session.clock.now_ms(),
+        duration_ms=_DURATION_MS,
+    )
+    sent_s = session.clock.monotonic_s()
+    _require_same(await session.state.publish_lease(claim), claim)
+    held = HeldLease(session.state, session.clock, claim, sent_s=sent_s)
+    try:
+        yield held
+    finally:
+        with suppress(TiersidecarError):  # it runs out by itself
+            await held.release()
+
+
+async def _until_free(session: Session, name: str) -> Lease | None:
+    await session.state.catch_up()
+    known = session.state.lease(name)
+    if known is None or known.released:
+        return known
+    until_s = session.clock.monotonic_s() + known.duration_ms / 1000
+    while session.clock.monotonic_s() < until_s:
+        await session.clock.sleep(_LOOK_AGAIN_S)
+        await session.state.catch_up()
+        now = session.state.lease(name)
+        if now is None or now.released:
+            return now
+        if now != known:
+            raise LeaseHeldError(name=name, holder=_holder(now))
+    return known
+
+
+def _require_same(counts: Lease, ours: Lease) -> None:
+    if counts.holder != ours.holder:
+        raise LeaseHeldError(name=ours.name, holder=_holder(counts))
+
+
+def _holder(lease: Lease) -> str:
+    return f"process {lease.pid} on {lease.host} (term {lease.term}, incarnation {lease.incarnation})"

@@ -1,0 +1,156 @@
+"""What repair looks at before it decides: one partition's metadata and the objects of one finding, as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tiersidecar.app.repair_marks import Mark
+from tiersidecar.app.repair_recopy import RecopyDesk, owner_of
+from tiersidecar.decide.reconcile_findings import ACTIONS, Action, Finding, FindingKind
+from tiersidecar.decide.reconcile_offsets import readable_offsets
+from tiersidecar.decide.reconcile_repair import ManifestState, RepairView
+from tiersidecar.decide.recopy import without
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid, parse_uuid
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import ObjectKind
+from tiersidecar.formats.aiven.manifest import Manifest
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.ports.store import StoredObject
+from tiersidecar.reading.segment_presence import SegmentPresence
+
+_GOES_IF_COVERED = {FindingKind.ORPHAN_OBJECT, FindingKind.OFFSET_OVERLAP}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """``metadata`` is the segment's, where an event names it; ``stored`` the object, where it is there."""
+
+    view: RepairView
+    metadata: RemoteLogSegmentMetadata | None
+    stored: StoredObject | None
+
+
+class PartitionLook:
+    """One partition at one moment.
+
+    Of the segments ``doubted`` something is damaged: they stand for no other.  ``leader_epoch`` is the partition's now, None
+    where no leader is known: while no segment of that epoch is remote, it may have cut the lineage that the segments tell.
+    ``is_native``: the broker itself tiers the topic.
+    """
+
+    def __init__(
+        self,
+        segments: Iterable[RemoteLogSegmentMetadata],
+        state: PartitionState,
+        leader_epoch: int | None,
+        presence: SegmentPresence,
+        marks: Mapping[str, Mark],
+        desk: RecopyDesk,
+        doubted: Iterable[str],
+        *,
+        is_native: bool,
+    ) -> None:
+        self._segments = {format_uuid(one.remote_log_segment_id.uuid): one for one in segments}
+        self._state, self._leader_epoch = state, leader_epoch
+        self._presence, self._marks, self._desk = presence, marks, desk
+        self._doubted, self._is_native = set(doubted), is_native
+
+    def give_up(self, segment_id: str) -> None:
+        """It is to go: no other may go because of it."""
+        self._doubted.add(segment_id)
+
+    async def look(self, finding: Finding) -> Look:
+        """See how it is now.
+
+        Raises:
+            StoreError: the store is away.
+        """
+        metadata = self._segments.get(finding.segment_id)
+        stored = await self._presence.head(finding.key) if finding.key else None
+        manifest_state, fault, manifest = ManifestState.ABSENT, "", None
+        if stored is not None:
+            manifest_state, fault, manifest = await self._manifest_beside(finding)
+        concerns_data = ACTIONS[finding.kind] is Action.RECOPY
+        asked = await self._desk.standing(finding) if concerns_data else None
+        mark = self._marks.get(finding.key)
+        is_marked = mark is not None and stored is not None and _is_unchanged(mark, stored)
+        view = RepairView(
+            state=None if metadata is None else metadata.state,
+            since_ms=-1 if metadata is None else metadata.event_timestamp_ms,
+            object_size_bytes=None if stored is None else stored.size_bytes,
+            modified_ms=-1 if stored is None else stored.modified_ms,
+            is_native=self._is_native,
+            manifest=manifest_state,
+            manifest_fault=fault,
+            is_covered=finding.kind in _GOES_IF_COVERED
+            and await self._is_covered(finding.segment_id, metadata, manifest),
+            is_readable=concerns_data and metadata is None and self._is_readable(finding),
+            marked_ms=mark.marked_ms if mark is not None and is_marked else None,
+            is_whole=concerns_data and metadata is not None and await self._presence.is_whole(metadata),
+            is_asked=asked is not None,
+            why_unrecoverable="" if asked is None else await self._desk.why_unrecoverable(asked),
+        )
+        return Look(view=view, metadata=metadata, stored=stored)
+
+    async def _manifest_beside(self, finding: Finding) -> tuple[ManifestState, str, Manifest | None]:
+        key = f"{finding.key.rpartition('.')[0]}.{ObjectKind.MANIFEST}"
+        manifest, fault = await self._presence.read_manifest(key)
+        if fault:
+            return ManifestState.UNREADABLE, fault, None
+        if manifest is None:
+            return ManifestState.ABSENT, "", None
+        said = manifest.segment
+        named = RemoteLogSegmentId(topic_id_partition=owner_of(finding), uuid=parse_uuid(finding.segment_id))
+        if said is not None and (said.remote_log_segment_id, said.start_offset) != (named, finding.start_offset):
+            other = f"{said.remote_log_segment_id} from offset {said.start_offset}"
+            return ManifestState.OF_ANOTHER, f"the manifest {key} is of segment {other}", None
+        return ManifestState.OWN, "", manifest
+
+    async def _is_covered(
+        self, segment_id: str, metadata: RemoteLogSegmentMetadata | None, manifest: Manifest | None
+    ) -> bool:
+        """Whether other segments hold all records: of the segment that the metadata know, or that only a manifest tells of."""
+        said = metadata or (None if manifest is None else manifest.segment)
+        if said is None or self._leader_epoch != self._lineage.latest_epoch:
+            return False
+        if not self._lineage.contains_segment(said.segment_leader_epochs, said.end_offset, NO_LOG_END):
+            return False
+        next_offset: int = said.start_offset
+        for other_id, other in self._standing.items():
+            if other_id == segment_id or other_id in self._doubted:
+                continue
+            if other.start_offset <= next_offset <= other.end_offset and await self._presence.is_whole(other):
+                next_offset = other.end_offset + 1
+                if next_offset > said.end_offset:
+                    return True
+        return False
+
+    def _is_readable(self, finding: Finding) -> bool:
+        finished = (one for one in self._segments.values() if one.state is State.COPY_SEGMENT_FINISHED)
+        held = readable_offsets(self._lineage, ((one.segment_leader_epochs, one.end_offset) for one in finished))
+        return not without(ByteRange(finding.start_offset, finding.end_offset + 1), held)
+
+    @cached_property
+    def _lineage(self) -> Lineage:
+        """As all segments tell that were ever finished, those too whose deletion has begun."""
+        told = (one for one in self._segments.values() if one.state is not State.COPY_SEGMENT_STARTED)
+        return Lineage.of(sorted({entry for one in told for entry in one.segment_leader_epochs}))
+
+    @cached_property
+    def _standing(self) -> dict[str, RemoteLogSegmentMetadata]:
+        """Segments that others may go for, ascending: finished, wholly of the lineage, and not to be expired as a whole."""
+        start = self._state.start_in(self._lineage)
+        return {
+            key: one
+            for key, one in self._segments.items()
+            if one.state is State.COPY_SEGMENT_FINISHED and one.is_within(self._lineage) and one.end_offset >= start
+        }
+
+
+def _is_unchanged(mark: Mark, stored: StoredObject) -> bool:
+    return (mark.size_bytes, mark.modified_ms) == (stored.size_bytes, stored.modified_ms)
