@@ -10,6 +10,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
+from tiersidecar.domain.trash import TrashEntry, TrashId
 from tiersidecar.ports.broker import (
     ClusterDescription,
     GroupAnswer,
@@ -151,6 +152,7 @@ class MemoryStateLog:
         self.topics: dict[Uuid, TopicState] = {}
         self.requests: list[RecopyRequest] = []
         self.leases: dict[str, Lease] = {}
+        self.entries: dict[tuple[TopicIdPartition, TrashId], TrashEntry] = {}
 
     async def catch_up(self) -> None:
         return None
@@ -179,6 +181,7 @@ class MemoryStateLog:
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
         self.partition_states.pop(topic_id_partition, None)
+        await self.take_out_of_trash(topic_id_partition, self.trash(topic_id_partition))
 
     async def forget_topic(self, topic_id: Uuid) -> None:
         self.topics.pop(topic_id, None)
@@ -205,3 +208,21 @@ class MemoryStateLog:
     async def publish_lease(self, lease: Lease) -> Lease:
         self.leases[lease.name] = accepted_lease(self.leases.get(lease.name), lease)
         return self.leases[lease.name]
+
+    def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
+        entries = (entry for (tip, _), entry in self.entries.items() if tip == topic_id_partition)
+        return sorted(entries, key=lambda one: one.id)
+
+    def trash_partitions(self) -> Sequence[TopicIdPartition]:
+        return sorted({tip for tip, _ in self.entries})
+
+    async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
+        for entry in entries:
+            known = self.entries.get((topic_id_partition, entry.id), entry)
+            self.entries[topic_id_partition, entry.id] = known.merged_with(entry)
+
+    async def take_out_of_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
+        for entry in entries:
+            known = self.entries.get((topic_id_partition, entry.id), entry)
+            if entry.contains(known):
+                self.entries.pop((topic_id_partition, entry.id), None)

@@ -10,6 +10,7 @@ from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
 
@@ -121,6 +122,18 @@ class UnmadeStateLog:
 
     async def publish_lease(self, lease: Lease) -> Lease:
         raise MetadataNotReadyError(subject="a topic that observing must not make")
+
+    def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
+        return ()
+
+    def trash_partitions(self) -> Sequence[TopicIdPartition]:
+        return ()
+
+    async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
+
+    async def take_out_of_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
+        return None
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
         raise MetadataNotReadyError(subject="a topic that observing must not make")

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.trash import TrashKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A remote segment to be deleted, and why."""
+    """A remote segment to be deleted, why, and on what ground."""
 
     metadata: RemoteLogSegmentMetadata
     reason: str
+    kind: TrashKind = TrashKind.RETENTION
 
 
 def decide_cleanup(

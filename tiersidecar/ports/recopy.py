@@ -13,6 +13,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.ports.leases import Leases
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.trash import TrashLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,5 +64,5 @@ class RecopyRequests(Protocol):
         """It is done, or has nothing to it any more (a tombstone); return after read-back."""
 
 
-class RequestingStateLog(StateLog, RecopyRequests, Leases, Protocol):
+class RequestingStateLog(StateLog, RecopyRequests, Leases, TrashLog, Protocol):
     """The whole state topic."""

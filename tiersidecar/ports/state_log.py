@@ -24,6 +24,22 @@ class SaidStart:
     offset: Offset
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Hold:
+    """Keeps retention off a partition, or says that it does no longer: of two the one with the higher ``serial`` counts.
+
+    It holds until the remote log start is at ``until`` again, the start before it was set back, or until it is released.
+    ``since_ms``, ``by`` and ``reason`` are for people.
+    """
+
+    serial: int
+    is_held: bool
+    until: Offset = NO_OFFSET
+    since_ms: int = -1
+    by: str = ""
+    reason: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """Per partition.
@@ -35,6 +51,8 @@ class PartitionState:
     history before it may expire; -1 while nobody had to.
     ``earlier_starts`` are higher starts that were said before, in earlier epochs, ascending by epoch, each with a lower offset
     than the one before it.  The later leader may have had another history, or not have read them yet: only a lineage tells.
+    ``start_generation`` rises when an operator sets the start back (``tiersidecar undelete``): whatever was said of starts in
+    an earlier generation counts no more.  ``hold`` keeps retention from moving the start again.
     """
 
     remote_log_start_offset: Offset = NO_OFFSET
@@ -43,6 +61,23 @@ class PartitionState:
     trim_epoch: LeaderEpoch = NO_EPOCH
     accepted_loss_epoch: LeaderEpoch = NO_EPOCH
     earlier_starts: tuple[SaidStart, ...] = ()
+    start_generation: int = 0
+    hold: Hold | None = None
+
+    def with_start(self, offset: Offset, leader_epoch: LeaderEpoch) -> PartitionState:
+        """What says that the remote log starts at ``offset``, decided by this state: a start that was set back since then
+        outranks it."""
+        return PartitionState(
+            remote_log_start_offset=offset,
+            remote_log_start_epoch=leader_epoch,
+            start_generation=self.start_generation,
+        )
+
+    def hold_in(self, lineage: Lineage) -> Hold | None:
+        """The hold that keeps retention off the history ``lineage``; None where there is none."""
+        if self.hold is None or not self.hold.is_held or self.start_in(lineage) >= self.hold.until:
+            return None
+        return self.hold
 
     def start_in(self, lineage: Lineage) -> Offset:
         """The remote log start of the history ``lineage``: the highest that was said, each as far as it holds there."""
@@ -61,27 +96,39 @@ class PartitionState:
 
     def merged_with(self, later: PartitionState) -> PartitionState:
         """Of each offset the one of the later leader epoch, of the same epoch the higher: a deposed leader changes nothing.
+        A later generation's start counts alone.
 
         ``later`` comes later in the topic.  A later leader may say a lower offset, where the earlier one spoke of a history
         that an unclean election ended, or was not heard yet: what it said is kept among ``earlier_starts``.
         """
-        start = max(self, later, key=lambda one: (one.remote_log_start_epoch, one.remote_log_start_offset))
+        start = max(self, later, key=_rank_of_start)
         trim = max(self, later, key=lambda one: (one.trim_epoch, one.trim_offset))
-        is_deposed = later.remote_log_start_epoch < self.remote_log_start_epoch
         return PartitionState(
             remote_log_start_offset=start.remote_log_start_offset,
             remote_log_start_epoch=start.remote_log_start_epoch,
             trim_offset=trim.trim_offset,
             trim_epoch=trim.trim_epoch,
             accepted_loss_epoch=max(self.accepted_loss_epoch, later.accepted_loss_epoch),
-            earlier_starts=self.earlier_starts
-            if is_deposed
-            else _earlier(start, (*self._said(), *later.earlier_starts)),
+            earlier_starts=self._earlier_starts_with(later),
+            start_generation=start.start_generation,
+            hold=max((one for one in (self.hold, later.hold) if one is not None), default=None),
         )
+
+    def _earlier_starts_with(self, later: PartitionState) -> tuple[SaidStart, ...]:
+        if later.start_generation > self.start_generation:
+            return later.earlier_starts
+        ours, theirs = _rank_of_start(self)[:2], _rank_of_start(later)[:2]
+        if theirs < ours:
+            return self.earlier_starts
+        return _earlier(max(self, later, key=_rank_of_start), (*self._said(), *later.earlier_starts))
 
     def _said(self) -> tuple[SaidStart, ...]:
         last = SaidStart(leader_epoch=self.remote_log_start_epoch, offset=self.remote_log_start_offset)
         return (*self.earlier_starts, last)
+
+
+def _rank_of_start(state: PartitionState) -> tuple[int, int, int]:
+    return state.start_generation, state.remote_log_start_epoch, state.remote_log_start_offset
 
 
 def _earlier(start: PartitionState, said: Iterable[SaidStart]) -> tuple[SaidStart, ...]:

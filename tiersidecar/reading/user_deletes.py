@@ -38,14 +38,15 @@ class UserDelete:
             BrokerRefusedError: a later leader has said less, so this delete is not in force.
             PublishTimeoutError: not read back in time.
         """
-        if not self.is_said(state.partition_state(partition)):
-            await state.publish_partition_state(partition, self._state())
+        known = state.partition_state(partition)
+        if not self.is_said(known):
+            await state.publish_partition_state(partition, self._state(known))
         start = state.partition_state(partition).remote_log_start_offset
         if start < self.offset:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH")
         return start
 
-    def _state(self) -> PartitionState:
-        said = PartitionState(remote_log_start_offset=self.offset, remote_log_start_epoch=self.leader_epoch)
+    def _state(self, known: PartitionState) -> PartitionState:
+        said = known.with_start(self.offset, self.leader_epoch)
         trim = PartitionState(trim_offset=self.offset, trim_epoch=self.leader_epoch)
         return said.merged_with(trim) if self.trims else said

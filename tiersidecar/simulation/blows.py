@@ -8,7 +8,6 @@ from typing import TypeVar, assert_never
 
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.simulation.cluster import SimulatedPartition, UsersDelete
 from tiersidecar.simulation.scenario import Blow, PlannedBlow
 from tiersidecar.simulation.sidecar import Sidecar, config_of, open_parts, until_ready
@@ -145,7 +144,7 @@ async def _delete_records(world: World, partition: SimulatedPartition, planned: 
         try:
             async with asyncio.timeout(60):
                 await until_ready(parts.state)
-                said = PartitionState(remote_log_start_offset=Offset(target), remote_log_start_epoch=leader_epoch)
+                said = parts.state.partition_state(partition.tip).with_start(Offset(target), leader_epoch)
                 await parts.state.publish_partition_state(partition.tip, said)
                 if parts.state.partition_state(partition.tip).remote_log_start_offset >= target:
                     partition.users_deletes.append(UsersDelete(_left_of(partition, target, leader_epoch), leader_epoch))

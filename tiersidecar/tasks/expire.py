@@ -174,7 +174,7 @@ class ExpireTask:
         known = self._state.partition_state(partition.view.topic_id_partition)
         if start < 0 or (known.remote_log_start_offset, known.remote_log_start_epoch) == (start, leader_epoch):
             return None
-        return PartitionState(remote_log_start_offset=start, remote_log_start_epoch=leader_epoch)
+        return known.with_start(start, leader_epoch)
 
     async def _publish_start(self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage) -> bool:
         """Whether the start is durable, and still ours to say."""

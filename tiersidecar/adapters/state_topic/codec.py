@@ -15,11 +15,12 @@ from typing import Any
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.state_log import PartitionState, SaidStart, TopicState
+from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, TopicState
 
 SCHEMA_VERSION = 1
 
-_PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if field.name != "earlier_starts")
+_NESTED_FIELDS = {"earlier_starts", "hold"}
+_PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if field.name not in _NESTED_FIELDS)
 _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
 
@@ -78,7 +79,25 @@ def read_partition_state(document: Mapping[str, Any], *, where: str) -> Partitio
         CorruptDataError: a field is no integer.
     """
     found = {name: _integer(document, name, where=where) for name in _PARTITION_FIELDS if name in document}
-    return PartitionState(**found, earlier_starts=_earlier_starts(document, where=where))
+    return PartitionState(
+        **found, earlier_starts=_earlier_starts(document, where=where), hold=_hold(document, where=where)
+    )
+
+
+def _hold(document: Mapping[str, Any], *, where: str) -> Hold | None:
+    said = document.get("hold")
+    if said is None:
+        return None
+    if not isinstance(said, dict) or type(said.get("is_held")) is not bool:
+        raise CorruptDataError(where=where, position=0, reason=f"hold is {said!r}")
+    return Hold(
+        serial=_integer(said, "serial", where=where),
+        is_held=said["is_held"],
+        until=Offset(_integer(said, "until", where=where)),
+        since_ms=_integer(said, "since_ms", where=where),
+        by=str(said.get("by", "")),
+        reason=str(said.get("reason", "")),
+    )
 
 
 def _earlier_starts(document: Mapping[str, Any], *, where: str) -> tuple[SaidStart, ...]:

@@ -18,10 +18,18 @@ from tiersidecar.adapters.state_topic.codec import (
 )
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease, read_lease_key, write_lease
 from tiersidecar.adapters.state_topic.recopy_codec import read_recopy, read_recopy_key
+from tiersidecar.adapters.state_topic.trash_codec import (
+    TrashKey,
+    read_trash_entry,
+    read_trash_key,
+    trash_key,
+    write_trash_entry,
+)
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState, TopicState
 
@@ -38,6 +46,7 @@ class StateFold:
         self._topics: dict[Uuid, TopicState] = {}
         self._recopies: dict[bytes, RecopyRequest] = {}
         self._leases: dict[bytes, Lease] = {}
+        self._trash: dict[tuple[Uuid, int], dict[bytes, TrashEntry]] = {}
         self._documents: dict[bytes, dict[str, Any]] = {}
         self.lowered: set[bytes] = set()
 
@@ -70,10 +79,24 @@ class StateFold:
             claimed = read_lease(name, document, where=where)
             counts = self._leases[key] = accepted_lease(self._leases.get(key), claimed)
             (self.lowered.discard if counts == claimed else self.lowered.add)(key)
+        elif (thrown := read_trash_key(key)) is not None:
+            self._apply_trash(key, thrown, document, where=where)
         self._documents[key] = document
+
+    def _apply_trash(self, key: bytes, thrown: TrashKey, document: dict[str, Any], *, where: str) -> None:
+        written = read_trash_entry(thrown.id, document, where=where)
+        entries = self._trash.setdefault((thrown.topic_id, thrown.partition), {})
+        merged = entries[key].merged_with(written) if key in entries else written
+        entries[key] = merged
+        (self.lowered.discard if merged == written else self.lowered.add)(key)
 
     def _remove(self, key: bytes) -> None:
         self._documents.pop(key, None)
+        if (thrown := read_trash_key(key)) is not None:
+            entries = self._trash.get((thrown.topic_id, thrown.partition), {})
+            entries.pop(key, None)
+            if not entries:
+                self._trash.pop((thrown.topic_id, thrown.partition), None)
         if self._partitions.pop(key, None) is not None and (owner := read_partition_key(key)) is not None:
             self._highest_starts.pop(owner, None)
         self._recopies.pop(key, None)
@@ -119,6 +142,34 @@ class StateFold:
         """The lease that counts."""
         return self._leases.get(lease_key(name))
 
+    def trash(self, owner: TopicIdPartition) -> list[TrashEntry]:
+        """Entries of the partition, ascending by id."""
+        entries = self._trash.get((owner.topic_id, owner.partition))
+        return sorted(entries.values(), key=lambda one: one.id) if entries else []
+
+    def trash_partitions(self) -> tuple[TopicIdPartition, ...]:
+        """Every partition with an entry."""
+        return tuple(
+            TopicIdPartition(
+                topic_id=topic_id, topic=str(self._documents[min(entries)].get("topic", "")), partition=partition
+            )
+            for (topic_id, partition), entries in self._trash.items()
+        )
+
+    def trash_value(self, owner: TopicIdPartition, entry: TrashEntry) -> bytes | None:
+        """The record that says ``entry`` and all that is known of its id; None when that is known already."""
+        key = trash_key(owner, entry.id)
+        known = self._trash.get((owner.topic_id, owner.partition), {}).get(key)
+        if known is not None and known.contains(entry):
+            return None
+        merged = entry if known is None else known.merged_with(entry)
+        return write_trash_entry(owner, merged, self._documents.get(key, {}))
+
+    def has_more_than(self, owner: TopicIdPartition, entry: TrashEntry) -> bool:
+        """Whether more was decided in the entry of this id than ``entry`` knows."""
+        known = self._trash.get((owner.topic_id, owner.partition), {}).get(trash_key(owner, entry.id))
+        return known is not None and not entry.contains(known)
+
     def is_known(self, key: bytes) -> bool:
         """Whether the key has a value that a tombstone would remove."""
         return key in self._documents
@@ -143,4 +194,9 @@ class StateFold:
             return None
         if key in self._leases:
             return write_lease(self._leases[key])
-        return write_state(self._partitions[key], self._documents[key])
+        thrown = read_trash_key(key)
+        if thrown is None:
+            return write_state(self._partitions[key], self._documents[key])
+        topic = str(self._documents[key].get("topic", ""))
+        owner = TopicIdPartition(topic_id=thrown.topic_id, topic=topic, partition=thrown.partition)
+        return write_trash_entry(owner, self._trash[thrown.topic_id, thrown.partition][key], self._documents[key])

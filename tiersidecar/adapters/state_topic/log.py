@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -24,6 +24,7 @@ from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, write_lease
 from tiersidecar.adapters.state_topic.recopy_codec import recopy_key, write_recopy
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
+from tiersidecar.adapters.state_topic.trash_codec import read_trash_key, trash_key
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -33,6 +34,7 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
@@ -198,7 +200,7 @@ class TopicBasedStateLog:
             if not self.is_ready:
                 continue
             for key in sorted(self._fold.lowered):
-                async with self._writing[key]:
+                async with self._writing_of(key):
                     value = self._fold.mended_value(key)
                     if value is not None:
                         _log.info("state.record.mended", key=key.decode())
@@ -273,6 +275,14 @@ class TopicBasedStateLog:
         self._require_ready()
         return self._fold.lease(name)
 
+    def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
+        self._require_ready()
+        return self._fold.trash(topic_id_partition)
+
+    def trash_partitions(self) -> Sequence[TopicIdPartition]:
+        self._require_ready()
+        return self._fold.trash_partitions()
+
     # -- publishing
 
     async def publish_lease(self, lease: Lease) -> Lease:
@@ -295,7 +305,7 @@ class TopicBasedStateLog:
             BrokerRefusedError: the broker did not take it.
         """
         key = partition_key(topic_id_partition)
-        async with self._writing[key]:  # each write contains the one before
+        async with self._writing_of(key):  # each write contains the one before
             self._require_ready()
             value = self._fold.merged_value(topic_id_partition, state)
             if value is not None:
@@ -304,16 +314,18 @@ class TopicBasedStateLog:
     async def publish_topic_state(self, topic_id: Uuid, state: TopicState) -> None:
         """As the port says; raises as :meth:`publish_partition_state`."""
         key = topic_key(topic_id)
-        async with self._writing[key]:
+        async with self._writing_of(key):
             self._require_ready()
             value = self._fold.topic_value(topic_id, state)
             if value is not None:
                 await self._write(key, value, subject=f"topic {state.topic} ({format_uuid(topic_id)})")
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
-        """As the port says; raises as :meth:`publish_partition_state`.  What was asked for of it goes as well."""
+        """As the port says; raises as :meth:`publish_partition_state`.  What was asked for of it goes as well, and
+        what stands in its trash."""
         for request in self.recopies(topic_id_partition):
             await self.forget_recopy(request)
+        await self.take_out_of_trash(topic_id_partition, self.trash(topic_id_partition))
         await self._forget(partition_key(topic_id_partition), subject=str(topic_id_partition))
 
     async def forget_topic(self, topic_id: Uuid) -> None:
@@ -323,7 +335,7 @@ class TopicBasedStateLog:
     async def request_recopy(self, request: RecopyRequest) -> None:
         """See :class:`~tiersidecar.ports.recopy.RecopyRequests`; raises as :meth:`publish_partition_state`."""
         key = recopy_key(request)
-        async with self._writing[key]:
+        async with self._writing_of(key):
             self._require_ready()
             if self._fold.recopy(key) != request:
                 await self._write(key, write_recopy(request), subject=key.decode())
@@ -331,7 +343,7 @@ class TopicBasedStateLog:
     async def decline_recopy(self, request: RecopyRequest, broker_id: BrokerId, reason: str) -> None:
         """Likewise."""
         key = recopy_key(request)
-        async with self._writing[key]:
+        async with self._writing_of(key):
             self._require_ready()
             now = self._fold.recopy(key)
             if now is not None and now.declined.get(broker_id) != reason:
@@ -342,8 +354,31 @@ class TopicBasedStateLog:
         """Likewise."""
         await self._forget(recopy_key(request), subject=recopy_key(request).decode())
 
+    async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
+        """See :class:`~tiersidecar.ports.trash.TrashLog`; raises as :meth:`publish_partition_state`."""
+        for entry in entries:
+            key = trash_key(topic_id_partition, entry.id)
+            async with self._writing_of(key):
+                self._require_ready()
+                value = self._fold.trash_value(topic_id_partition, entry)
+                if value is not None:
+                    await self._write(key, value, subject=key.decode())
+
+    async def take_out_of_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
+        """Likewise."""
+        for entry in entries:
+            key = trash_key(topic_id_partition, entry.id)
+            async with self._writing_of(key):
+                self._require_ready()
+                if self._fold.is_known(key) and not self._fold.has_more_than(topic_id_partition, entry):
+                    await self._write(key, None, subject=key.decode())
+
+    def _writing_of(self, key: bytes) -> asyncio.Lock:
+        """Entries of a partition's trash come and go: they have one lock between them."""
+        return self._writing[key if read_trash_key(key) is None else key.rsplit(b"/", 4)[0]]
+
     async def _forget(self, key: bytes, *, subject: str) -> None:
-        async with self._writing[key]:
+        async with self._writing_of(key):
             self._require_ready()
             if self._fold.is_known(key):
                 await self._write(key, None, subject=subject)

@@ -8,6 +8,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
+from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.tasks.delete_guard import MayDelete
@@ -49,6 +50,11 @@ def build_retain(parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, 
         guard=guard,
         slots=asyncio.Semaphore(config.remote_log_manager_expiration_thread_pool_size),
     )
+
+
+def trash_delays(config: Config) -> TrashDelays:
+    """As configured."""
+    return TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay)
 
 
 def build_remover(parts: Parts) -> SegmentRemover:

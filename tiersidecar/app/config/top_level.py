@@ -84,6 +84,15 @@ class TopLevelKeys(Section):
     """How long a topic's id must be unknown to the cluster, asked again and again, before the sidecar that led it last deletes
     its remote data; the others wait twice as long and more, and then for as long as somebody is at it."""
 
+    delete_delay: DurationMs = 86_400_000
+    """How long what retention, a deleted topic or `disable --delete-remote` gives up stays in the store, and in the broker's
+    log where it is not remote, before it is deleted: nobody reads it, `tiersidecar trash ls` lists it, `tiersidecar undelete`
+    brings it back. 0 deletes at once."""
+
+    user_delete_delay: DurationMs = 3_600_000
+    """The same for what users delete: `tiersidecar delete-records`, and DeleteRecords through the gateway, whose local part the
+    broker deletes at once."""
+
     log_dirs: Annotated[
         tuple[FilePath, ...], BeforeValidator(comma_separated), Field(min_length=1, examples=["[/var/lib/kafka/data]"])
     ]

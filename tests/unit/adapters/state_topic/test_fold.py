@@ -18,7 +18,7 @@ from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.state_log import PartitionState, SaidStart, TopicState
+from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, TopicState
 
 KEY, TOPIC_KEY = partition_key(ORDERS), topic_key(ORDERS.topic_id)
 TOPIC = TopicState(topic="orders", mode="strict", retention_ms=5, former_settings={"retention.ms": "7", "x": None})
@@ -30,6 +30,8 @@ def state(
     trim: int = -1,
     trim_epoch: int = -1,
     earlier: Sequence[tuple[int, int]] = (),
+    generation: int = 0,
+    hold: Hold | None = None,
 ) -> PartitionState:
     return PartitionState(
         remote_log_start_offset=Offset(start),
@@ -37,6 +39,8 @@ def state(
         trim_offset=Offset(trim),
         trim_epoch=LeaderEpoch(trim_epoch),
         earlier_starts=tuple(said(*one) for one in earlier),
+        start_generation=generation,
+        hold=hold,
     )
 
 
@@ -44,7 +48,14 @@ def said(offset: int, leader_epoch: int) -> SaidStart:
     return SaidStart(leader_epoch=LeaderEpoch(leader_epoch), offset=Offset(offset))
 
 
+HELD = Hold(serial=1, is_held=True, until=Offset(20), since_ms=5, by="ops", reason="undelete")
+RELEASED = replace(HELD, serial=2, is_held=False)
+
 states = st.builds(state, *(st.integers(-1, 5) for _ in range(4)))
+holds = st.none() | st.builds(Hold, serial=st.integers(0, 2), is_held=st.booleans(), until=st.integers(0, 5))
+states_of_generations = st.builds(
+    state, *(st.integers(-1, 5) for _ in range(4)), generation=st.integers(0, 2), hold=holds
+)
 
 
 def folded(*values: bytes | None, key: bytes = KEY) -> StateFold:
@@ -72,6 +83,8 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "trim_epoch": -1,
         "accepted_loss_epoch": -1,
         "earlier_starts": [],
+        "start_generation": 0,
+        "hold": None,
     }
 
 
@@ -106,6 +119,31 @@ def test_keys_and_values_can_be_read_by_people() -> None:
             id="what an earlier epoch says too late is not remembered",
         ),
         pytest.param(state(10, 1), state(trim=5, trim_epoch=1), state(10, 1, 5, 1), id="the two offsets are apart"),
+        pytest.param(
+            state(20, 2, earlier=[(30, 1)]),
+            state(5, 2, generation=1),
+            state(5, 2, generation=1),
+            id="a later generation sets the start back, and forgets what earlier epochs said",
+        ),
+        pytest.param(
+            state(5, 2, generation=1),
+            state(30, 3),
+            state(5, 2, generation=1),
+            id="what a leader of any epoch says in an earlier generation is a no-op",
+        ),
+        pytest.param(
+            state(5, 2, generation=1),
+            state(7, 3, generation=1),
+            state(7, 3, generation=1),
+            id="within a generation epochs count as ever",
+        ),
+        pytest.param(state(5, 2), state(hold=HELD), state(5, 2, hold=HELD), id="a hold leaves the offsets alone"),
+        pytest.param(
+            state(5, 2, hold=RELEASED),
+            state(hold=HELD),
+            state(5, 2, hold=RELEASED),
+            id="a hold that was released stays released",
+        ),
     ],
 )
 def test_a_deposed_leader_changes_nothing(
@@ -121,6 +159,49 @@ def test_but_for_what_earlier_epochs_said_no_order_of_records_matters(several: l
     folds = [folded(*map(written, order)).partition_state(ORDERS) for order in permutations(several)]
     assert len({replace(final, earlier_starts=()) for final in folds}) == 1
     assert all(final.merged_with(one) == final for final in folds for one in (*several, final))
+
+
+@given(several=st.lists(states_of_generations, min_size=1, max_size=4))
+def test_the_latest_generation_counts_in_whatever_order_and_however_often(several: list[PartitionState]) -> None:
+    folds = [folded(*map(written, order)).partition_state(ORDERS) for order in permutations(several)]
+    assert len({replace(final, earlier_starts=()) for final in folds}) == 1
+    latest = max(one.start_generation for one in several)
+    of_latest = [one for one in several if one.start_generation == latest]
+    for final in folds:
+        assert final.start_generation == latest
+        assert final.highest_start <= max(one.highest_start for one in of_latest)
+        assert all(final.merged_with(one) == final for one in (*several, final))
+
+
+@given(several=st.lists(states_of_generations, min_size=1, max_size=5))
+def test_the_last_record_alone_says_all_once_it_is_mended(several: list[PartitionState]) -> None:
+    """Compaction leaves nothing else."""
+    fold = folded(*map(written, several))
+    value = fold.mended_value(KEY) or written(several[-1])
+    assert folded(value).partition_state(ORDERS) == fold.partition_state(ORDERS)
+
+
+def test_a_start_decided_before_it_was_set_back_does_not_count() -> None:
+    before = state(20, 2)
+    decided = before.with_start(Offset(30), LeaderEpoch(3))
+    set_back = before.merged_with(state(5, 2, generation=1))
+    assert set_back.merged_with(decided) == set_back
+    assert set_back.merged_with(set_back.with_start(Offset(30), LeaderEpoch(3))) == state(
+        30, 3, generation=1, earlier=[]
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "held"),
+    [
+        pytest.param(state(5, 2), False, id="nobody holds it"),
+        pytest.param(state(5, 2, hold=HELD), True, id="held below where the start was"),
+        pytest.param(state(20, 2, hold=HELD), False, id="a user deleted up to there again: it ends by itself"),
+        pytest.param(state(5, 2, hold=RELEASED), False, id="released"),
+    ],
+)
+def test_a_hold_ends_by_its_release_or_by_a_delete_that_reaches_as_far(known: PartitionState, held: bool) -> None:
+    assert (known.hold_in(Lineage.of([(0, 0)])) is not None) is held
 
 
 @given(several=st.lists(states, min_size=1, max_size=5), starts=st.lists(st.integers(0, 6), min_size=6, max_size=6))
@@ -258,6 +339,8 @@ def test_downgrade_fields_of_the_next_version_are_carried_along() -> None:
         pytest.param(KEY, b'{"v":1,"trim_offset":true}', id="an offset that is a truth value"),
         pytest.param(KEY, b'{"v":1,"earlier_starts":7}', id="earlier starts that are a number"),
         pytest.param(KEY, b'{"v":1,"earlier_starts":[{"leader_epoch":1}]}', id="an earlier start without its offset"),
+        pytest.param(KEY, b'{"v":1,"hold":7}', id="a hold that is a number"),
+        pytest.param(KEY, b'{"v":1,"hold":{"serial":1,"is_held":true}}', id="a hold that does not say until when"),
         pytest.param(KEY, b'{"v":1,"x":' + b"[" * 100_000, id="nested beyond all bounds: it ended every sidecar"),
         pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders"}', id="a topic without its mode"),
         pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders","mode":7}', id="a mode that is a number"),

@@ -1,0 +1,372 @@
+"""What goes into the trash, when it is due, and what may be removed (issue 16: trash)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.expiry import HOUR_MS, NOW_MS, segment, segments
+from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.trash import TrashDelays, TrashPlan, TrashView, decide_trash, deleted_topic, user_delete
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+
+DAY = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+AT_ONCE = TrashDelays()
+
+
+def entry(
+    up_to: int = -1,
+    *,
+    kind: TrashKind = TrashKind.RETENTION,
+    due_in_h: float = 1,
+    decided_h: float = 1,
+    epoch: int = 0,
+    generation: int = 0,
+    names: tuple[RemoteLogSegmentMetadata, ...] = (),
+    purged: bool = False,
+) -> TrashEntry:
+    """Decided ``decided_h`` hours ago, due in ``due_in_h`` hours."""
+    decided_ms = NOW_MS - int(decided_h * HOUR_MS)
+    opened_ms = decided_ms - decided_ms % HOUR_MS
+    return TrashEntry(
+        id=TrashId(generation=generation, leader_epoch=LeaderEpoch(epoch), kind=kind, opened_ms=opened_ms),
+        decided_ms=decided_ms,
+        due_ms=NOW_MS + int(due_in_h * HOUR_MS),
+        up_to=Offset(up_to),
+        segments=frozenset(one.remote_log_segment_id.uuid for one in names),
+        purged_ms=decided_ms if purged else -1,
+    )
+
+
+def plan(
+    *entries: TrashEntry,
+    gone_to: int = 300,
+    was: int | None = None,
+    remote: tuple[RemoteLogSegmentMetadata, ...] = segments(5),
+    kind: TrashKind = TrashKind.RETENTION,
+    given_up: tuple[RemoteLogSegmentMetadata, ...] | None = None,
+    **fields: Any,
+) -> TrashPlan:
+    """The start is at ``gone_to``, and was durable at ``was``; segments below it are given up."""
+    going = tuple(one for one in remote if one.end_offset < gone_to) if given_up is None else given_up
+    return decide_trash(
+        TrashView(
+            **{
+                "entries": entries,
+                "generation": 0,
+                "lineage": Lineage.of([(0, 0)]),
+                "leader_epoch": LeaderEpoch(0),
+                "delays": DAY,
+                "now_ms": NOW_MS,
+                "by": "broker 1",
+                "durable_start_offset": gone_to if was is None else was,
+                "start_offset": gone_to,
+                "given_up": [Removal(metadata=one, reason="because", kind=kind) for one in going],
+                "segments": remote,
+                **fields,
+            }
+        )
+    )
+
+
+def starts(removals: tuple[Removal, ...]) -> list[int]:
+    return [one.metadata.start_offset for one in removals]
+
+
+def put(found: TrashPlan) -> list[tuple[TrashKind, int, int]]:
+    """Kind, offset and hours until due of each new entry."""
+    return [(one.kind, one.up_to, (one.due_ms - NOW_MS) // HOUR_MS) for one in found.put]
+
+
+def test_what_is_decided_now_is_due_after_the_delay_and_nothing_goes_before() -> None:
+    found = plan(was=0)
+    assert put(found) == [(TrashKind.RETENTION, 300, 24)]
+    assert found.put[0].by == "broker 1"
+    assert found.put[0].reason == "because"
+    assert (found.removals, found.due_start_offset) == ((), -1)
+    assert starts(found.waiting) == [0, 100, 200]
+
+
+@pytest.mark.parametrize(
+    ("entries", "fields", "removed", "due_start"),
+    [
+        pytest.param([entry(300)], {}, [], -1, id="an entry that is not due lets nothing go"),
+        pytest.param([entry(300, due_in_h=0)], {}, [0, 100, 200], 300, id="a due one lets go what it covers"),
+        pytest.param(
+            [entry(200, due_in_h=0), entry(300, decided_h=0)], {}, [0, 100], 200, id="each part by its own time"
+        ),
+        pytest.param(
+            [entry(300, kind=TrashKind.USER, due_in_h=0), entry(200, due_in_h=23)],
+            {},
+            [0, 100, 200],
+            300,
+            id="what a user deleted beyond goes with all below it: the user's delete is about that too",
+        ),
+        pytest.param([entry(250, due_in_h=0)], {}, [0, 100], 250, id="a segment that reaches over the offset stays"),
+        pytest.param(
+            [entry(300, due_in_h=0)],
+            {"doubt": "the wall clock jumped"},
+            [],
+            -1,
+            id="nothing is due by a clock in doubt",
+        ),
+        pytest.param(
+            [entry(300, purged=True)],
+            {"doubt": "the wall clock jumped"},
+            [0, 100, 200],
+            300,
+            id="what an operator purged waits for no clock",
+        ),
+        pytest.param(
+            [entry(300, due_in_h=0, generation=0)], {"generation": 1}, [], -1, id="a decision that was undone is void"
+        ),
+        pytest.param(
+            [entry(300, due_in_h=0, generation=2)],
+            {"generation": 1},
+            [],
+            -1,
+            id="one of a generation whose start is not read yet waits for it",
+        ),
+        pytest.param(
+            [entry(500, due_in_h=0)],
+            {"was": 300},
+            [0, 100, 200],
+            300,
+            id="an entry beyond the start lets nothing go that is not below the start",
+        ),
+        pytest.param(
+            [entry(500, due_in_h=0, decided_h=2)],
+            {"was": 200},
+            [],
+            -1,
+            id="a decision whose start never came does not shorten the delay of a later one",
+        ),
+        pytest.param(
+            [entry(500, due_in_h=0, epoch=1)],
+            {"lineage": Lineage.of([(1, 0), (2, 150)])},
+            [0],
+            150,
+            id="a decision about a history that was cut holds as far as that history",
+        ),
+        pytest.param([], {"delays": AT_ONCE}, [0, 100, 200], 300, id="without a delay it goes at once"),
+        pytest.param(
+            [entry(200)],
+            {"delays": AT_ONCE},
+            [200],
+            -1,
+            id="a delay that was taken out of the configuration still counts for what was decided before",
+        ),
+        pytest.param(
+            [entry(kind=TrashKind.TOPIC, due_in_h=0)], {}, [], -1, id="a topic that is there after all was not deleted"
+        ),
+    ],
+)
+def test_what_may_go(entries: list[TrashEntry], fields: dict[str, Any], removed: list[int], due_start: int) -> None:
+    found = plan(*entries, **fields)
+    assert (starts(found.removals), found.due_start_offset) == (removed, due_start)
+    assert sorted(starts((*found.removals, *found.waiting))) == [0, 100, 200]
+
+
+@pytest.mark.parametrize(
+    ("entries", "fields", "expected"),
+    [
+        pytest.param([entry(300)], {}, [], id="nothing twice"),
+        pytest.param([], {}, [(TrashKind.RETENTION, 300, 24)], id="a former release's start: decided now"),
+        pytest.param([entry(200)], {}, [(TrashKind.RETENTION, 300, 24)], id="what no entry covers is decided now"),
+        pytest.param(
+            [entry(300, decided_h=0)],
+            {"was": 200},
+            [(TrashKind.RETENTION, 300, 24)],
+            id="a start that moves now is decided now, whatever was said before",
+        ),
+        pytest.param([], {"gone_to": 0}, [], id="nothing below the start, nothing to say"),
+        pytest.param(
+            [],
+            {"gone_to": 50, "log_start_offset": 0, "high_watermark": 900},
+            [(TrashKind.RETENTION, 50, 24)],
+            id="what is only in the broker's log is trash too",
+        ),
+        pytest.param(
+            [entry(50)], {"gone_to": 50, "log_start_offset": 0, "high_watermark": 900}, [], id="and said once"
+        ),
+        pytest.param(
+            [entry(300, kind=TrashKind.USER)],
+            {"gone_to": 400},
+            [(TrashKind.RETENTION, 400, 24)],
+            id="retention beyond a user's delete is its own decision",
+        ),
+        pytest.param([], {"delays": AT_ONCE}, [], id="without a delay there is nothing to write"),
+        pytest.param(
+            [],
+            {"given_up": segments(5), "kind": TrashKind.DISABLE, "gone_to": 200},
+            [(TrashKind.DISABLE, 500, 24)],
+            id="switched off with deletion: all that is remote, above the local start too",
+        ),
+        pytest.param(
+            [entry(500, kind=TrashKind.DISABLE)],
+            {"given_up": segments(5), "kind": TrashKind.DISABLE, "gone_to": 200, "was": 100},
+            [],
+            id="switched off with deletion: said once, however the broker's own log start moves on",
+        ),
+    ],
+)
+def test_what_is_said(
+    entries: list[TrashEntry], fields: dict[str, Any], expected: list[tuple[TrashKind, int, int]]
+) -> None:
+    assert put(plan(*entries, **fields)) == expected
+
+
+OUTSIDE = segments(2, uuid=None, epochs=((9, 0),))
+
+
+def test_segments_outside_the_lineage_are_named_and_go_by_name_alone() -> None:
+    given_up: dict[str, Any] = {"given_up": OUTSIDE, "kind": TrashKind.OUTSIDE_LINEAGE, "gone_to": 300}
+    (named,) = plan(**given_up).put
+    assert named.kind is TrashKind.OUTSIDE_LINEAGE
+    assert named.segments == {one.remote_log_segment_id.uuid for one in OUTSIDE}
+    assert plan(entry(300, due_in_h=0), **given_up).removals == (), "the offsets of this history say nothing of them"
+    due = replace(named, due_ms=NOW_MS)
+    assert starts(plan(due, **given_up).removals) == [0, 100]
+    assert plan(due, **{**given_up, "given_up": ()}).removals == (), "they are not to go any more"
+
+
+def test_so_many_segments_are_named_in_turns() -> None:
+    many = segments(700)
+    (named,) = plan(given_up=many, kind=TrashKind.OUTSIDE_LINEAGE, gone_to=0, remote=many).put
+    assert len(named.segments) == 500
+    again = plan(named, given_up=many, kind=TrashKind.OUTSIDE_LINEAGE, gone_to=0, remote=many)
+    assert again.put == (), "an entry has room for no more"
+    later = plan(named, given_up=many, kind=TrashKind.OUTSIDE_LINEAGE, gone_to=0, remote=many, now_ms=NOW_MS + HOUR_MS)
+    assert [len(one.segments) for one in later.put] == [200]
+
+
+def test_tiering_switched_on_again_keeps_what_a_delete_of_everything_had_not_removed() -> None:
+    """Only what lies below the start is given up then."""
+    found = plan(entry(500, kind=TrashKind.DISABLE, due_in_h=0), gone_to=200)
+    assert starts(found.removals) == [0, 100]
+    assert found.due_start_offset == 200
+
+
+@pytest.mark.parametrize(
+    ("one", "fields", "is_out"),
+    [
+        pytest.param(entry(300, due_in_h=0), {}, False, id="what it covers is still there"),
+        pytest.param(entry(300, due_in_h=0), {"given_up": ()}, True, id="nothing left of it"),
+        pytest.param(entry(300), {"given_up": ()}, False, id="not due yet: an undelete may still ask for it"),
+        pytest.param(
+            entry(300, due_in_h=0),
+            {"given_up": (), "log_start_offset": 200, "high_watermark": 900},
+            False,
+            id="the broker still has it",
+        ),
+        pytest.param(
+            entry(300, due_in_h=0),
+            {"given_up": (), "log_start_offset": 250, "high_watermark": 250},
+            True,
+            id="the broker's log is shorter than that",
+        ),
+        pytest.param(entry(300, due_in_h=0), {"generation": 1}, True, id="undone"),
+        pytest.param(entry(300, generation=2), {"generation": 1}, False, id="of a generation that is to come"),
+        pytest.param(
+            entry(400, due_in_h=0, decided_h=0, kind=TrashKind.USER),
+            {"given_up": ()},
+            False,
+            id="its start is on its way",
+        ),
+        pytest.param(
+            entry(400, due_in_h=0, kind=TrashKind.USER), {"given_up": ()}, True, id="its start never came, and is late"
+        ),
+        pytest.param(
+            entry(kind=TrashKind.OUTSIDE_LINEAGE, names=OUTSIDE, due_in_h=0),
+            {"given_up": (), "remote": OUTSIDE},
+            False,
+            id="a named segment is there, whatever state it is in",
+        ),
+        pytest.param(
+            entry(kind=TrashKind.OUTSIDE_LINEAGE, names=OUTSIDE, due_in_h=0),
+            {"given_up": ()},
+            False,
+            id="named segments of the same ids",
+        ),
+        pytest.param(
+            entry(kind=TrashKind.OUTSIDE_LINEAGE, names=OUTSIDE, due_in_h=0),
+            {"given_up": (), "remote": ()},
+            True,
+            id="all that were named are gone",
+        ),
+    ],
+)
+def test_what_is_done_is_taken_out(one: TrashEntry, fields: dict[str, Any], is_out: bool) -> None:
+    assert (one in plan(one, **fields).take_out) is is_out
+
+
+def test_a_deposed_leaders_decision_is_taken_out_before_the_start_moves_there() -> None:
+    of_old_leader = entry(300, decided_h=0, epoch=0)
+    found = plan(of_old_leader, was=100, leader_epoch=LeaderEpoch(1), lineage=Lineage.of([(0, 0), (1, 400)]))
+    assert found.take_out == (of_old_leader,)
+    assert put(found) == [(TrashKind.RETENTION, 300, 24)]
+
+
+def test_decisions_within_a_part_of_the_delay_share_an_entry_and_those_after_a_purge_do_not() -> None:
+    first, soon = plan(was=0).put[0], plan(was=0, now_ms=NOW_MS + HOUR_MS // 4).put[0]
+    assert first.id == soon.id
+    assert first.merged_with(soon).due_ms == soon.due_ms
+    assert plan(was=0, now_ms=NOW_MS + HOUR_MS).put[0].id != first.id
+    purged = replace(first, purged_ms=first.decided_ms)
+    after = plan(purged, was=0, now_ms=NOW_MS + HOUR_MS // 4)
+    assert after.put[0].id != first.id
+
+
+def test_a_users_delete_has_its_own_delay() -> None:
+    said = user_delete(Offset(70), LeaderEpoch(3), generation=2, delays=DAY, now_ms=NOW_MS, by="someone")
+    assert (said.up_to, said.due_ms - NOW_MS, said.id.generation, said.by) == (70, HOUR_MS, 2, "someone")
+
+
+def test_a_deleted_topic_goes_after_the_delay_of_retention() -> None:
+    said = deleted_topic(delays=DAY, now_ms=NOW_MS, by="broker 1")
+    assert said.due_ms - NOW_MS == 24 * HOUR_MS
+    assert all(said.covers(one, Lineage.of([])) for one in (*OUTSIDE, segment(0, 99)))
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 30), st.sampled_from([0, 100, 200, 300, 400, 500]), st.booleans()), max_size=12
+    )
+)
+def test_whatever_happens_nothing_goes_before_its_delay_and_everything_goes_after_it(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    """Rounds at random times with a start that rises; each may be cut short before its start or before its entries."""
+    now_h, start, entries = 0, 0, dict[TrashId, TrashEntry]()
+    decided_h: dict[int, int] = {}
+    remote = list(segments(5))
+    rounds = [*steps, (24, 0, True), (25, 0, True)]
+    for hours, wanted, is_whole in rounds:
+        now_h += hours
+        found = plan(
+            *entries.values(),
+            gone_to=max(wanted, start),
+            was=start,
+            remote=tuple(remote),
+            now_ms=NOW_MS + now_h * HOUR_MS,
+        )
+        for gone in found.take_out:
+            entries.pop(gone.id, None)
+        for new in found.put:
+            entries[new.id] = entries.get(new.id, new).merged_with(new)
+        if not is_whole:
+            continue
+        for offset in range(start, max(wanted, start), 100):
+            decided_h[offset] = now_h
+        start = max(wanted, start)
+        for one in found.removals:
+            assert now_h - decided_h[one.metadata.start_offset] >= 24
+            remote.remove(one.metadata)
+    assert all(one.start_offset >= start for one in remote)

@@ -1,0 +1,102 @@
+"""What was decided to be deleted and is not done yet: from the decision until it is due, everything can be brought back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+
+
+class TrashKind(StrEnum):
+    """Who or what decided."""
+
+    RETENTION = "retention"
+    USER = "user"
+    DISABLE = "disable"
+    TOPIC = "topic"
+    OUTSIDE_LINEAGE = "outside-lineage"
+    REPAIR = "repair"
+
+
+BY_NAME = frozenset({TrashKind.OUTSIDE_LINEAGE, TrashKind.REPAIR})
+"""Kinds that name segments.  Those of kind ``TOPIC`` speak of all there is; all others of what ends below an offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class TrashId:
+    """Which entry of a partition.  Decisions of one kind that were made within a 24th of the delay share an entry, so that
+    there are few; ``opened_ms`` is the begin of that time.
+
+    ``generation`` is the one of the remote log start (``PartitionState.start_generation``) that the decision was made in: an
+    entry of an earlier one was undone.
+    """
+
+    generation: int
+    leader_epoch: LeaderEpoch
+    kind: TrashKind
+    opened_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrashEntry:
+    """``up_to`` is exclusive, -1 where ``segments`` are named or all is meant.  ``decided_ms`` is the time of the last decision
+    in it, ``due_ms`` when it may be carried out, ``purged_ms`` up to which decision an operator waits no longer (-1: none)."""
+
+    id: TrashId
+    decided_ms: int
+    due_ms: int
+    up_to: Offset = NO_OFFSET
+    segments: frozenset[Uuid] = field(default_factory=frozenset)
+    purged_ms: int = -1
+    reason: str = ""
+    by: str = ""
+
+    @property
+    def kind(self) -> TrashKind:
+        return self.id.kind
+
+    @property
+    def is_purged(self) -> bool:
+        """Whether an operator purged all of it: what was decided in it since then is not."""
+        return self.purged_ms >= self.decided_ms
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it may be carried out."""
+        return self.is_purged or now_ms >= self.due_ms
+
+    def merged_with(self, other: TrashEntry) -> TrashEntry:
+        """Both decisions, due when the later one is.  In whatever order, and however often: the result is the same.
+
+        Raises:
+            ValueError: they are two entries.
+        """
+        if self.id != other.id:
+            raise ValueError(f"{self.id} and {other.id} are two entries")
+        last = max(self, other, key=lambda one: (one.decided_ms, one.reason, one.by))
+        return replace(
+            last,
+            due_ms=max(self.due_ms, other.due_ms),
+            up_to=max(self.up_to, other.up_to),
+            segments=self.segments | other.segments,
+            purged_ms=max(self.purged_ms, other.purged_ms),
+        )
+
+    def contains(self, other: TrashEntry) -> bool:
+        """Whether ``other`` adds nothing to it."""
+        return self.merged_with(other) == self
+
+    def stop_in(self, lineage: Lineage) -> Offset:
+        """Up to which offset, exclusive, it speaks of the history ``lineage``; -1 where it does not speak of offsets."""
+        if self.kind is TrashKind.DISABLE:
+            return self.up_to
+        return lineage.as_of(self.up_to, self.id.leader_epoch)
+
+    def covers(self, segment: RemoteLogSegmentMetadata, lineage: Lineage) -> bool:
+        """Whether the decision is about ``segment``.  Not whether it still holds: see ``decide.trash``."""
+        if self.kind is TrashKind.TOPIC or segment.remote_log_segment_id.uuid in self.segments:
+            return True
+        return segment.end_offset < self.stop_in(lineage)
