@@ -84,6 +84,18 @@ def test_another_cluster_ends_the_process(kafka: KafkaCluster, kafka_39: KafkaCl
     assert_ends(daemon, 1, "wrong cluster", kafka.cluster_id, kafka_39.cluster_id)
 
 
+def test_another_broker_of_the_cluster_ends_the_process(kafka_cluster: Any, tmp_path: Path) -> None:
+    """The log dirs of one, the bootstrap.servers of another: no sidecar acts for a broker that it is not beside."""
+    cluster = kafka_cluster(brokers=3)
+    settings = daemon_settings(
+        tmp_path,
+        bootstrap_servers=cluster.brokers[0].bootstrap_server,
+        log_dirs=list(cluster.brokers[1].log_dirs),
+        topics=[],
+    )
+    assert_ends(Daemon(tmp_path, settings), 1, "another broker than log.dirs", "is broker 1", "of node 2")
+
+
 def test_a_store_that_cannot_be_written_is_named_and_waited_for(kafka: KafkaCluster, tmp_path: Path) -> None:
     topic = "no-store"
     kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)

@@ -8,7 +8,6 @@ from tests.support.segments import local_segments, remote_segment
 from tiersidecar.decide.expire import ExpiryPlan
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
@@ -65,8 +64,8 @@ def view(
         lineage=Lineage.of(lineage),
         remote_segments=tuple(sorted(remote, key=lambda one: one.start_offset)),
         local_segments=local_segments(*local, size_bytes=local_bytes, modified_ms=int(NOW_MS - local_age_h * HOUR_MS)),
-        broker_id=BrokerId(1),
         now_ms=NOW_MS,
+        begun=frozenset(one.remote_log_segment_id.uuid for one in remote if one.broker_id == 1),
         remote_log_start_offset=start,
         **{"limits": UNGUARDED, **fields},
     )

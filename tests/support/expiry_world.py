@@ -6,6 +6,7 @@ others, and abandoned where it stands, as by ``kill -9``.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import coroutine
@@ -13,6 +14,7 @@ from typing import Any
 
 from tests.support.delete_switch import DeleteSwitch
 from tests.support.expiry import NOW_MS
+from tests.support.held_journal import HeldJournal
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
@@ -43,6 +45,7 @@ from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.topic_checks import TopicChecks
 
 
 @coroutine
@@ -172,10 +175,17 @@ class World:
     def __init__(self, tip: TopicIdPartition = TIP) -> None:
         self.tip = tip
         self.metadata, self.state, self.store = PausingMetadataLog(), PausingStateLog(), PausingStore()
+        self._journals: defaultdict[int, HeldJournal] = defaultdict(HeldJournal)
         run(self.metadata.assign([tip]))
 
-    def add(self, segment: RemoteLogSegmentMetadata, *, objects: bool = True) -> None:
-        """Publish all events that bring ``segment`` into its state."""
+    def journal(self, broker_id: int) -> HeldJournal:
+        """What the sidecars beside this broker have begun."""
+        return self._journals[broker_id]
+
+    def add(self, segment: RemoteLogSegmentMetadata, *, objects: bool = True, native: bool = False) -> None:
+        """Publish all events that bring ``segment`` into its state; copied by a sidecar, unless it is ``native``."""
+        if not native:
+            self.journal(segment.broker_id).begun.add(segment.remote_log_segment_id.uuid)
         run(self.metadata.publish(_in_state(segment, RemoteLogSegmentState.COPY_SEGMENT_STARTED)))
         if objects:
             self.store.keys |= set(planned_keys(segment).in_upload_order)
@@ -241,7 +251,7 @@ class Sidecar:
         self.broker, self.board = PausingBroker(), Board()
         self.broker.last_stable_offsets[world.tip] = 1 << 40
         telemetry = telemetry or NoTelemetry()
-        self.in_flight = InFlight(clock=clock, telemetry=telemetry)
+        self.in_flight = InFlight(clock=clock, telemetry=telemetry, journal=world.journal(broker_id))
         self.lineages, self.guard = FixedLineage(lineage), DeleteSwitch()
         failpoints = PausingFailpoints()
         self.board.assignment = {world.tip: self.partition}
@@ -265,6 +275,14 @@ class Sidecar:
             lineages=self.lineages,
             in_flight=self.in_flight,
             remover=self.remover,
+            checks=TopicChecks(
+                broker=self.broker,
+                board=self.board,
+                policy_for=lambda topic: self.policy,
+                max_name_bytes=None,
+                clock=clock,
+                telemetry=telemetry,
+            ),
             guard=self.guard,
             local_start=LocalStart(board=self.board, broker=self.broker, state=world.state, failpoints=failpoints),
             limits=limits or ExpiryLimits(max_share=1.0),
@@ -272,7 +290,6 @@ class Sidecar:
             clock=clock,
             telemetry=telemetry,
             failpoints=failpoints,
-            broker_id=self.broker_id,
             interval_s=30.0,
             observe_only=observe_only,
         )

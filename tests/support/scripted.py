@@ -81,6 +81,7 @@ class ScriptedBroker:
         self.last_stable_offsets: dict[TopicIdPartition, int] = {}
         self.log_starts: dict[TopicIdPartition, int] = {}
         self.settings: dict[str, Mapping[str, str | None]] = {}
+        self.hides_settings = False
         self.views: tuple[LeaderView, ...] = ()
         self.error: str | None = None
         self.leader_epochs: dict[TopicIdPartition, int] = {}
@@ -116,6 +117,8 @@ class ScriptedBroker:
         return {tip: TrimAnswer(low_watermark=offset) for tip, offset in offsets.items()}
 
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        if self.hides_settings:
+            return {}
         return {topic: dict(self.settings.get(topic, STRICT_SETTINGS)) for topic in topics}
 
     async def describe_broker_configs(self, broker_id: int) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.support.delete_switch import DeleteSwitch
 from tests.support.golden import CLEAN_LOG_DIR
+from tests.support.held_journal import HeldJournal
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
 from tiersidecar.adapters.clock import SystemClock, SystemIds
@@ -92,7 +93,8 @@ class TierShell:
         self.failpoints, self.metadata, self.guard = ScriptedFailpoints(), MemoryMetadataLog(), DeleteSwitch()
         self.store: Store = store or MemoryStore(clock=self.clock, ids=self.ids)
         self.log_dirs = FilesystemLogDirs([str(self.log_dir)], blocking=blocking, clock=self.clock)
-        self.in_flight = InFlight(clock=self.clock, telemetry=self.telemetry)
+        self.journal = HeldJournal()
+        self.in_flight = InFlight(clock=self.clock, telemetry=self.telemetry, journal=self.journal)
         self.lag = CopyLagReport(board=self.board, metadata=self.metadata, clock=self.clock, telemetry=self.telemetry)
         self.backfill = Backfill(
             lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=self.clock, telemetry=self.telemetry

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from tiersidecar.domain.errors import (
     WrongClusterError,
 )
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.ports.broker import DescribeCluster
+from tiersidecar.ports.broker import ClusterDescription, DescribeCluster
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.log_dirs import LogDirIdentity
 
@@ -24,6 +25,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _RETRY_FIRST_S, _RETRY_LAST_S = 0.5, 10.0
+_RESOLVE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +50,72 @@ def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:
     return Identity(cluster_id=cluster_id, broker_id=BrokerId(node_id))
 
 
-async def confirm_cluster(broker: DescribeCluster, identity: Identity, clock: Clock) -> None:
-    """Wait for the broker and compare cluster ids.
+Resolve = Callable[[str], Awaitable[frozenset[str]]]
+"""Addresses of a host name; none where it cannot be told."""
+
+
+async def confirm_cluster(
+    broker: DescribeCluster,
+    identity: Identity,
+    clock: Clock,
+    *,
+    bootstrap: Sequence[str] = (),
+    resolve: Resolve | None = None,
+) -> None:
+    """Wait for the broker, and compare what it says with the log dirs: cluster id and node.
+
+    ``bootstrap`` are the addresses of bootstrap.servers.  A name that leads to several brokers, or that the cluster does not
+    know its brokers by, proves nothing and is let pass.
 
     Raises:
-        WrongClusterError: bootstrap.servers lead to another cluster.
+        WrongClusterError: bootstrap.servers lead to another cluster, or only to other brokers of this one.
     """
     described = await patiently(broker.describe_cluster, clock)
     if described.cluster_id != identity.cluster_id:
         raise WrongClusterError(
             reason=f"bootstrap.servers lead to cluster {described.cluster_id}, but log.dirs are of {identity.cluster_id}"
         )
+    others = await _only_others(bootstrap, described, identity.broker_id, resolve or resolve_host)
+    if others:
+        told = ", ".join(f"{address} is broker {others[address]}" for address in bootstrap)
+        raise WrongClusterError(
+            reason=f"bootstrap.servers lead to another broker than log.dirs: {told}; log.dirs are of node "
+            f"{identity.broker_id}"
+        )
+
+
+async def _only_others(
+    bootstrap: Sequence[str], described: ClusterDescription, broker_id: BrokerId, resolve: Resolve
+) -> dict[str, BrokerId]:
+    """The broker at each address, where all are known for others than ``broker_id``; empty where one may be that one."""
+    ours = described.brokers.get(broker_id)
+    if ours in bootstrap:
+        return {}
+    places = {name: await _places(name, resolve) for name in {*bootstrap, *described.brokers.values()}}
+    found: dict[str, BrokerId] = {}
+    for address in bootstrap:
+        at = [node for node, advertised in described.brokers.items() if places[address] & places[advertised]]
+        if not at or broker_id in at:
+            return {}
+        found[address] = at[0]
+    return found
+
+
+async def _places(address: str, resolve: Resolve) -> frozenset[str]:
+    """Where ``address`` leads, and ``address`` itself."""
+    host, _, port = address.rpartition(":")
+    found = await resolve(host.strip("[]"))
+    return frozenset({address, *(f"{one}:{port}" for one in found)})
+
+
+async def resolve_host(host: str) -> frozenset[str]:
+    """By the system's resolver, within a few seconds."""
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            rows = await asyncio.get_running_loop().getaddrinfo(host, None)
+    except (OSError, TimeoutError, UnicodeError):
+        return frozenset()
+    return frozenset(str(address[0]) for *_, address in rows)
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:

@@ -12,6 +12,7 @@ from tiersidecar.app.tuning import Tuning
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.ports.broker import Broker
 from tiersidecar.ports.clock import Blocking, Clock, Ids
+from tiersidecar.ports.copy_journal import CopyJournal
 from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataLog
@@ -43,6 +44,7 @@ class Opened:
     status: ProcessStatus
     log_dirs: LogDirs
     pins: Pins
+    journal: CopyJournal
     broker: Broker
     store: Store
     key_ring: KeyRing | None

@@ -72,7 +72,7 @@ async def run_tier(parts: Parts) -> None:
 
 def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover, follow: FollowTask) -> Watch:
     config = parts.config
-    in_flight = InFlight(clock=parts.clock, telemetry=parts.telemetry)
+    in_flight = InFlight(clock=parts.clock, telemetry=parts.telemetry, journal=parts.journal)
     quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock)
     checks = TopicChecks(
         broker=parts.broker,
@@ -103,7 +103,7 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
     )
     trim_gate = build_trim_gate(parts)
     trim = build_trim(parts, checks=checks, gate=trim_gate, quota=quota)
-    retain = build_retain(parts, in_flight=in_flight, remover=remover, trim=trim)
+    retain = build_retain(parts, in_flight=in_flight, remover=remover, checks=checks, trim=trim)
     caught_up = CatchUp(parts.metadata, parts.state)
     return Watch(
         board=parts.board,

@@ -6,12 +6,15 @@ the parts, which wait for the broker.
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.copy_journal import open_copy_journal
 from tiersidecar.adapters.failpoints import EnvironmentFailpoints
 from tiersidecar.adapters.io_priority import enter_idle_io_class
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
@@ -24,7 +27,7 @@ from tiersidecar.app.builders.logs import open_metadata_log, open_state_log
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.builders.store import open_key_ring, open_store
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.config.top_level import IoPriority, Role
+from tiersidecar.app.config.top_level import IoPriority, Mode, Role
 from tiersidecar.app.identity import confirm_cluster, identity_of, patiently
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
@@ -32,6 +35,7 @@ from tiersidecar.app.state_dir import state_dir_of
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.errors import ConfigError, LogDirError
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
 from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirIdentity
 from tiersidecar.services.status.server import serve_status
@@ -101,7 +105,8 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
         WrongClusterError: log dirs and broker do not belong together.
     """
     config, status, clock = ground.config, ground.status, ground.clock
-    stack.enter_context(state_dir_of(config, ground.roles))
+    state_dir = stack.enter_context(state_dir_of(config, ground.roles))
+    journal = await stack.enter_async_context(_open_journal(state_dir, ground))
     segment_blocking = await stack.enter_async_context(_segment_threads(config))
     log_dirs = FilesystemLogDirs(
         config.log_dirs, blocking=ground.blocking, segment_blocking=segment_blocking, clock=clock
@@ -115,7 +120,8 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     status.store = store.description
     broker = await stack.enter_async_context(_open_broker(config))
     status.starting = f"waiting for the broker at {bootstrap_servers(config.broker)}"
-    await confirm_cluster(broker, identity, clock)
+    bootstrap = [str(address) for address in config.broker.bootstrap_servers]
+    await confirm_cluster(broker, identity, clock, bootstrap=bootstrap)
     kafka_version = await target_version(config, broker, clock)
     metadata = await stack.enter_async_context(
         open_metadata_log(
@@ -154,6 +160,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             status=status,
             log_dirs=log_dirs,
             pins=FilesystemPins(config.log_dirs, blocking=ground.blocking, failpoints=ground.failpoints),
+            journal=journal,
             broker=broker,
             store=store,
             key_ring=key_ring,
@@ -186,6 +193,16 @@ async def _identities(log_dirs: FilesystemLogDirs, clock: Clock) -> tuple[LogDir
 def _segment_threads(config: Config) -> ThreadBlocking:
     initializer = enter_idle_io_class if config.copy_io_priority is IoPriority.IDLE else None
     return ThreadBlocking(max_threads=_BLOCKING_THREADS, name="segments", initializer=initializer)
+
+
+@asynccontextmanager
+async def _open_journal(state_dir: Path, ground: Ground) -> AsyncIterator[CopyJournal]:
+    """The journal of the tier role, whose file is its alone; other processes with this state.dir copy nothing."""
+    if Role.TIER not in ground.roles or ground.config.mode is not Mode.ENFORCE:
+        yield NoJournal()
+        return
+    async with open_copy_journal(state_dir, blocking=ground.blocking) as journal:
+        yield journal
 
 
 def _open_broker(config: Config) -> AbstractAsyncContextManager[KafkaBroker]:

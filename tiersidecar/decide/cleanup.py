@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
+from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import TrashKind
@@ -13,39 +13,44 @@ from tiersidecar.domain.trash import TrashKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """A remote segment to be deleted, why, and on what ground."""
+    """A remote segment to be deleted, why, and on what ground.  ``of_another``: whoever copies it may still be at it, another
+    sidecar or the broker itself (native tiering), so that the topic's settings must be asked right before."""
 
     metadata: RemoteLogSegmentMetadata
     reason: str
     kind: TrashKind = TrashKind.RETENTION
+    of_another: bool = False
 
 
 def decide_cleanup(
     segments: Iterable[RemoteLogSegmentMetadata],
-    broker_id: BrokerId,
+    begun: Set[Uuid],
     in_flight: Set[RemoteLogSegmentId],
     now_ms: int,
     grace_ms: int,
 ) -> tuple[Removal, ...]:
     """Copies that will never finish, and deletes that did not.
 
-    A copy of our own broker that this process has not in flight is dead: there is one sidecar per broker.  Another
-    broker's may still be running, so it gets ``grace_ms`` from its start; a clock that runs ahead by less is harmless.
+    A copy that our own journal says we have ``begun``, and that this process has not in flight, is dead: the journal is this
+    process's alone.  Any other may still be running, also one with our broker's id: native tiering writes the same.  So it
+    gets ``grace_ms`` from its start; a clock that runs ahead by less is harmless.
     """
-    return tuple(
-        Removal(metadata=segment, reason=reason)
+    found = (
+        _leftover(segment, begun, now_ms, grace_ms)
         for segment in segments
-        if segment.remote_log_segment_id not in in_flight and (reason := _reason(segment, broker_id, now_ms, grace_ms))
+        if segment.remote_log_segment_id not in in_flight
     )
+    return tuple(removal for removal in found if removal is not None)
 
 
-def _reason(segment: RemoteLogSegmentMetadata, broker_id: BrokerId, now_ms: int, grace_ms: int) -> str:
+def _leftover(segment: RemoteLogSegmentMetadata, begun: Set[Uuid], now_ms: int, grace_ms: int) -> Removal | None:
     match segment.state:
         case RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
-            return "its deletion was started and not finished"
-        case RemoteLogSegmentState.COPY_SEGMENT_STARTED if segment.broker_id == broker_id:
-            return "its copy by this broker was interrupted"
+            return Removal(metadata=segment, reason="its deletion was started and not finished")
+        case RemoteLogSegmentState.COPY_SEGMENT_STARTED if segment.remote_log_segment_id.uuid in begun:
+            return Removal(metadata=segment, reason="its copy by this sidecar was interrupted")
         case RemoteLogSegmentState.COPY_SEGMENT_STARTED if now_ms - segment.event_timestamp_ms > grace_ms:
-            return f"its copy by broker {segment.broker_id} has not finished within {grace_ms} ms"
+            reason = f"its copy beside broker {segment.broker_id} has not finished within {grace_ms} ms"
+            return Removal(metadata=segment, reason=reason, of_another=True)
         case _:
-            return ""
+            return None

@@ -129,9 +129,9 @@ def _everything(view: ExpiryView, found: Sequence[Standing]) -> tuple[int, list[
 
 
 def _leftovers(view: ExpiryView) -> tuple[Removal, ...]:
-    # By a clock in doubt no other broker's copy is taken for dead.
+    # By a clock in doubt nobody else's copy is taken for dead.
     grace_ms = view.now_ms if view.clock_doubt else view.limits.foreign_copy_grace_ms
-    return decide_cleanup(view.remote_segments, view.broker_id, view.in_flight, view.now_ms, grace_ms)
+    return decide_cleanup(view.remote_segments, view.begun, view.in_flight, view.now_ms, grace_ms)
 
 
 def _tally(view: ExpiryView, found: Sequence[Standing], reach: Reach) -> ExpiryTally:

@@ -6,7 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
+from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
@@ -20,7 +20,7 @@ class ExpiryLimits:
 
     ``max_share`` is of the bytes of all finished segments, in (0, 1]: 1 switches the guard off, and also makes a retention of
     0 be obeyed.  ``max_bytes`` is per round, -1 without limit.  One segment may always go.  ``foreign_copy_grace_ms`` is what
-    another broker's copy gets before it is taken for dead; ``idle_slack_ms`` is how much longer than its retention a
+    a copy that is not ours gets before it is taken for dead; ``idle_slack_ms`` is how much longer than its retention a
     partition may have been without any metadata event before the clock is doubted.
     """
 
@@ -42,7 +42,8 @@ class ExpiryView:
     ``remote_log_start_offset`` is ours, -1 while nothing moved it; ``trim_offset`` is the highest that a trim of ours meant
     to reach.  ``log_start_offset`` (the broker's: the local start) and ``high_watermark`` (exclusive) are what the broker
     said a moment ago, None when it has not been asked: a plan made without them is a hint, and nothing may be done by it.
-    ``clock_doubt`` says why ``now_ms`` is not to be believed; empty when it is.
+    ``begun`` are the segments whose copy this sidecar's own journal has.  ``clock_doubt`` says why ``now_ms`` is not to be
+    believed; empty when it is.
 
     Raises:
         ValueError: a retention that is neither an amount nor -1 (T-41).
@@ -52,7 +53,6 @@ class ExpiryView:
     lineage: Lineage
     remote_segments: tuple[RemoteLogSegmentMetadata, ...]
     local_segments: tuple[LocalSegment, ...]
-    broker_id: BrokerId
     now_ms: int
     remote_log_start_offset: int = NO_OFFSET
     trim_offset: int = NO_OFFSET
@@ -60,6 +60,7 @@ class ExpiryView:
     log_start_offset: int | None = None
     high_watermark: int | None = None
     in_flight: Set[RemoteLogSegmentId] = field(default_factory=frozenset)
+    begun: Set[Uuid] = field(default_factory=frozenset)
     clock_doubt: str = ""
     limits: ExpiryLimits = ExpiryLimits()
 

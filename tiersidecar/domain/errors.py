@@ -297,6 +297,17 @@ class LogDirError(PartitionHaltedError):
         return f"log dir {self.path} cannot be used: {self.reason}"
 
 
+class StateDirError(RetriableError):
+    """A file in ``state.dir`` could not be written."""
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be written: {self.reason}"
+
+
 class UnformattedLogDirError(LogDirError):
     """There is a directory, and no broker has formatted it yet, or what should be mounted there is not."""
 

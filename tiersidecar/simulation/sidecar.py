@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from Crypto.PublicKey import RSA
 
+from tiersidecar.adapters.copy_journal import open_copy_journal
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.state_topic.log import open_state_topic
@@ -28,6 +30,7 @@ from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair
 from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.store import Store
@@ -247,6 +250,7 @@ async def open_parts(
                 version="simulated", config=config, roles=roles, board=board, started_ms=clock.now_ms()
             ),
             log_dirs=WatchedLogDirs(config.log_dirs, blocking=blocking, clock=clock),
+            journal=await stack.enter_async_context(_open_journal(config, roles, blocking)),
             pins=PinsOnDisk(config.log_dirs, world.disks[broker], blocking=blocking, failpoints=NO_FAILPOINTS),
             broker=port,
             store=store,
@@ -260,6 +264,14 @@ async def open_parts(
             telemetry=telemetry,
         ),
     )
+
+
+def _open_journal(
+    config: Config, roles: frozenset[Role], blocking: InlineBlocking
+) -> AbstractAsyncContextManager[CopyJournal]:
+    if Role.TIER not in roles:
+        return nullcontext(NoJournal())
+    return open_copy_journal(Path(config.state_dir), blocking=blocking)
 
 
 @cache

@@ -17,7 +17,7 @@ from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, StoreError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
@@ -42,6 +42,7 @@ from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.refused_last import RefusedLast
 from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.topic_checks import TopicChecks
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,7 @@ class ExpireTask:
         lineages: LineageSource,
         in_flight: InFlight,
         remover: SegmentRemover,
+        checks: TopicChecks,
         guard: MayDelete,
         local_start: LocalStart,
         limits: ExpiryLimits,
@@ -69,16 +71,15 @@ class ExpireTask:
         clock: Clock,
         telemetry: Telemetry,
         failpoints: Failpoints,
-        broker_id: BrokerId,
         interval_s: float,
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
-        self._lineages, self._in_flight, self._remover, self._guard = lineages, in_flight, remover, guard
+        self._lineages, self._in_flight, self._remover = lineages, in_flight, remover
+        self._checks, self._guard = checks, guard
         self._local_start, self._limits, self._blocking = local_start, limits, blocking
         self._clock, self._telemetry = clock, telemetry
-        self._failpoints, self._broker_id = failpoints, broker_id
-        self._interval_s, self._observe_only = interval_s, observe_only
+        self._failpoints, self._interval_s, self._observe_only = failpoints, interval_s, observe_only
         self._first_reading = self._reading()
         self._next_round_s: dict[TopicIdPartition, float] = {}
         self._refused_last = RefusedLast()
@@ -110,6 +111,9 @@ class ExpireTask:
 
     async def _act(self, partition: TieredPartition) -> None:
         tip = partition.view.topic_id_partition
+        await self._checks.check([tip.topic])  # native tiering may have been switched on since the last look
+        if tip.topic in self._board.refused_topics:
+            return
         log_start_offset = await self._ask(partition, OffsetSpec.EARLIEST)
         high_watermark = await self._ask(partition, OffsetSpec.LATEST)
         lineage = await self._lineages.refresh(tip)
@@ -139,7 +143,6 @@ class ExpireTask:
             lineage=lineage,
             remote_segments=(),
             local_segments=() if local is None else local.segments,
-            broker_id=self._broker_id,
             now_ms=self._clock.now_ms(),
             remote_log_start_offset=state.start_in(lineage),
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
@@ -147,6 +150,7 @@ class ExpireTask:
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
             in_flight=frozenset(self._in_flight.ids),
+            begun=frozenset(self._in_flight.begun),
             clock_doubt=reason_to_doubt_clock(self._first_reading, self._reading()),
             limits=self._limits,
         )
@@ -206,17 +210,32 @@ class ExpireTask:
         for removal in self._refused_last.order(tip, (*plan.leftovers, *plan.expired)):
             if not self._board.leads(tip, partition.view.leader_epoch) or self._guard.reason_not_to_delete:
                 return
-            if self._has_been_finished(removal):
+            if await self._is_to_be_left(tip, removal) or self._has_been_finished(removal):
                 continue
+            segment_id = removal.metadata.remote_log_segment_id
             try:
-                with self._in_flight.holding(removal.metadata.remote_log_segment_id):
+                with self._in_flight.holding(segment_id):
                     await self._remover.remove(removal)
             except StoreError:
                 self._refused_last.refused(removal)
                 raise
+            await self._in_flight.settle(segment_id)
             if removal in remaining:
                 remaining.remove(removal)
             self._report_lag(tip, remaining)
+
+    async def _is_to_be_left(self, tip: TopicIdPartition, removal: Removal) -> bool:
+        """Whether it is a copy that the broker itself may be at, or whose topic does not tell: asked right before."""
+        reason = await self._checks.reason_to_leave(tip.topic) if removal.of_another else ""
+        if reason:
+            log.info(
+                "segment.delete.left",
+                topic=tip.topic,
+                partition=tip.partition,
+                segment_id=str(removal.metadata.remote_log_segment_id),
+                reason=reason,
+            )
+        return bool(reason)
 
     def _has_been_finished(self, removal: Removal) -> bool:
         """Whether a copy that was taken for dead is finished by now: its COPY_SEGMENT_FINISHED was on its way, and whoever has

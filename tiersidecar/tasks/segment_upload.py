@@ -135,7 +135,7 @@ class SegmentUploader:
             checked = await self._checker.check(segment, file, lineage)
             started = self._started(tip, segment, file, checked)
             await self._failpoints.reach("copy.checked")
-            with self._in_flight.copying(started.remote_log_segment_id):
+            async with self._in_flight.copying(started.remote_log_segment_id):
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
                 await check_still_wanted(started, segment, lineage)
@@ -209,6 +209,7 @@ class SegmentUploader:
         if size_bytes > limit_bytes:
             doomed = replace(started, custom_metadata=custom_metadata)
             await self._remover.remove(Removal(metadata=doomed, reason="its custom metadata is too large"))
+            await self._in_flight.settle(started.remote_log_segment_id)
             raise CustomMetadataTooLargeError(
                 segment=str(started.remote_log_segment_id), size_bytes=size_bytes, limit_bytes=limit_bytes
             )

@@ -39,6 +39,7 @@ class TopicChecks:
         self._max_name_bytes = max_name_bytes
         self._clock, self._telemetry = clock, telemetry
         self._checked_s: dict[str, float] = {}
+        self._untold: set[str] = set()
 
     async def refresh(self, topics: Iterable[str]) -> None:
         """Check those topics whose last check is older than the interval; forget topics that are not among them.
@@ -53,6 +54,7 @@ class TopicChecks:
             await self.check(due)
         for gone in set(self._checked_s) - wanted:
             del self._checked_s[gone]
+            self._untold.discard(gone)
             self._board.refused_topics.pop(gone, None)
             self._board.untrimmable_topics.pop(gone, None)
             self._telemetry.forget(UNSAFE_TOPICS, topic=gone)
@@ -74,12 +76,25 @@ class TopicChecks:
             if configs is None:  # no rights, or just deleted: what is not known is not taken for good, nor for mended
                 refused = self._board.refused_topics.get(topic, "")
                 untrimmable = "the broker did not tell its settings"
+                self._untold.add(topic)
             else:
+                self._untold.discard(topic)
                 refused = reason_not_to_store(topic, self._max_name_bytes) or reason_not_to_tier(configs)
                 untrimmable = reason_not_to_trim(policy, configs)
             self._note(self._board.refused_topics, topic, refused, "topic.refused")
             self._note(self._board.untrimmable_topics, topic, refused or untrimmable, "topic.trim_refused")
             self._telemetry.gauge(UNSAFE_TOPICS, 1 if refused or untrimmable else 0, topic=topic)
+
+    async def reason_to_leave(self, topic: str) -> str:
+        """Why what another may be copying must be left alone, by the topic's settings as they are now; empty where nobody but
+        sidecars tiers it.
+
+        Raises:
+            BrokerUnreachableError: as :meth:`refresh`.
+        """
+        await self.check([topic])
+        untold = "the broker did not tell its settings" if topic in self._untold else ""
+        return self._board.refused_topics.get(topic, "") or untold
 
     def _note(self, reasons: dict[str, str], topic: str, reason: str, event: str) -> None:
         if reasons.get(topic, "") == reason:

@@ -407,3 +407,48 @@ def test_a_log_start_that_fell_back_after_a_crash_moves_nothing_remote() -> None
         run(one.round())
         assert (world.start, len(world.readable())) == (0, 3)
     assert one.broker.deleted == []
+
+
+def started_by_the_broker(age_h: float) -> tuple[World, RemoteLogSegmentMetadata]:
+    """A COPY_SEGMENT_STARTED with our broker id that no journal of ours has."""
+    world, copy = World(), segment(0, 99, age_h=age_h, state=State.COPY_SEGMENT_STARTED)
+    world.add(copy, native=True)
+    return world, copy
+
+
+def test_a_copy_that_the_broker_itself_has_in_flight_is_left_alone() -> None:
+    """S-063: its events carry the broker id that ours carry."""
+    world, copy = started_by_the_broker(age_h=1)
+    run(sidecar(world).round())
+    assert (world.segments(), world.store.deletes) == ([copy], [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "goes"),
+    [
+        pytest.param({"remote.storage.enable": "true"}, False, id="the broker tiers the topic, so it is the broker's"),
+        pytest.param({"remote.storage.enable": "false"}, True, id="nobody is at it any more"),
+        pytest.param(None, False, id="the broker does not tell the topic's settings"),
+    ],
+)
+def test_after_the_grace_the_topics_settings_are_asked_right_before(
+    settings: dict[str, str] | None, goes: bool
+) -> None:
+    world, copy = started_by_the_broker(age_h=25)
+    ours = sidecar(world)
+    if settings is None:
+        ours.broker.hides_settings = True
+    else:
+        ours.broker.settings[TIP.topic] = settings
+    run(ours.round())
+    assert world.segments() == ([] if goes else [copy])
+
+
+def test_nothing_of_a_topic_that_the_broker_has_begun_to_tier_is_deleted() -> None:
+    """Settings are asked at the beginning of a round that acts, not only at the watch's next look."""
+    world = world_of(*TWO_OLD)
+    ours = sidecar(world)
+    ours.broker.settings[TIP.topic] = {"remote.storage.enable": "true"}
+    run(ours.round())
+    assert (world.start, world.segments()) == (-1, list(TWO_OLD))
+    assert "remote.storage.enable" in ours.board.refused_topics[TIP.topic]

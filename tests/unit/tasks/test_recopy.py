@@ -148,7 +148,7 @@ async def test_a_process_that_ends_anywhere_loses_nothing_and_the_next_one_ends_
 async def ended_by_the_retain_lane(damaged: Damaged) -> None:
     """What expiry does with leftovers of a process that is no more."""
     listed = list(damaged.shell.metadata.list_remote_log_segments(damaged.tip))
-    for removal in decide_cleanup(listed, BROKER, frozenset(), damaged.shell.clock.now_ms(), 0):
+    for removal in decide_cleanup(listed, damaged.shell.journal.begun, frozenset(), damaged.shell.clock.now_ms(), 0):
         await damaged.shell.remover.remove(removal)
 
 

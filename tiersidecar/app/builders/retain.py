@@ -18,11 +18,14 @@ from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.log_start_watch import LogStartWatch
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.retain import RetainTask
+from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.topic_deletion import TopicDeletion
 from tiersidecar.tasks.trim import TrimTask
 
 
-def build_retain(parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, trim: TrimTask) -> RetainTask:
+def build_retain(
+    parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, checks: TopicChecks, trim: TrimTask
+) -> RetainTask:
     """By plain constructor calls."""
     config, guard = parts.config, DeleteGuard(parts.config, parts.metadata)
     expire = ExpireTask(
@@ -33,6 +36,7 @@ def build_retain(parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, 
         lineages=parts.lineages,
         in_flight=in_flight,
         remover=remover,
+        checks=checks,
         guard=guard,
         local_start=LocalStart(board=parts.board, broker=parts.broker, state=parts.state, failpoints=parts.failpoints),
         limits=ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round),
@@ -40,7 +44,6 @@ def build_retain(parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, 
         clock=parts.clock,
         telemetry=parts.telemetry,
         failpoints=parts.failpoints,
-        broker_id=parts.identity.broker_id,
         interval_s=config.remote_log_manager_task_interval_ms / 1000,
         observe_only=config.mode is Mode.OBSERVE,
     )

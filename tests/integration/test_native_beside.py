@@ -1,0 +1,75 @@
+"""Native tiering is switched on beside a running sidecar: what the broker copies is never taken for ours (S-063, S-230).
+
+The broker writes its events with the same broker id, into the same topic: only the journal of our own copies tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, finished, produce, started
+from tests.support.daemon import wait_for
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.remote_events import fold, read_events
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+pytestmark = pytest.mark.broker
+
+METADATA_PARTITIONS = 5
+
+
+def natively_tiering(storage: Path) -> dict[str, str]:
+    """Properties of a broker with remote storage: Kafka's own on a directory, and the topic's metadata where ours are."""
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+        "remote.log.storage.manager.impl.prefix": "rsm.config.",
+        "rsm.config.dir": str(storage),
+        "remote.log.metadata.manager.listener.name": "INTERNAL",
+        "remote.log.metadata.manager.impl.prefix": "rlmm.config.",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": str(METADATA_PARTITIONS),
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "remote.log.manager.task.interval.ms": "200",
+    }
+
+
+def native_segments(storage: Path) -> set[str]:
+    """Ids of the segments whose log files lie in the broker's remote storage."""
+    return {path.name.removesuffix(".log").split("-", 1)[1] for path in storage.rglob("*.log")}
+
+
+def test_copies_of_the_broker_in_flight_are_not_deleted(
+    kafka_cluster: Callable[..., KafkaCluster], tmp_path: Path
+) -> None:
+    """``remote.storage.enable=true`` on an untrimmed topic: until the sidecar has noticed, and after it."""
+    storage = tmp_path / "native"
+    cluster = kafka_cluster(properties=natively_tiering(storage))
+    topic = cluster.create_topic("native-beside", segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    produce(cluster, topic, total_bytes=400_000)
+    settings = {
+        "remote.log.metadata.topic.name": "__remote_log_metadata",
+        "remote.log.metadata.topic.num.partitions": METADATA_PARTITIONS,
+        "remote.log.metadata.topic.min.isr": 1,
+    }
+    with started(tmp_path, cluster, topic, rule={"local.retention.bytes": -1}, **settings) as daemon:
+        wait_for(lambda: len(finished(cluster, daemon)) > 2, "the sidecar copies", daemon)
+        cluster.admin.alter_topic(topic, {"remote.storage.enable": "true"})
+        produce(cluster, topic, total_bytes=8_000_000, seed=1)
+        wait_for(lambda: daemon.events("topic.refused"), "the sidecar notices", daemon, timeout_s=120)
+        copied = native_segments(storage)
+        assert len(copied) > 10, "the broker copied while the sidecar had not noticed"
+        looks = daemon.metric("tiersidecar_unsafe_topics", topic=topic)
+        assert looks == 1
+        states = {
+            format_uuid(one.remote_log_segment_id.uuid): one.state
+            for one in fold(read_events(cluster.client_settings, "__remote_log_metadata"))
+        }
+        known = {State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED}
+        assert {segment: states[segment] for segment in copied if states[segment] not in known} == {}
+        ours = {event["segment_id"].rpartition(":")[2] for event in daemon.events("segment.deleted")}
+        assert not ours & copied
+        assert copied <= native_segments(storage)
