@@ -16,7 +16,7 @@ from typing import final
 import google_crc32c
 import pytest
 
-from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, SourceFile, Store
 
@@ -152,6 +152,9 @@ class StoreContract:
         stored = await store.put_object(KEY, BytesBody(b"0123456789"))
         assert (stored.key, stored.size_bytes) == (KEY, 10)
         assert await store.fetch_object(KEY) == b"0123456789"
+        assert await store.fetch_object(KEY, max_bytes=10) == b"0123456789"
+        with pytest.raises(ObjectTooLargeError):
+            await store.fetch_object(KEY, max_bytes=9)
 
     @final
     async def test_an_empty_object_is_an_object(self, store: Store) -> None:

@@ -50,9 +50,9 @@ class FaultyStore:
         data = bytes(await self._inner.fetch_range(key, byte_range))
         return data if self.bend is None else self.bend(key, byte_range, data)
 
-    async def fetch_object(self, key: str) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
         self.fetched.append((key, None))
-        data = await self._inner.fetch_object(key)
+        data = await self._inner.fetch_object(key, max_bytes=max_bytes)
         return data if self.bend is None else self.bend(key, None, data)
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:

@@ -20,6 +20,8 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         blocking=opened.blocking,
         key_prefix=opened.config.store.key_prefix,
         key_ring=opened.key_ring,
+        most_chunk_bytes=opened.config.store.chunk_size,
+        most_index_bytes=opened.config.read.index_max_bytes,
     )
     stack.push_async_callback(manifests.aclose)
     lineages = LineageKeeper(

@@ -48,7 +48,12 @@ async def _open_reads(stack: AsyncExitStack, config: Config, telemetry: Telemetr
     store = await stack.enter_async_context(open_reading_store(config))
     blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_THREADS, name="read"))
     manifests = ManifestCache(
-        store=store, blocking=blocking, key_prefix=config.store.key_prefix, key_ring=open_key_ring(config)
+        store=store,
+        blocking=blocking,
+        key_prefix=config.store.key_prefix,
+        key_ring=open_key_ring(config),
+        most_chunk_bytes=config.store.chunk_size,
+        most_index_bytes=config.read.index_max_bytes,
     )
     stack.push_async_callback(manifests.aclose)
     blobs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests, telemetry=telemetry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -34,7 +35,7 @@ class ChunkIndex:
     transformed_chunk_size: int = 0
     final_transformed_chunk_size: int = 0
     transformed_sizes: tuple[int, ...] | None = None
-    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _starts: array[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.original_chunk_size <= 0 or self.original_file_size < 0:
@@ -46,8 +47,8 @@ class ChunkIndex:
         if sizes is not None and len(sizes) != self.chunk_count:
             raise ValueError(f"{len(sizes)} chunk sizes for {self.chunk_count} chunks")
         if sizes is not None and min(sizes, default=0) < 0:
-            raise ValueError(f"transformed chunk sizes {sizes}")
-        object.__setattr__(self, "_starts", () if sizes is None else tuple(accumulate(sizes, initial=0)))
+            raise ValueError(f"a transformed chunk size of {min(sizes)}")
+        object.__setattr__(self, "_starts", array("q", () if sizes is None else accumulate(sizes, initial=0)))
 
     @property
     def chunk_count(self) -> int:

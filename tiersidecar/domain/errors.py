@@ -41,6 +41,14 @@ class ObjectNotFoundError(StoreError):
     """The object is not in the store."""
 
 
+class ObjectTooLargeError(StoreError):
+    """The object is larger than anything that may stand under its key; nothing of it was kept."""
+
+    def __init__(self, *, key: str, max_bytes: int) -> None:
+        super().__init__(verb="fetch", key=key, reason=f"it has more than {max_bytes} bytes")
+        self.max_bytes = max_bytes
+
+
 class ObjectExistsError(StoreError):
     """A conditional put found the object already there."""
 
@@ -168,6 +176,28 @@ class QuotaExceededError(RetriableError):
 
     def __str__(self) -> str:
         return f"{self.what} is exhausted: try again in {self.retry_after_ms} ms"
+
+
+class NoMemoryLeftError(QuotaExceededError):
+    """Record batches that others have opened take what memory there is for it: there will be room again."""
+
+    def __init__(self, *, wanted_bytes: int) -> None:
+        super().__init__(what="the memory for opened record batches", retry_after_ms=1000)
+        self.wanted_bytes = wanted_bytes
+
+
+class TooLargeToOpenError(TiersidecarError):
+    """A record batch that takes more memory to open than there is for all of them."""
+
+    def __init__(self, *, wanted_bytes: int, most_bytes: int) -> None:
+        super().__init__(wanted_bytes, most_bytes)
+        self.wanted_bytes, self.most_bytes = wanted_bytes, most_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"a record batch takes {self.wanted_bytes} bytes to open, and read.opened.memory.bytes is {self.most_bytes}: "
+            "raise it, or read the batches as they are stored"
+        )
 
 
 class OffsetOutOfRangeError(TiersidecarError):

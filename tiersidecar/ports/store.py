@@ -147,11 +147,12 @@ class FetchRange(Protocol):
             StoreError: also when the object is shorter than asked for.
         """
 
-    async def fetch_object(self, key: str) -> bytes:
-        """A whole small object (manifest, index blob).
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        """A whole small object (manifest, index blob), of at most ``max_bytes``: no more is fetched of a larger one.
 
         Raises:
             ObjectNotFoundError: no such object.
+            ObjectTooLargeError: it has more than ``max_bytes``.
         """
 
 

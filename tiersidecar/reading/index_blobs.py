@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,17 +16,24 @@ from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
-from tiersidecar.ports.store import FetchRange
+from tiersidecar.ports.store import Buffer, FetchRange
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
 
 T = TypeVar("T")
 
+_ENTRY_BYTES = {IndexKind.OFFSET: 8, IndexKind.TIMESTAMP: 12}
+
 _MERGED_GAP_BYTES = 64 * 1024
 """Bytes between two wanted parts that cost less than a second GET (U4)."""
 
+_MERGED_BYTES = 8 * 1024 * 1024
+"""Of parts that are fetched together: both are in memory twice then."""
+
 _MOST_EPOCH_READS = 4
+_MOST_TOLD = 8
+"""Epochs, in an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +123,14 @@ class IndexBlobReader:
 
         return await self._read(metadata, parse, IndexKind.LEADER_EPOCH)
 
-    async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> tuple[ProducerState, ...]:
+    async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> Sequence[ProducerState]:
         """The producers' state at the segment's next base offset; none where the topic never had a producer id.
 
         Raises:
             CorruptDataError: it does not open, or its checksum differs, also when fetched anew.
         """
 
-        def parse(segment: RemoteSegment, parts: Sequence[bytes]) -> tuple[ProducerState, ...]:
+        def parse(segment: RemoteSegment, parts: Sequence[bytes]) -> Sequence[ProducerState]:
             return read_producer_snapshot(parts[0], where=f"producer snapshot in {segment.keys.indexes}")
 
         return await self._read(metadata, parse, IndexKind.PRODUCER_SNAPSHOT)
@@ -144,22 +151,26 @@ class IndexBlobReader:
         return parse(segment, await self._fetch_parts(segment, *kinds))
 
     async def _fetch_parts(self, segment: RemoteSegment, *kinds: IndexKind) -> list[bytes]:
-        ranges = [segment.manifest.indexes.range_of(kind) or ByteRange(0, 0) for kind in kinds]
-        spans = merged_ranges([one for one in ranges if len(one)], _MERGED_GAP_BYTES)
+        wanted = [(kind, segment.manifest.indexes.range_of(kind) or ByteRange(0, 0)) for kind in kinds]
+        parts = dict.fromkeys(kinds, b"")
         key = segment.keys.indexes
-        stored = {
-            span: bytes(await fetch_within(self._timeout_s, key, self._store.fetch_range(key, span))) for span in spans
-        }
-        self._telemetry.count(READ_STORE_REQUESTS, len(spans), kind="index")
-        self._telemetry.count(READ_STORE_BYTES, sum(map(len, spans)))
-        return await self._blocking.run(_opened_parts, segment, ranges, stored)
+        for span in merged_ranges([one for _, one in wanted if len(one)], _MERGED_GAP_BYTES, _MERGED_BYTES):
+            stored = await fetch_within(self._timeout_s, key, self._store.fetch_range(key, span))
+            within = {
+                kind: one for kind, one in wanted if len(one) and span.start <= one.start and one.stop <= span.stop
+            }
+            parts |= await self._blocking.run(_opened_parts, segment, within, span, stored)
+            self._telemetry.count(READ_STORE_REQUESTS, kind="index")
+            self._telemetry.count(READ_STORE_BYTES, len(span))
+        return [parts[kind] for kind in kinds]
 
 
-def merged_ranges(ranges: Sequence[ByteRange], gap_bytes: int) -> list[ByteRange]:
-    """``ranges`` in order, those put together that lie no further apart than ``gap_bytes``."""
+def merged_ranges(ranges: Sequence[ByteRange], gap_bytes: int, most_bytes: int) -> list[ByteRange]:
+    """``ranges`` in order, those put together that lie no further apart than ``gap_bytes``, up to ``most_bytes``."""
     merged: list[ByteRange] = []
     for one in sorted(ranges, key=lambda one: one.start):
-        if merged and one.start - merged[-1].stop <= gap_bytes:
+        is_near = merged and one.start - merged[-1].stop <= gap_bytes
+        if is_near and max(one.stop, merged[-1].stop) - merged[-1].start <= most_bytes:
             merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, one.stop))
         else:
             merged.append(one)
@@ -181,23 +192,36 @@ def _checked_epochs(data: bytes, segment: RemoteSegment) -> Sequence[EpochEntry]
 
 
 def _told(entries: Sequence[EpochEntry]) -> str:
-    return ", ".join(f"epoch {epoch} from {start}" for epoch, start in entries) or "no epoch"
+    told = [f"epoch {epoch} from {start}" for epoch, start in entries[:_MOST_TOLD]]
+    if len(entries) > _MOST_TOLD:
+        told.append(f"{len(entries) - _MOST_TOLD} more")
+    return ", ".join(told) or "no epoch"
 
 
-def _opened_parts(segment: RemoteSegment, ranges: Sequence[ByteRange], stored: dict[ByteRange, bytes]) -> list[bytes]:
-    parts = []
-    for one in ranges:
-        part = _cut_out(one, stored)
-        if len(part) != len(one):
-            reason = f"{len(part)} of the {len(one)} bytes of an index are there"
-            raise CorruptDataError(where=segment.keys.indexes, position=one.start, reason=reason)
-        cipher = segment.transform.cipher
-        parts.append(cipher.decrypt(part, where=segment.keys.indexes) if cipher and part else part)
-    return parts
+def _opened_parts(
+    segment: RemoteSegment, wanted: Mapping[IndexKind, ByteRange], span: ByteRange, stored: Buffer
+) -> dict[IndexKind, bytes]:
+    if len(stored) != len(span):
+        reason = f"{len(stored)} of {len(span)} bytes of its indexes are there"
+        raise CorruptDataError(where=segment.keys.indexes, position=span.start, reason=reason)
+    return {
+        kind: _opened(segment, kind, memoryview(stored)[_within(one, span)], stored) for kind, one in wanted.items()
+    }
 
 
-def _cut_out(wanted: ByteRange, stored: dict[ByteRange, bytes]) -> bytes:
-    for span, data in stored.items():
-        if span.start <= wanted.start and wanted.stop <= span.stop:
-            return data[wanted.start - span.start : wanted.stop - span.start]
-    return b""
+def _within(one: ByteRange, span: ByteRange) -> slice:
+    return slice(one.start - span.start, one.stop - span.start)
+
+
+def _opened(segment: RemoteSegment, kind: IndexKind, part: memoryview, stored: Buffer) -> bytes:
+    cipher = segment.transform.cipher
+    if cipher:
+        opened = cipher.decrypt(part, where=segment.keys.indexes)
+    else:
+        opened = stored if isinstance(stored, bytes) and len(stored) == len(part) else bytes(part)
+    entry_bytes = _ENTRY_BYTES.get(kind)
+    if entry_bytes is None or len(opened) % entry_bytes:
+        return opened
+    # What was preallocated is not kept.
+    used = len(opened.rstrip(b"\0"))
+    return opened[: -(-used // entry_bytes) * entry_bytes]

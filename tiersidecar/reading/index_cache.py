@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.segment_bounds import bounds_of
 from tiersidecar.formats.kafka.indexes import (
     AbortedTransaction,
     OffsetIndex,
@@ -21,6 +23,9 @@ from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.index_blobs import IndexFiles
 from tiersidecar.reading.single_flight import SingleFlight
 
+_OBJECTS_OF_AN_ENTRY_BYTES = 2048
+"""What one entry takes besides its columns, which are as large as the files: of small segments it is most of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteIndexes:
@@ -28,7 +33,7 @@ class RemoteIndexes:
 
     offset_index: OffsetIndex
     time_index: TimeIndex
-    aborted_transactions: tuple[AbortedTransaction, ...]
+    aborted_transactions: Sequence[AbortedTransaction]
 
 
 class IndexFilesSource(Protocol):
@@ -76,7 +81,7 @@ class RemoteIndexCache:
         except CorruptDataError:
             self._source.discard(metadata.remote_log_segment_id)
             files, indexes = await self._read(metadata)
-        self._kept.put(metadata.remote_log_segment_id, indexes, files.size_bytes)
+        self._kept.put(metadata.remote_log_segment_id, indexes, files.size_bytes + _OBJECTS_OF_AN_ENTRY_BYTES)
         return indexes
 
     async def _read(self, metadata: RemoteLogSegmentMetadata) -> tuple[IndexFiles, RemoteIndexes]:
@@ -91,6 +96,7 @@ def parse_index_files(metadata: RemoteLogSegmentMetadata, files: IndexFiles) -> 
         CorruptDataError: with the segment and the index.
     """
     name, base_offset, end_offset = metadata.remote_log_segment_id, metadata.start_offset, metadata.end_offset
+    most_entries = bounds_of(metadata).index_entries
     return RemoteIndexes(
         offset_index=read_offset_index(
             files.offset_index,
@@ -98,9 +104,14 @@ def parse_index_files(metadata: RemoteLogSegmentMetadata, files: IndexFiles) -> 
             where=f"offset index of {name}",
             segment_size_bytes=metadata.segment_size_in_bytes,
             end_offset=end_offset,
+            most_entries=most_entries,
         ),
         time_index=read_time_index(
-            files.time_index, base_offset=base_offset, where=f"time index of {name}", end_offset=end_offset
+            files.time_index,
+            base_offset=base_offset,
+            where=f"time index of {name}",
+            end_offset=end_offset,
+            most_entries=most_entries,
         ),
         aborted_transactions=read_transaction_index(
             files.transaction_index, base_offset=base_offset, where=f"transaction index of {name}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiersidecar.domain.chunks import ChunkIndex
-from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.errors import CorruptDataError, ObjectTooLargeError
 from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
@@ -14,7 +14,8 @@ from tiersidecar.formats.aiven.keys import ObjectKeys
 from tiersidecar.formats.aiven.keys import recorded_keys as keys_under
 from tiersidecar.formats.aiven.layout import reading_plan
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
-from tiersidecar.formats.aiven.transforms import TransformPlan
+from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNK_BYTES, MOST_INDEX_BYTES, SegmentBounds, bounds_of
+from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE, TransformPlan
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FetchRange
 from tiersidecar.reading.byte_lru import ByteLru
@@ -23,6 +24,9 @@ from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S, fetch_within
 
 _OBJECTS_OF_AN_ENTRY_BYTES = 4096
 """What the Python objects of one entry weigh besides the manifest's own bytes: an estimate, for the bound."""
+_OBJECTS_OF_A_CHUNK_BYTES = 48
+"""A chunk's size and start, as Python has them: the manifest may have a byte for it."""
+_OBJECTS_OF_AN_EPOCH_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,14 @@ class RemoteSegment:
     @property
     def chunk_index(self) -> ChunkIndex:
         return self.manifest.chunk_index
+
+    @property
+    def held_bytes(self) -> int:
+        """About what keeping it takes, besides the manifest's own bytes."""
+        sizes, said = self.chunk_index.transformed_sizes, self.manifest.segment
+        chunks = _OBJECTS_OF_A_CHUNK_BYTES * len(sizes or ())
+        epochs = _OBJECTS_OF_AN_EPOCH_BYTES * len(said.segment_leader_epochs if said else ())
+        return _OBJECTS_OF_AN_ENTRY_BYTES + chunks + epochs
 
 
 def recorded_keys(metadata: RemoteLogSegmentMetadata, key_prefix: str) -> ObjectKeys:
@@ -67,12 +79,15 @@ class ManifestCache:
         key_ring: KeyRing | None = None,
         max_bytes: int = 32 * 1024 * 1024,
         timeout_s: float = FETCH_TIMEOUT_S,
+        most_chunk_bytes: int = MOST_CHUNK_BYTES,
+        most_index_bytes: int = MOST_INDEX_BYTES,
     ) -> None:
         self._store = store
         self._blocking = blocking
         self._key_prefix = key_prefix
         self._key_ring = key_ring
         self._timeout_s = timeout_s
+        self._most_chunk_bytes, self._most_index_bytes = most_chunk_bytes, most_index_bytes
         self._opened: ByteLru[RemoteLogSegmentId, RemoteSegment] = ByteLru(max_bytes)
         self._flights: SingleFlight[RemoteLogSegmentId, RemoteSegment] = SingleFlight("manifest")
 
@@ -98,22 +113,51 @@ class ManifestCache:
 
     async def _fetch(self, metadata: RemoteLogSegmentMetadata) -> RemoteSegment:
         keys = recorded_keys(metadata, self._key_prefix)
-        data = await fetch_within(self._timeout_s, keys.manifest, self._store.fetch_object(keys.manifest))
+        bounds = bounds_of(metadata, most_chunk_bytes=self._most_chunk_bytes, most_index_bytes=self._most_index_bytes)
+        fetch = fetch_manifest(self._store, keys.manifest, bounds)
+        data = await fetch_within(self._timeout_s, keys.manifest, fetch)
         # Unwrapping the data key is RSA: a millisecond that the loop should not spend.
-        segment = await self._blocking.run(_opened_segment, metadata, keys, data, self._key_ring)
-        self._opened.put(segment.id, segment, len(data) + _OBJECTS_OF_AN_ENTRY_BYTES)
+        segment = await self._blocking.run(_opened_segment, metadata, keys, data, bounds, self._key_ring)
+        self._opened.put(segment.id, segment, len(data) + segment.held_bytes)
         return segment
 
 
+async def fetch_manifest(store: FetchRange, key: str, bounds: SegmentBounds) -> bytes:
+    """The object under ``key``, where it is not larger than a manifest of the segment can be.
+
+    Raises:
+        CorruptDataError: it is.
+        ObjectNotFoundError: there is none.
+    """
+    try:
+        return await store.fetch_object(key, max_bytes=bounds.manifest_bytes)
+    except ObjectTooLargeError as error:
+        raise CorruptDataError(where=key, position=0, reason=error.reason) from error
+
+
 def _opened_segment(
-    metadata: RemoteLogSegmentMetadata, keys: ObjectKeys, data: bytes, key_ring: KeyRing | None
+    metadata: RemoteLogSegmentMetadata, keys: ObjectKeys, data: bytes, bounds: SegmentBounds, key_ring: KeyRing | None
 ) -> RemoteSegment:
-    manifest = read_manifest(data, where=keys.manifest)
-    original_file_size = manifest.chunk_index.original_file_size
-    if original_file_size != metadata.segment_size_in_bytes:
-        raise CorruptDataError(
-            where=keys.manifest,
-            position=0,
-            reason=f"is of a segment of {original_file_size} bytes, the metadata say {metadata.segment_size_in_bytes}",
+    manifest = read_manifest(data, where=keys.manifest, bounds=bounds)
+    transform = reading_plan(manifest, key_ring)
+    manifest = _in_readable_chunks(manifest, transform, bounds, keys.manifest)
+    return RemoteSegment(metadata=metadata, manifest=manifest, keys=keys, transform=transform)
+
+
+def _in_readable_chunks(manifest: Manifest, transform: TransformPlan, bounds: SegmentBounds, where: str) -> Manifest:
+    """A chunk is in memory whole.  What was not transformed may be cut anywhere, whatever the manifest says.
+
+    Raises:
+        CorruptDataError: chunks larger than may be opened.
+    """
+    index = manifest.chunk_index
+    if min(index.original_chunk_size, index.original_file_size) <= bounds.most_chunk_bytes:
+        return manifest
+    if not transform.is_identity:
+        reason = (
+            f"its chunks have {index.original_chunk_size} bytes, and none of more than {bounds.most_chunk_bytes} is opened:"
+            " chunk.size must be as large as what the segment was written with"
         )
-    return RemoteSegment(metadata=metadata, manifest=manifest, keys=keys, transform=reading_plan(manifest, key_ring))
+        raise CorruptDataError(where=where, position=0, reason=reason)
+    cut = TransformPlan(chunk_size=DEFAULT_CHUNK_SIZE).fixed_chunk_index(index.original_file_size)
+    return replace(manifest, chunk_index=cut or index)

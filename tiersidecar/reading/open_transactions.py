@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tiersidecar.domain.ids import RemoteLogSegmentId
@@ -15,7 +16,7 @@ _SEGMENTS_KEPT = 10_000
 
 
 class ReadProducerSnapshot(Protocol):
-    async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> tuple[ProducerState, ...]:
+    async def read_producer_snapshot(self, metadata: RemoteLogSegmentMetadata) -> Sequence[ProducerState]:
         """The producers' state at the segment's next base offset."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.store import ReadStore
@@ -19,6 +20,7 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.log_starts import LogStarts
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.open_transactions import OpenTransactions
+from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, Opening
 from tiersidecar.reading.read_ahead import ReadAheadBudget
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_files import SegmentFiles
@@ -47,6 +49,7 @@ class ReadSettings:
     parallel_fetches: int = 16
     merged_fetch_bytes: int = 4 * _MIB
     fetch_timeout_s: float = FETCH_TIMEOUT_S
+    opened_memory_bytes: int = DEFAULT_OPENED_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,7 @@ class ReadPath:
     metadata: MetadataView
     reader: RemoteLogReader
     timestamps: TimestampLookup
+    opening: Opening
     lookup: SegmentLookup
     files: SegmentFiles
     aborted: AbortedTransactions
@@ -104,6 +108,7 @@ async def open_read_path(
         undecided = UndecidedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
+        opening = Opening(memory=OpenedMemory(settings.opened_memory_bytes), blocking=blocking, clock=clock)
         pool = ReaderPool(
             running=settings.reader_threads,
             waiting=settings.reader_max_pending_tasks,
@@ -123,7 +128,8 @@ async def open_read_path(
                 clock=clock,
                 telemetry=telemetry,
             ),
-            timestamps=TimestampLookup(lookup=lookup, segments=segments, indexes=indexes, pool=pool, blocking=blocking),
+            timestamps=TimestampLookup(lookup=lookup, segments=segments, indexes=indexes, pool=pool, opening=opening),
+            opening=opening,
             lookup=lookup,
             files=SegmentFiles(
                 manifests=manifests,

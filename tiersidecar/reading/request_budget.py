@@ -20,10 +20,10 @@ class CountedFetches:
         self._requests.record(1)
         return await self._store.fetch_range(key, byte_range)
 
-    async def fetch_object(self, key: str) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
         """See :class:`FetchRange`."""
         self._requests.record(1)
-        return await self._store.fetch_object(key)
+        return await self._store.fetch_object(key, max_bytes=max_bytes)
 
     @property
     def is_local(self) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT, SegmentBounds, bounds_of
 from tiersidecar.ports.store import Store, StoredObject
-from tiersidecar.reading.manifests import recorded_keys
+from tiersidecar.reading.manifests import fetch_manifest, recorded_keys
 
 
 class SegmentPresence:
@@ -18,7 +19,7 @@ class SegmentPresence:
     async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
         """Whether its manifest can be read, is of this segment, and the other two objects have the sizes that it says."""
         keys = recorded_keys(metadata, self._key_prefix)
-        manifest, _ = await self.read_manifest(keys.manifest)
+        manifest, _ = await self.read_manifest(keys.manifest, bounds_of(metadata))
         if manifest is None or not _is_of(manifest, metadata):
             return False
         log, indexes = await self.head(keys.log), await self.head(keys.indexes)
@@ -29,10 +30,10 @@ class SegmentPresence:
             and indexes.size_bytes == manifest.indexes.size_bytes
         )
 
-    async def read_manifest(self, key: str) -> tuple[Manifest | None, str]:
+    async def read_manifest(self, key: str, bounds: SegmentBounds = ANY_SEGMENT) -> tuple[Manifest | None, str]:
         """The manifest, and what is wrong with the object: neither where there is no object."""
         try:
-            return read_manifest(await self._store.fetch_object(key), where=key), ""
+            return read_manifest(await fetch_manifest(self._store, key, bounds), where=key, bounds=bounds), ""
         except ObjectNotFoundError:
             return None, ""
         except CorruptDataError as error:

@@ -9,6 +9,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNK_BYTES, MOST_INDEX_BYTES
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import FeedWithRests, HeadObject, ReadStore
 from tiersidecar.reading.chunk_manager import StoreChunkManager
@@ -42,11 +43,24 @@ class SegmentStream:
     """Streams remote segments part by part."""
 
     def __init__(
-        self, *, store: SegmentStore, blocking: Blocking, key_prefix: str = "", key_ring: KeyRing | None = None
+        self,
+        *,
+        store: SegmentStore,
+        blocking: Blocking,
+        key_prefix: str = "",
+        key_ring: KeyRing | None = None,
+        most_chunk_bytes: int = MOST_CHUNK_BYTES,
+        most_index_bytes: int = MOST_INDEX_BYTES,
     ) -> None:
         self._store, self._blocking = store, blocking
         self._manifests = ManifestCache(
-            store=store, blocking=blocking, key_prefix=key_prefix, key_ring=key_ring, max_bytes=0
+            store=store,
+            blocking=blocking,
+            key_prefix=key_prefix,
+            key_ring=key_ring,
+            max_bytes=0,
+            most_chunk_bytes=most_chunk_bytes,
+            most_index_bytes=most_index_bytes,
         )
         self._chunks = StoreChunkManager(store=store, blocking=blocking)
         self._blobs = IndexBlobReader(store=store, blocking=blocking, manifests=self._manifests)

@@ -9,11 +9,12 @@ import structlog
 
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, iter_batch_headers, read_batch_header
-from tiersidecar.formats.kafka.records import iter_records
-from tiersidecar.ports.clock import Blocking
+from tiersidecar.formats.kafka.records import iter_record_times
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.index_cache import RemoteIndexCache
+from tiersidecar.reading.opening import Opening
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance, SegmentReader
 
@@ -39,13 +40,13 @@ class TimestampLookup:
         segments: SegmentReader,
         indexes: RemoteIndexCache,
         pool: ReaderPool,
-        blocking: Blocking,
+        opening: Opening,
     ) -> None:
         self._lookup = lookup
         self._segments = segments
         self._indexes = indexes
         self._pool = pool
-        self._blocking = blocking
+        self._opening = opening
 
     async def find(
         self, topic_id_partition: TopicIdPartition, timestamp_ms: int, *, stop_offset: int | None = None
@@ -118,7 +119,7 @@ class TimestampLookup:
                 slices = self._segments.slices(located, first, located.stop_offset, Allowance(), read_ahead)
                 async with aclosing(slices):
                     async for batches in slices:
-                        found = await self._blocking.run(_latest_of, batches.buffer, start_offset)
+                        found = await self._opening.run(_latest_of, batches.buffer, start_offset)
                         latest_ms = max(latest_ms, found)
             return latest_ms
 
@@ -160,7 +161,7 @@ class TimestampLookup:
                     if index_says_ms not in (None, read_batch_header(batches.buffer).max_timestamp):
                         raise _WrongEntryError
                     index_says_ms = None
-                    found = await self._blocking.run(_first_at, batches.buffer, timestamp_ms, start_offset)
+                    found = await self._opening.run(first_at, batches.buffer, timestamp_ms, start_offset)
                     if found is not None:
                         return found
         if index_says_ms is not None:
@@ -172,26 +173,36 @@ class _WrongEntryError(Exception):
     """The batch that a time index names is not of the time that it says."""
 
 
-def _first_at(buffer: memoryview, timestamp_ms: int, start_offset: Offset) -> TimestampAndOffset | None:
+def first_at(
+    memory: OpenedMemory, buffer: memoryview, timestamp_ms: int, start_offset: Offset
+) -> TimestampAndOffset | None:
+    """The first record of ``buffer`` at ``start_offset`` or above that is of ``timestamp_ms`` or later.
+
+    Raises:
+        CorruptDataError: a batch does not open.
+        NoMemoryLeftError, TooLargeToOpenError: of ``memory``.
+    """
     for position, header in iter_batch_headers(buffer):
         if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
             continue
-        for record in iter_records(buffer[position : position + header.size_bytes]):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+        for offset, found_ms in iter_record_times(buffer[position : position + header.size_bytes], memory=memory):
+            if found_ms >= timestamp_ms and offset >= start_offset:
                 return TimestampAndOffset(
-                    timestamp_ms=record.timestamp_ms,
-                    offset=record.offset,
+                    timestamp_ms=found_ms,
+                    offset=Offset(offset),
                     leader_epoch=header.partition_leader_epoch,
                 )
     return None
 
 
-def _latest_of(buffer: memoryview, start_offset: Offset) -> int:
+def _latest_of(memory: OpenedMemory, buffer: memoryview, start_offset: Offset) -> int:
     latest_ms = -1
     for position, header in iter_batch_headers(buffer):
         if header.base_offset >= start_offset:
             latest_ms = max(latest_ms, header.max_timestamp)
         elif header.last_offset >= start_offset:
-            records = iter_records(buffer[position : position + header.size_bytes])
-            latest_ms = max([latest_ms, *(one.timestamp_ms for one in records if one.offset >= start_offset)])
+            times = iter_record_times(buffer[position : position + header.size_bytes], memory=memory)
+            latest_ms = max(
+                latest_ms, max((found_ms for offset, found_ms in times if offset >= start_offset), default=-1)
+            )
     return latest_ms

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.probe import probe_store
-from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Ids
 from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, StoredObject
@@ -131,8 +131,11 @@ class NetworkStore:
         data = await self._fetch(key, byte_range)
         return self._as_read(key, data)
 
-    async def fetch_object(self, key: str) -> bytes:
-        return self._as_read(key, await self._fetch(key, None))
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        data = await self._fetch(key, None)
+        if max_bytes is not None and len(data) > max_bytes:
+            raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
+        return self._as_read(key, data)
 
     @property
     def is_local(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.decide.reconcile_segments import INDEXES, LOG, SegmentRow
-from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError
+from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.aiven.index_blob import IndexKind, slice_index
 from tiersidecar.formats.aiven.key_ring import KeyRing
@@ -50,12 +50,19 @@ class DeepCheck:
         except DataKeyError as error:
             return [_finding(row, LOG, now_ms, str(error))]
         try:
-            index = _check_indexes(await store.fetch_object(row.keys[INDEXES]), row, manifest, plan)
+            index = _check_indexes(await _fetch_indexes(store, row, manifest), row, manifest, plan)
         except ObjectNotFoundError:
             return []  # deleted since it was listed
         except CorruptDataError as error:
             return [_finding(row, INDEXES, now_ms, str(error))]
         return await _check_log(store, row, manifest, plan, index, now_ms)
+
+
+async def _fetch_indexes(store: FetchRange, row: SegmentRow, manifest: Manifest) -> bytes:
+    try:
+        return await store.fetch_object(row.keys[INDEXES], max_bytes=manifest.indexes.size_bytes)
+    except ObjectTooLargeError as error:
+        raise CorruptDataError(where=row.keys[INDEXES], position=0, reason=error.reason) from error
 
 
 def _is_picked(segment_id: str, share: float) -> bool:

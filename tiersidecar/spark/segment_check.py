@@ -21,10 +21,11 @@ from tiersidecar.decide.reconcile_segments import (
     decide_segment,
     needs_manifest,
 )
-from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import format_uuid as _segment_id
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.ports.store import Store
 from tiersidecar.spark.columns import findings_batch
 from tiersidecar.spark.deep_check import DeepCheck
@@ -130,10 +131,11 @@ async def _read_manifest(
 ) -> tuple[ManifestFacts, Manifest | None]:
     key = row.keys[MANIFEST]
     try:
-        manifest = read_manifest(await store.fetch_object(key), where=key)
+        data = await store.fetch_object(key, max_bytes=ANY_SEGMENT.manifest_bytes)
+        manifest = read_manifest(data, where=key)
     except ObjectNotFoundError:
         return ManifestFacts(is_gone=True), None
-    except CorruptDataError as error:
+    except (CorruptDataError, ObjectTooLargeError) as error:
         return ManifestFacts(fault=str(error)), None
     facts = ManifestFacts(
         contradiction=_contradiction(manifest, row, columns["epochs"]),

@@ -91,7 +91,7 @@ def test_bytes_and_chunks_that_are_not_there_are_refused(index: ChunkIndex, beyo
         pytest.param(10, -1, (), "file size -1", id="a negative file size"),
         pytest.param(10, 25, (5, 5), "2 chunk sizes for 3 chunks", id="too few sizes"),
         pytest.param(10, 25, (5, 5, 5, 5), "4 chunk sizes for 3 chunks", id="too many sizes"),
-        pytest.param(10, 25, (5, -5, 5), "transformed chunk sizes", id="a negative size"),
+        pytest.param(10, 25, (5, -5, 5), "transformed chunk size of -5", id="a negative size"),
     ],
 )
 def test_impossible_sizes_are_refused(chunk_size: int, file_size: int, sizes: tuple[int, ...], reason: str) -> None:

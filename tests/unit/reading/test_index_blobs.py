@@ -29,7 +29,7 @@ from tiersidecar.reading.manifests import ManifestCache
     ],
 )
 def test_merged_ranges(ranges: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
-    merged = merged_ranges([ByteRange(*one) for one in ranges], gap_bytes=5)
+    merged = merged_ranges([ByteRange(*one) for one in ranges], gap_bytes=5, most_bytes=100)
     assert merged == [ByteRange(*one) for one in expected]
 
 

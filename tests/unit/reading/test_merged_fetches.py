@@ -37,7 +37,7 @@ class GatedStore:
             raise self.fault
         return DATA[byte_range.start : byte_range.stop]
 
-    async def fetch_object(self, key: str) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
         return DATA
 
 

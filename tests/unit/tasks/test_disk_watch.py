@@ -192,7 +192,7 @@ async def test_one_wrong_byte_read_once_does_not_fill_the_disk(
     shell, tip = pressed.shell, tiered.view.topic_id_partition
     fetch = shell.store.fetch_object
 
-    async def damaged(key: str) -> bytes:
+    async def damaged(key: str, *, max_bytes: int | None = None) -> bytes:
         return b"?" + bytes(await fetch(key))[1:]
 
     with monkeypatch.context() as once:

@@ -24,7 +24,7 @@ from tiersidecar.adapters.stores.temporary_file import (
     sweep,
     sync_directories,
 )
-from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock, Ids
@@ -101,8 +101,13 @@ class FilesystemStore:
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
         return data
 
-    async def fetch_object(self, key: str) -> bytes:
-        return await self._look("fetch", key, Path.read_bytes)
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        if max_bytes is None:
+            return await self._look("fetch", key, Path.read_bytes)
+        data = await self._look("fetch", key, _read_range, 0, max_bytes + 1)
+        if len(data) > max_bytes:
+            raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
+        return data
 
     @property
     def is_local(self) -> bool:

@@ -9,7 +9,7 @@ import google_crc32c
 
 from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.probe import probe_store
-from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.store import ObjectBody, StoredObject
@@ -56,8 +56,11 @@ class MemoryStore:
             )
         return data[byte_range.start : byte_range.stop]
 
-    async def fetch_object(self, key: str) -> bytes:
-        return self._held("fetch", key).data
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        data = self._held("fetch", key).data
+        if max_bytes is not None and len(data) > max_bytes:
+            raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
+        return data
 
     @property
     def is_local(self) -> bool:

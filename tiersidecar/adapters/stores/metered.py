@@ -40,9 +40,9 @@ class MeteredStore(WrappedStore):
         self._telemetry.count(STORE_BYTES, len(data), verb="fetch")
         return data
 
-    async def fetch_object(self, key: str) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
         with self._counted("fetch"):
-            data = await self._store.fetch_object(key)
+            data = await self._store.fetch_object(key, max_bytes=max_bytes)
         self._telemetry.count(STORE_BYTES, len(data), verb="fetch")
         return data
 

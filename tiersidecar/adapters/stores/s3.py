@@ -21,7 +21,7 @@ from tiersidecar.adapters.stores.s3_quick_reads import S3QuickReads, open_quick_
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
 from tiersidecar.adapters.stores.s3_sweep import abort_stale_uploads
 from tiersidecar.adapters.stores.s3_upload import S3Upload
-from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.errors import ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject
@@ -93,17 +93,20 @@ class S3Store:
             and (quick := await self._quick_reads.fetch_range(key, byte_range)) is not None
         ):
             return quick
-        data = await self._fetch(key, f"bytes={byte_range.start}-{byte_range.stop - 1}")
+        data = await self._fetch(key, f"bytes={byte_range.start}-{byte_range.stop - 1}", max_bytes=len(byte_range))
         if len(data) != len(byte_range):
             asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
             raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
         return data
 
-    async def fetch_object(self, key: str) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
         require_valid_key("fetch", key)
-        if self._quick_reads is not None and (quick := await self._quick_reads.fetch_object(key)) is not None:
+        if (
+            self._quick_reads is not None
+            and (quick := await self._quick_reads.fetch_object(key, max_bytes=max_bytes)) is not None
+        ):
             return quick
-        return await self._fetch(key, None)
+        return await self._fetch(key, None, max_bytes=max_bytes)
 
     @property
     def is_local(self) -> bool:
@@ -169,14 +172,14 @@ class S3Store:
         is_refusal = isinstance(cause, ClientError) and code_of(cause) in _CHECKSUM_REFUSALS
         return is_refusal and self._sends_checksums and self._settings.checksums is S3Checksums.AUTO
 
-    async def _fetch(self, key: str, byte_range: str | None) -> bytes:
+    async def _fetch(self, key: str, byte_range: str | None, *, max_bytes: int | None) -> bytes:
         arguments: dict[str, Any] = {} if byte_range is None else {"Range": byte_range}
         with s3_errors("fetch", key):
             async with asyncio.timeout(self._settings.call_timeout_s):
                 answer = await self._client.get_object(Bucket=self._settings.bucket, Key=key, **arguments)
                 async with answer["Body"] as stream:
                     # read() would join what it joins within, which shows at 4 MiB a time.
-                    data = b"".join([part async for part in stream.content.iter_any()])
+                    data = b"".join([part async for part in _at_most(stream.content.iter_any(), key, max_bytes)])
         if self._quick_reads is not None:
             self._quick_reads.other_way_did()
         return data
@@ -195,6 +198,16 @@ class S3Store:
             for error in answer.get("Errors", ())
             if error.get("Code") != "NoSuchKey"
         ]
+
+
+async def _at_most(parts: AsyncIterator[bytes], key: str, max_bytes: int | None) -> AsyncIterator[bytes]:
+    """``parts``, until they are more than ``max_bytes``: servers exist that send the whole object for a range."""
+    count = 0
+    async for part in parts:
+        count += len(part)
+        if max_bytes is not None and count > max_bytes:
+            raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
+        yield part
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store as RustS3Store
 
 from tiersidecar.adapters.stores.s3_settings import CONNECT_TIMEOUT_S, S3Settings
+from tiersidecar.domain.errors import ObjectTooLargeError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
 
@@ -51,11 +52,17 @@ class S3QuickReads:
         )
         return None if data is None or len(data) != len(byte_range) else memoryview(data)
 
-    async def fetch_object(self, key: str) -> bytes | None:
-        """A whole object, or None if it did not come this way, whatever the reason."""
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes | None:
+        """A whole object, or None if it did not come this way, whatever the reason.
+
+        Raises:
+            ObjectTooLargeError: it has more than ``max_bytes``, by what the server says before it sends any.
+        """
 
         async def whole() -> ObstoreBytes:
             answer = await obstore.get_async(self._store, key)
+            if max_bytes is not None and answer.meta["size"] > max_bytes:
+                raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
             data = await answer.bytes_async()
             if len(data) != answer.meta["size"]:
                 raise OSError(f"{len(data)} bytes came of {answer.meta['size']}")

@@ -32,8 +32,8 @@ class WrappedStore:
     async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
         return await self._store.fetch_range(key, byte_range)
 
-    async def fetch_object(self, key: str) -> bytes:
-        return await self._store.fetch_object(key)
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        return await self._store.fetch_object(key, max_bytes=max_bytes)
 
     async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
         await self._store.feed_range(key, byte_range, take)

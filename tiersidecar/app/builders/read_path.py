@@ -49,6 +49,7 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
                 reader_threads=config.remote_log_reader_threads,
                 reader_max_pending_tasks=config.remote_log_reader_max_pending_tasks,
                 chunk_cache_bytes=config.read.chunk_cache_memory_bytes,
+                opened_memory_bytes=config.read.opened_memory_bytes,
             ),
             index_files=index_files,
             chunk_layers=chunk_layers,

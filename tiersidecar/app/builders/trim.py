@@ -41,6 +41,8 @@ def build_trim(parts: Parts, *, checks: TopicChecks, gate: TrimGate, quota: Copy
                 blocking=parts.blocking,
                 key_prefix=parts.config.store.key_prefix,
                 key_ring=parts.key_ring,
+                most_chunk_bytes=parts.config.store.chunk_size,
+                most_index_bytes=parts.config.read.index_max_bytes,
             ),
             quota=quota,
             pace=parts.tuning.upload_pace,

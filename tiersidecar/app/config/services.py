@@ -12,7 +12,16 @@ from pydantic_core import PydanticCustomError
 from tiersidecar.app.config.broker import SaslMechanism, SecurityProtocol
 from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.section import Section, refuse
-from tiersidecar.app.config.values import Address, Addresses, FilePath, PositiveDurationMs, Secret, Size, shown
+from tiersidecar.app.config.values import (
+    Address,
+    Addresses,
+    FilePath,
+    PositiveDurationMs,
+    Quantity,
+    Secret,
+    Size,
+    shown,
+)
 
 _LEAST_TOKEN = 32
 
@@ -123,6 +132,15 @@ class ReadSection(Section):
     """Bytes of chunks kept on disk in state.dir, in the clear also where the store's objects are encrypted; 0: none. Every
     chunk that is fetched is written there, so it pays where the same chunks are read again and requests to the store are slow
     or cost money."""
+
+    index_max_bytes: Annotated[int, Quantity("size", at_least=1_048_576, at_most=1_073_741_824)] = 10_485_760
+    """Largest index of a segment that is fetched: the largest segment.index.bytes of tiered topics, whose default is the same.
+    A manifest that speaks of a larger one is taken for damaged."""
+
+    opened_memory_bytes: Annotated[int, Quantity("size", at_least=16_777_216)] = 167_772_160
+    """Bytes that compressed record batches may take when they are opened, of all readers together: for lookups by time and for
+    NDJSON. A batch is opened piece by piece, so only zstd's window (up to 128 MiB) and single records of more than 1 MiB count.
+    What finds no room waits, and is turned away after a while; what needs more than all of it is refused."""
 
     @property
     def uses_tls(self) -> bool:

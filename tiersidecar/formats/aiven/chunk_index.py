@@ -13,12 +13,12 @@ from struct import Struct
 
 from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.formats.aiven.zstd_frames import FrameError, compress_frame, decompress_frame
+from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT, MOST_CHUNKS, SegmentBounds, transformed_bytes_at_most
+from tiersidecar.formats.aiven.zstd_frames import compress_frame, decompress_frame
 
 _INT = Struct(">i")
 _MANY = Struct(">iib")
-_LARGEST_CODEC_BYTES = 10 * 1024 * 1024
-"""As in the plugin, which refuses more."""
+_MOST_WIDTH = 4
 
 
 def chunk_index_document(index: ChunkIndex) -> dict[str, object]:
@@ -35,35 +35,71 @@ def chunk_index_document(index: ChunkIndex) -> dict[str, object]:
     return {"type": "variable", **original, "transformedChunks": base64.b64encode(packed).decode("ascii")}
 
 
-def parse_chunk_index(document: object, *, where: str = "chunk index") -> ChunkIndex:
-    """The inverse of :func:`chunk_index_document`.
+def parse_chunk_index(
+    document: object, *, where: str = "chunk index", bounds: SegmentBounds = ANY_SEGMENT
+) -> ChunkIndex:
+    """The inverse of :func:`chunk_index_document`; nothing is opened that ``bounds`` do not allow.
 
     Raises:
         CorruptDataError: naming the key that is missing or wrong.
     """
     if not isinstance(document, Mapping):
-        raise _corrupt(where, f"chunkIndex is {document!r}, not an object")
-    original_chunk_size = _integer(document, "originalChunkSize", where)
-    original_file_size = _integer(document, "originalFileSize", where)
+        raise _corrupt(where, f"chunkIndex is {_told(document)}, not an object")
+    chunk_bytes = _integer(document, "originalChunkSize", where)
+    file_bytes = _integer(document, "originalFileSize", where)
+    _check_chunks(chunk_bytes, file_bytes, bounds, where)
     try:
         match document.get("type"):
             case "fixed":
-                return ChunkIndex(
-                    original_chunk_size=original_chunk_size,
-                    original_file_size=original_file_size,
+                index = ChunkIndex(
+                    original_chunk_size=chunk_bytes,
+                    original_file_size=file_bytes,
                     transformed_chunk_size=_integer(document, "transformedChunkSize", where),
                     final_transformed_chunk_size=_integer(document, "finalTransformedChunkSize", where),
                 )
             case "variable":
-                return ChunkIndex(
-                    original_chunk_size=original_chunk_size,
-                    original_file_size=original_file_size,
-                    transformed_sizes=_open_chunk_sizes(document.get("transformedChunks"), where),
+                count = -(-file_bytes // chunk_bytes)
+                index = ChunkIndex(
+                    original_chunk_size=chunk_bytes,
+                    original_file_size=file_bytes,
+                    transformed_sizes=_open_chunk_sizes(document.get("transformedChunks"), count, where),
                 )
             case other:
-                raise _corrupt(where, f"chunkIndex.type is {other!r}, neither fixed nor variable")
+                raise _corrupt(where, f"chunkIndex.type is {_told(other)}, neither fixed nor variable")
     except ValueError as error:
         raise _corrupt(where, f"chunkIndex: {error}") from error
+    if bounds.is_size_known:
+        _check_transformed(index, where)
+    return index
+
+
+def _check_chunks(chunk_bytes: int, file_bytes: int, bounds: SegmentBounds, where: str) -> None:
+    """Before anything is made of that size."""
+    if chunk_bytes <= 0 or file_bytes < 0:
+        raise _corrupt(where, f"chunkIndex: chunk size {_told(chunk_bytes)}, file size {_told(file_bytes)}")
+    if file_bytes > bounds.segment_size_bytes or (bounds.is_size_known and file_bytes != bounds.segment_size_bytes):
+        said = f"is of a segment of {_told(file_bytes)} bytes, the metadata say {bounds.segment_size_bytes}"
+        raise _corrupt(where, said)
+    if -(-file_bytes // chunk_bytes) > MOST_CHUNKS:
+        raise _corrupt(where, f"chunkIndex has chunks of {chunk_bytes} bytes, more than {MOST_CHUNKS} of them")
+
+
+def _check_transformed(index: ChunkIndex, where: str) -> None:
+    largest = transformed_bytes_at_most(min(index.original_chunk_size, index.original_file_size))
+    sizes = index.transformed_sizes
+    if sizes is None:
+        found = index.final_transformed_chunk_size
+        found = max(found, index.transformed_chunk_size if index.chunk_count > 1 else 0)
+    else:
+        found = max(sizes, default=0)
+    if found > largest:
+        reason = f"chunkIndex has a chunk of {_told(found)} bytes in the store, of at most {largest}"
+        raise _corrupt(where, reason)
+
+
+def _told(value: object) -> str:
+    """Of what the store says, not all of it."""
+    return repr(value)[:64]
 
 
 def write_chunk_sizes(sizes: Sequence[int]) -> bytes:
@@ -96,27 +132,31 @@ def read_chunk_sizes(data: bytes, *, where: str = "chunk sizes") -> tuple[int, .
         return _unpack(_INT, data, _INT.size, where) if count else ()
     _, base, width = _unpack(_MANY, data, 0, where)
     end = _MANY.size + (count - 1) * width
-    if not 1 <= width <= 4 or len(data) != end + _INT.size:
+    if not 1 <= width <= _MOST_WIDTH or len(data) != end + _INT.size:
         raise _corrupt(where, f"{len(data)} bytes for {count} chunk sizes of {width} bytes")
     above = (data[at : at + width] for at in range(_MANY.size, end, width))
     return (*(base + int.from_bytes(value, "big") for value in above), *_unpack(_INT, data, end, where))
 
 
-def _open_chunk_sizes(text: object, where: str) -> tuple[int, ...]:
+def _open_chunk_sizes(text: object, count: int, where: str) -> tuple[int, ...]:
+    """``count`` sizes: what opens to more than they take is not opened."""
     if not isinstance(text, str):
-        raise _corrupt(where, f"chunkIndex.transformedChunks is {text!r}, not base64 text")
+        raise _corrupt(where, f"chunkIndex.transformedChunks is {_told(text)}, not base64 text")
     try:
         packed = base64.b64decode(text, validate=True)
-        data = decompress_frame(packed, max_bytes=_LARGEST_CODEC_BYTES)
-    except (binascii.Error, FrameError) as error:
+        data = decompress_frame(packed, max_bytes=_MANY.size + _MOST_WIDTH * (count + 1))
+    except (binascii.Error, ValueError) as error:
         raise _corrupt(where, f"chunkIndex.transformedChunks: {error}") from error
+    said = _unpack(_INT, data, 0, where)[0]
+    if said != count:
+        raise _corrupt(where, f"chunkIndex: {said} chunk sizes for {count} chunks")
     return read_chunk_sizes(data, where=where)
 
 
 def _integer(document: Mapping[str, object], key: str, where: str) -> int:
     value = document.get(key)
     if type(value) is not int:
-        raise _corrupt(where, f"chunkIndex.{key} is {value!r}, not a whole number")
+        raise _corrupt(where, f"chunkIndex.{key} is {_told(value)}, not a whole number")
     return value
 
 

@@ -17,6 +17,7 @@ from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexBlob, Segm
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.formats.aiven.keys import ObjectKeys, main_path, planned_keys
 from tiersidecar.formats.aiven.manifest import Manifest, ManifestEncryption, write_manifest
+from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNKS
 from tiersidecar.formats.aiven.transforms import (
     AAD_SIZE,
     DATA_KEY_SIZE,
@@ -116,8 +117,10 @@ def plan_objects(
 ) -> SegmentLayout:
     """The layout of the segment that ``metadata``, its COPY_SEGMENT_STARTED event, tells of.
 
-    ``kafka_version`` is the (major, minor) of the brokers that are to read the segment natively one day.
+    ``kafka_version`` is the (major, minor) of the brokers that are to read the segment natively one day.  A segment that would
+    have more chunks than readers take gets larger ones.
     """
+    chunk_size = max(chunk_size, -(-metadata.segment_size_in_bytes // MOST_CHUNKS))
     cipher = None if encryption is None else encryption.cipher
     return SegmentLayout(
         metadata=metadata,

@@ -20,9 +20,11 @@ from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.chunk_index import chunk_index_document, parse_chunk_index
 from tiersidecar.formats.aiven.index_blob import IndexKind, SegmentIndexes
+from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT, SegmentBounds
 from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
 
 _VERSION = "1"
+_MOST_POSITION = 1 << 31
 _ALWAYS = tuple(kind for kind in IndexKind if kind is not IndexKind.TRANSACTION)
 
 
@@ -86,28 +88,40 @@ def write_manifest(
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def read_manifest(data: bytes, *, where: str = "manifest") -> Manifest:
-    """The manifest; keys that we do not know are passed over.
+def read_manifest(data: bytes, *, where: str = "manifest", bounds: SegmentBounds = ANY_SEGMENT) -> Manifest:
+    """The manifest; keys that we do not know are passed over.  Nothing is made of it that ``bounds`` do not allow.
 
     Raises:
         CorruptDataError: naming what is missing or wrong.
     """
+    _check_amount(data, where, bounds)
     try:
         document = _Fields(json.loads(data), where, "")
     except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
         raise CorruptDataError(where=where, position=0, reason=f"not JSON: {error}") from error
     version = document.text("version")
     if version != _VERSION:
-        raise document.fault("version", f"is {version!r}, we know only {_VERSION!r}")
+        raise document.fault("version", f"is {_told(version)}, we know only {_VERSION!r}")
     return Manifest(
-        chunk_index=parse_chunk_index(document.get("chunkIndex"), where=where),
-        indexes=_read_indexes(document.nested("segmentIndexes")),
+        chunk_index=parse_chunk_index(document.get("chunkIndex"), where=where, bounds=bounds),
+        indexes=_read_indexes(document.nested("segmentIndexes"), bounds),
         compression=document.boolean("compression"),
         encryption=None if document.get("encryption") is None else _read_encryption(document.nested("encryption")),
         segment=None
         if document.get("remoteLogSegmentMetadata") is None
         else _read_segment(document.nested("remoteLogSegmentMetadata")),
     )
+
+
+def _check_amount(data: bytes, where: str, bounds: SegmentBounds) -> None:
+    """Before it is parsed: a list of a million empty lists takes 40 times its text."""
+    if len(data) > bounds.manifest_bytes:
+        reason = f"{len(data)} bytes, where the segment's metadata allow {bounds.manifest_bytes}"
+        raise CorruptDataError(where=where, position=0, reason=reason)
+    values = max(data.count(b","), data.count(b"[") + data.count(b"{"))
+    if values > bounds.manifest_values:
+        reason = f"{values} values, where the segment's metadata allow {bounds.manifest_values}"
+        raise CorruptDataError(where=where, position=0, reason=reason)
 
 
 def _range_document(byte_range: ByteRange | None) -> dict[str, int] | None:
@@ -154,42 +168,52 @@ class _Fields:
     def text(self, key: str) -> str:
         value = self.get(key)
         if not isinstance(value, str):
-            raise self.fault(key, f"is {value!r}, not text")
+            raise self.fault(key, f"is {_told(value)}, not text")
         return value
 
     def integer(self, key: str) -> int:
         value = self.get(key)
         if type(value) is not int:
-            raise self.fault(key, f"is {value!r}, not a whole number")
+            raise self.fault(key, f"is {_told(value)}, not a whole number")
         return value
 
     def boolean(self, key: str) -> bool:
         value = self.get(key)
         if not isinstance(value, bool):
-            raise self.fault(key, f"is {value!r}, neither true nor false")
+            raise self.fault(key, f"is {_told(value)}, neither true nor false")
         return value
 
     def fault(self, key: str, reason: str) -> CorruptDataError:
         return CorruptDataError(where=self._where, position=0, reason=f"{self._path}{key} {reason}")
 
 
-def _read_indexes(fields: _Fields) -> SegmentIndexes:
-    offset, timestamp, producer_snapshot, leader_epoch = (_read_range(fields.nested(kind), kind) for kind in _ALWAYS)
-    has_transaction = fields.get(IndexKind.TRANSACTION) is not None
+def _told(value: object) -> str:
+    """Of what the store says, not all of it."""
+    return repr(value)[:64]
+
+
+def _read_indexes(fields: _Fields, bounds: SegmentBounds) -> SegmentIndexes:
+    offset, timestamp, producer_snapshot, leader_epoch = (
+        _read_range(fields.nested(kind), kind, bounds) for kind in _ALWAYS
+    )
     kind = IndexKind.TRANSACTION
+    has_transaction = fields.get(kind) is not None
     return SegmentIndexes(
         offset=offset,
         timestamp=timestamp,
         producer_snapshot=producer_snapshot,
         leader_epoch=leader_epoch,
-        transaction=_read_range(fields.nested(kind), kind) if has_transaction else None,
+        transaction=_read_range(fields.nested(kind), kind, bounds) if has_transaction else None,
     )
 
 
-def _read_range(fields: _Fields, kind: IndexKind) -> ByteRange:
+def _read_range(fields: _Fields, kind: IndexKind, bounds: SegmentBounds) -> ByteRange:
     position, size = fields.integer("position"), fields.integer("size")
-    if position < 0 or size < 0:
-        raise fields.fault("position", f"{position} and size {size} of the {kind} index are no range")
+    if not (0 <= position < _MOST_POSITION and 0 <= size < _MOST_POSITION):
+        raise fields.fault("position", f"and size of the {kind} index are no range")
+    if size > bounds.index_bytes(kind):
+        reason = f"of the {kind} index is {size}, where the segment's metadata allow {bounds.index_bytes(kind)}"
+        raise fields.fault("size", reason)
     return ByteRange(position, position + size)
 
 

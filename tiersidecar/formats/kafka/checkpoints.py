@@ -7,8 +7,9 @@ leader-epoch-checkpoint, ``<topic> <partition> <offset>`` in the offset checkpoi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import StringIO
 
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError
@@ -108,23 +109,33 @@ def _write_checkpoint(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in (_CHECKPOINT_VERSION, len(entries), *entries)).encode()
 
 
-def _checkpoint_lines(data: bytes, where: str) -> Iterable[tuple[int, list[str]]]:
-    """Number (from 1) and fields of each entry's line.  A file that the broker has made and not yet written to is empty
-    and has no entries, as for Kafka's own CheckpointReadBuffer."""
-    lines = _text(data, where).splitlines()
-    if not lines:
-        return []
-    if len(lines) < 2:
+def _checkpoint_lines(data: bytes, where: str) -> Iterator[tuple[int, list[str]]]:
+    """Number (from 1) and fields of each entry's line, one after the other: what the store has may be of any kind.  A file that
+    the broker has made and not yet written to is empty and has no entries, as for Kafka's own CheckpointReadBuffer.
+
+    Raises:
+        CorruptDataError: also at the end, where there are not as many as were announced.
+    """
+    lines = StringIO(_text(data, where), newline=None)
+    head, announced = lines.readline(), lines.readline()
+    if not head:
+        return
+    if not announced:
         raise CorruptDataError(where=where, position=len(data), reason="version and count are missing")
-    (version,) = _integers(lines[:1], 1, where, 1)
-    (count,) = _integers(lines[1:2], 1, where, 2)
+    (version,) = _integers([head.strip()], 1, where, 1)
+    (count,) = _integers([announced.strip()], 1, where, 2)
     if version != _CHECKPOINT_VERSION:
         raise CorruptDataError(where=where, position=0, reason=f"version {version} instead of {_CHECKPOINT_VERSION}")
-    entries = [(number, line.split()) for number, line in enumerate(lines[2:], start=3) if line.strip()]
-    if len(entries) != count:
-        reason = f"{len(entries)} entries where {count} were announced"
+    found = 0
+    for number, line in enumerate(lines, start=3):
+        if not line.strip():
+            continue
+        found += 1
+        if found <= count:
+            yield number, line.split()
+    if found != count:
+        reason = f"{found} entries where {count} were announced"
         raise CorruptDataError(where=where, position=len(data), reason=reason)
-    return entries
 
 
 def _integers(fields: list[str], count: int, where: str, line: int) -> list[int]:

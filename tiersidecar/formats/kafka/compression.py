@@ -1,14 +1,17 @@
-"""Open the compressed records of a batch, never to more than a given size (``org.apache.kafka.common.compress``)."""
+"""Open the compressed records of a batch (``org.apache.kafka.common.compress``): whole, never to more than a given size, or
+piece by piece, so that what they open to need not fit in memory."""
 
 from __future__ import annotations
 
 import threading
 import zlib
+from collections.abc import Iterator
 from struct import Struct
 
 import cramjam
 import zstandard
 
+from tiersidecar.formats.kafka.opened_memory import MemoryLease
 from tiersidecar.formats.kafka.record_batches import Compression
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -25,6 +28,14 @@ _LZ4_UNCOMPRESSED_FLAG = 1 << 31
 _GZIP_WBITS = 31
 _ZSTD_PIECE_BYTES = 1 << 17
 _ZSTD_LARGEST_WINDOW_BYTES = 1 << 27
+
+PIECE_BYTES = 256 * 1024
+"""Of opened records, in memory at once; snappy and LZ4 have blocks of their own, up to 4 MiB."""
+SMALL_BYTES = 1024 * 1024
+"""What opens to no more is opened in one go."""
+_FED_BYTES = 64 * 1024
+_LZ4_HISTORY_BYTES = 64 * 1024
+_LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM, _LZ4_DICTIONARY, _LZ4_INDEPENDENT = 0x08, 0x10, 0x01, 0x20
 
 _thread = threading.local()
 
@@ -55,8 +66,134 @@ def decompress(data: memoryview, compression: Compression, *, max_bytes: int) ->
         raise DecompressionError(f"{compression.name.lower()} data do not open: {error}") from error
 
 
-def _too_large(max_bytes: int) -> DecompressionError:
-    return DecompressionError(f"compressed records open to more than {max_bytes} bytes")
+class _TooLargeError(DecompressionError):
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"compressed records open to more than {max_bytes} bytes")
+
+
+def open_pieces(data: memoryview, compression: Compression, lease: MemoryLease) -> Iterator[bytes | memoryview]:
+    """``data`` opened, piece by piece: what the codec must remember is taken from ``lease``.  A piece is written over when the
+    next is asked for.
+
+    Raises:
+        DecompressionError: not of this codec, or damaged; which may show at a later piece.
+        NoMemoryLeftError, TooLargeToOpenError: by the lease.
+    """
+    if compression is Compression.NONE:
+        yield from (data[at : at + SMALL_BYTES] for at in range(0, len(data), SMALL_BYTES))
+        return
+    small = _open_small(data, compression)
+    if small is not None:
+        yield small
+        return
+    try:
+        match compression:
+            case Compression.GZIP:
+                yield from _gzip_pieces(data)
+            case Compression.SNAPPY:
+                yield from _snappy_pieces(data, lease)
+            case Compression.LZ4:
+                yield from _lz4_pieces(data, lease)
+            case Compression.ZSTD:
+                yield from _zstd_pieces(data, lease)
+    except (zlib.error, cramjam.DecompressionError, zstandard.ZstdError) as error:
+        raise DecompressionError(f"{compression.name.lower()} data do not open: {error}") from error
+
+
+def _open_small(data: memoryview, compression: Compression) -> bytes | memoryview | None:
+    """None where it is not small; most batches are."""
+    if compression is Compression.LZ4 and _lz4_capacity(data) > SMALL_BYTES:
+        return None
+    try:
+        opened = decompress(data, compression, max_bytes=SMALL_BYTES)
+    except _TooLargeError:
+        return None
+    return memoryview(opened) if isinstance(opened, bytearray) else opened
+
+
+def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
+    stream = zlib.decompressobj(wbits=_GZIP_WBITS)
+    for at in range(0, len(data), _FED_BYTES):
+        fed: bytes | memoryview = data[at : at + _FED_BYTES]
+        while (piece := stream.decompress(fed, PIECE_BYTES)) or stream.unconsumed_tail:
+            yield piece
+            fed = stream.unconsumed_tail
+        if stream.eof:
+            return
+    raise DecompressionError("gzip data end too early")
+
+
+def _snappy_pieces(data: memoryview, lease: MemoryLease) -> Iterator[memoryview]:
+    """A block is opened whole: snappy-java writes 32 KiB blocks, and librdkafka one for all."""
+    blocks = _xerial_blocks(data) if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC else [data]
+    for block in blocks:
+        size = cramjam.snappy.decompress_raw_len(block)
+        lease.window(size if size > SMALL_BYTES else 0)
+        yield memoryview(cramjam.snappy.decompress_raw(block))
+
+
+def _lz4_pieces(data: memoryview, lease: MemoryLease) -> Iterator[memoryview]:
+    """Block by block (the LZ4 frame format); a linked block refers to the 64 KiB before it.
+
+    cramjam opens blocks without such a dictionary.  So the history goes in front, as literals of the block's first sequence.
+    """
+    flags, largest = data[4], _LZ4_BLOCK_SIZES[(data[_LZ4_BD_POSITION] >> 4) & 7]
+    if flags & _LZ4_DICTIONARY:
+        raise DecompressionError("lz4 data with a dictionary")
+    lease.window(largest if largest > SMALL_BYTES else 0)
+    opened = bytearray(largest + _LZ4_HISTORY_BYTES)
+    history = b""
+    for block, is_compressed in _lz4_blocks(data, flags):
+        if is_compressed:
+            size = cramjam.lz4.decompress_block_into(_with_history(block, history), opened)
+            found = memoryview(opened)[len(history) : size]
+        else:
+            found = block
+        yield from (found[at : at + PIECE_BYTES] for at in range(0, len(found), PIECE_BYTES))
+        if not flags & _LZ4_INDEPENDENT:
+            history = (history + bytes(found[-_LZ4_HISTORY_BYTES:]))[-_LZ4_HISTORY_BYTES:]
+
+
+def _lz4_blocks(data: memoryview, flags: int) -> Iterator[tuple[memoryview, bool]]:
+    offset = _LZ4_LEAST_HEADER_SIZE + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    largest = _LZ4_BLOCK_SIZES[(data[_LZ4_BD_POSITION] >> 4) & 7]
+    while len(data) - offset >= _LZ4_BLOCK_SIZE.size:
+        (word,) = _LZ4_BLOCK_SIZE.unpack_from(data, offset)
+        size, offset = word & ~_LZ4_UNCOMPRESSED_FLAG, offset + _LZ4_BLOCK_SIZE.size
+        if size == 0:
+            return
+        if size > min(len(data) - offset, largest):
+            raise DecompressionError(f"lz4 block of {size} bytes where {len(data) - offset} are left")
+        yield data[offset : offset + size], not word & _LZ4_UNCOMPRESSED_FLAG
+        offset += size + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+    raise DecompressionError("lz4 data end too early")
+
+
+def _with_history(block: memoryview, history: bytes) -> bytes | memoryview:
+    """``block`` with ``history`` as its first literals.  A sequence is ``token | more of the literals' length | literals |
+    offset | …``, the token's upper half the length up to 15, to which bytes of 255 and a last one add."""
+    if not history:
+        return block
+    token, at = block[0], 1
+    count = token >> 4
+    if count == 15:
+        while True:
+            count, at = count + block[at], at + 1
+            if block[at - 1] != 255:
+                break
+    count += len(history)
+    # The history alone is more than 15 bytes, unless the first block was smaller.
+    if count < 15:
+        return bytes((count << 4 | token & 15,)) + history + bytes(block[at:])
+    more, rest = divmod(count - 15, 255)
+    return bytes((0xF0 | token & 15,)) + b"\xff" * more + bytes((rest,)) + history + bytes(block[at:])
+
+
+def _zstd_pieces(data: memoryview, lease: MemoryLease) -> Iterator[bytes]:
+    # A decompressor of its own: between two pieces the thread's may be used for another batch, and by another thread.
+    lease.window(zstandard.get_frame_parameters(data).window_size)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_LARGEST_WINDOW_BYTES)
+    yield from decompressor.read_to_iter(data, write_size=PIECE_BYTES)
 
 
 def _open_gzip(data: memoryview, max_bytes: int) -> bytes:
@@ -64,7 +201,7 @@ def _open_gzip(data: memoryview, max_bytes: int) -> bytes:
     stream = zlib.decompressobj(wbits=_GZIP_WBITS)
     opened = stream.decompress(data, max_bytes + 1)
     if len(opened) > max_bytes:
-        raise _too_large(max_bytes)
+        raise _TooLargeError(max_bytes)
     if not stream.eof:
         raise DecompressionError("gzip data end too early")
     return opened
@@ -75,7 +212,7 @@ def _open_snappy(data: memoryview, max_bytes: int) -> bytearray:
     opened = bytearray()
     for block in blocks:
         if len(opened) + cramjam.snappy.decompress_raw_len(block) > max_bytes:
-            raise _too_large(max_bytes)
+            raise _TooLargeError(max_bytes)
         opened += memoryview(cramjam.snappy.decompress_raw(block))
     return opened
 
@@ -128,7 +265,7 @@ def _open_zstd(data: memoryview, max_bytes: int) -> bytes:
     for piece in _zstd_decompressor().read_to_iter(data, write_size=_ZSTD_PIECE_BYTES):
         size += len(piece)
         if size > max_bytes:
-            raise _too_large(max_bytes)
+            raise _TooLargeError(max_bytes)
         pieces.append(piece)
     return b"".join(pieces)
 

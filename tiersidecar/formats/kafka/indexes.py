@@ -17,10 +17,11 @@ from itertools import chain
 from operator import le, lt
 from struct import Struct
 from sys import byteorder
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.packed_rows import PackedRows
 from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, Buffer, RecordBatchHeader
 
 _OFFSET_ENTRY = Struct(">ii")
@@ -123,15 +124,17 @@ def read_offset_index(
     where: str = "offset index",
     segment_size_bytes: int | None = None,
     end_offset: Offset | None = None,
+    most_entries: int | None = None,
 ) -> OffsetIndex:
     """Parse and check an ``.index``; zeros at its end, which an unclean stop leaves behind, are no entries.
 
-    ``segment_size_bytes`` and ``end_offset`` (inclusive) are the limits for positions and offsets, where known.
+    ``segment_size_bytes`` and ``end_offset`` (inclusive) are the limits for positions and offsets, where known.  More than
+    ``most_entries`` are not looked at.
 
     Raises:
         CorruptDataError: not whole entries, not ascending, or outside the segment.
     """
-    entries = _used_entries(data, _OFFSET_ENTRY, where)
+    entries = _used_entries(data, _OFFSET_ENTRY, where, most_entries)
     index = OffsetIndex(
         base_offset=base_offset,
         relative_offsets=_column("i", entries, 0, _OFFSET_ENTRY.size),
@@ -146,14 +149,20 @@ def read_offset_index(
 
 
 def read_time_index(
-    data: Buffer, *, base_offset: Offset, where: str = "time index", end_offset: Offset | None = None
+    data: Buffer,
+    *,
+    base_offset: Offset,
+    where: str = "time index",
+    end_offset: Offset | None = None,
+    most_entries: int | None = None,
 ) -> TimeIndex:
-    """Parse and check a ``.timeindex``; zeros at its end are no entries.  ``end_offset`` is inclusive.
+    """Parse and check a ``.timeindex``; zeros at its end are no entries.  ``end_offset`` is inclusive.  More than
+    ``most_entries`` are not looked at.
 
     Raises:
         CorruptDataError: not whole entries, not ascending, or outside the segment.
     """
-    entries = _used_entries(data, _TIME_ENTRY, where)
+    entries = _used_entries(data, _TIME_ENTRY, where, most_entries)
     index = TimeIndex(
         base_offset=base_offset,
         timestamps_ms=_column("q", entries, 0, _TIME_ENTRY.size),
@@ -166,31 +175,34 @@ def read_time_index(
     return index
 
 
+def _aborted(row: tuple[Any, ...]) -> AbortedTransaction:
+    return AbortedTransaction(*row[1:])
+
+
 def read_transaction_index(
     data: Buffer, *, base_offset: Offset, where: str = "transaction index"
-) -> tuple[AbortedTransaction, ...]:
+) -> PackedRows[AbortedTransaction]:
     """Parse and check a ``.txnindex``: the aborted transactions whose marker is in this segment, by marker.
 
     Raises:
         CorruptDataError: not whole entries, of a later version, not ascending, or ended before this segment.
     """
-    entries: list[AbortedTransaction] = []
-    last_offset = base_offset - 1
+    last_offset: int = base_offset - 1
     _check_whole_entries(data, _ABORTED_TRANSACTION, where)
-    for place in range(0, len(data), _ABORTED_TRANSACTION.size):
-        version, producer_id, first_offset, end_offset, stable_offset = _ABORTED_TRANSACTION.unpack_from(data, place)
+    for number, (version, _, first_offset, end_offset, stable_offset) in enumerate(
+        _ABORTED_TRANSACTION.iter_unpack(data)
+    ):
+        place = number * _ABORTED_TRANSACTION.size
         if version != _ABORTED_TRANSACTION_VERSION:
             raise CorruptDataError(where=where, position=place, reason=f"unknown entry version {version}")
-        entry = AbortedTransaction(producer_id, first_offset, end_offset, stable_offset)
-        if entry.last_offset <= last_offset:
-            reason = f"aborted transaction ends at {entry.last_offset}, which is not above {last_offset}"
+        if end_offset <= last_offset:
+            reason = f"aborted transaction ends at {end_offset}, which is not above {last_offset}"
             raise CorruptDataError(where=where, position=place, reason=reason)
-        is_in_order = 0 <= entry.first_offset <= entry.last_offset and 0 <= entry.last_stable_offset <= end_offset + 1
-        if not is_in_order:
+        if not (0 <= first_offset <= end_offset and 0 <= stable_offset <= end_offset + 1):
+            entry = _aborted(_ABORTED_TRANSACTION.unpack_from(data, place))
             raise CorruptDataError(where=where, position=place, reason=f"aborted transaction {entry} runs backwards")
-        last_offset = entry.last_offset
-        entries.append(entry)
-    return tuple(entries)
+        last_offset = end_offset
+    return PackedRows(bytes(data), _ABORTED_TRANSACTION, _aborted)
 
 
 def write_transaction_index(transactions: Iterable[AbortedTransaction]) -> bytes:
@@ -259,13 +271,16 @@ def _append_later(index: TimeIndex, latest: TimeIndexEntry) -> None:
         index.relative_offsets.append(latest.offset - index.base_offset)
 
 
-def _used_entries(data: Buffer, layout: Struct, where: str) -> bytes:
+def _used_entries(data: Buffer, layout: Struct, where: str, most_entries: int | None) -> bytes:
     """Without the zero entries at the end (no broker writes an entry of zeros at position 0; one for time 0 at the base
     offset says nothing)."""
     _check_whole_entries(data, layout, where)
     entries = bytes(data)
-    used = len(entries.rstrip(b"\0"))
-    return entries[: -(-used // layout.size) * layout.size]
+    count = -(-len(entries.rstrip(b"\0")) // layout.size)
+    if most_entries is not None and count > most_entries:
+        reason = f"{count} entries, where the segment has at most {most_entries} batches"
+        raise CorruptDataError(where=where, position=most_entries * layout.size, reason=reason)
+    return entries[: count * layout.size]
 
 
 def _column(typecode: str, entries: bytes, begin: int, entry_size: int) -> array[int]:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception class, named like a module's function
 
-from tiersidecar.formats.kafka.compression import DecompressionError, decompress
+from tiersidecar.formats.kafka.compression import DecompressionError, open_pieces
+from tiersidecar.formats.kafka.opened_bytes import OpenedBytes
+from tiersidecar.formats.kafka.opened_memory import MemoryLease
 from tiersidecar.formats.kafka.record_batches import (
     LOG_OVERHEAD,
     NO_TIMESTAMP,
@@ -37,7 +39,18 @@ class LegacyRecord:
     value: bytes | None
 
 
-def iter_legacy_records(message: memoryview, header: RecordBatchHeader, *, max_bytes: int) -> Iterator[LegacyRecord]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegacyOpening:
+    """What a compressed message may open to, and whose memory it takes."""
+
+    max_bytes: int
+    lease: MemoryLease
+    copies: int
+
+
+def iter_legacy_records(
+    message: memoryview, header: RecordBatchHeader, opening: LegacyOpening
+) -> Iterator[LegacyRecord]:
     """The records of one whole message: itself, or those that are compressed in it.
 
     Raises:
@@ -49,26 +62,42 @@ def iter_legacy_records(message: memoryview, header: RecordBatchHeader, *, max_b
         return
     if outer.value is None:
         raise DecompressionError("a compressed message without a value")
-    inner = list(_iter_set(memoryview(decompress(memoryview(outer.value), header.compression, max_bytes=max_bytes))))
-    if not inner:
-        raise DecompressionError("a compressed message with nothing inside")
     # The offset of the last inner message is relative in format 1 and equals the outer one in format 0.
-    shift = header.base_offset - inner[-1].offset if header.magic == 1 else 0
-    for record in inner:
+    shift = header.base_offset - _last_offset(outer.value, header, opening) if header.magic == 1 else 0
+    found = False
+    for record in _iter_set(_opened(outer.value, header, opening)):
+        found = True
         is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
         timestamp_ms = outer.timestamp_ms if is_append_time else record.timestamp_ms
         yield replace(record, offset=record.offset + shift, timestamp_ms=timestamp_ms)
+    if not found:
+        raise DecompressionError("a compressed message with nothing inside")
 
 
-def _iter_set(data: memoryview) -> Iterator[LegacyRecord]:
-    start = 0
-    while len(data) - start >= _OVERHEAD.size:
-        offset, size = _OVERHEAD.unpack_from(data, start)
-        start += _OVERHEAD.size
-        if not 0 <= size <= len(data) - start:
-            raise DecompressionError(f"an inner message of {size} bytes where {len(data) - start} are left")
-        yield _read_message(offset, data[start : start + size])
-        start += size
+def _opened(value: bytes, header: RecordBatchHeader, opening: LegacyOpening) -> OpenedBytes:
+    pieces = open_pieces(memoryview(value), header.compression, opening.lease)
+    return OpenedBytes(pieces, opening.lease, max_bytes=opening.max_bytes, copies=opening.copies)
+
+
+def _last_offset(value: bytes, header: RecordBatchHeader, opening: LegacyOpening) -> int:
+    """Of the inner messages, without keeping any: it is opened twice."""
+    opened, last_offset = _opened(value, header, opening), None
+    while (head := opened.take(_OVERHEAD.size)) is not None:
+        last_offset, size = _OVERHEAD.unpack(head)
+        if size < 0 or not opened.skip(size):
+            raise DecompressionError(f"an inner message of {size} bytes where fewer are left")
+    if last_offset is None:
+        raise DecompressionError("a compressed message with nothing inside")
+    return int(last_offset)
+
+
+def _iter_set(opened: OpenedBytes) -> Iterator[LegacyRecord]:
+    while (head := opened.take(_OVERHEAD.size)) is not None:
+        offset, size = _OVERHEAD.unpack(head)
+        body = opened.take(size) if size >= 0 else None
+        if body is None:
+            raise DecompressionError(f"an inner message of {size} bytes where {opened.at_hand} are left")
+        yield _read_message(offset, memoryview(body))
 
 
 def _read_message(offset: int, body: memoryview) -> LegacyRecord:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields, replace
 from struct import Struct
+from typing import Any
 
 from crc32c import crc32c
 
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.packed_rows import PackedRows
 from tiersidecar.formats.kafka.record_batches import Buffer, RecordBatchHeader
 from tiersidecar.formats.kafka.records import ControlKind, ControlMarker
 
@@ -46,7 +48,7 @@ class ProducerState:
 _FIELD_NAMES = tuple(field.name for field in fields(ProducerState))
 
 
-def read_producer_snapshot(data: Buffer, *, where: str = "producer snapshot") -> tuple[ProducerState, ...]:
+def read_producer_snapshot(data: Buffer, *, where: str = "producer snapshot") -> PackedRows[ProducerState]:
     """All producers, in the order of the file.
 
     Raises:
@@ -66,8 +68,11 @@ def read_producer_snapshot(data: Buffer, *, where: str = "producer snapshot") ->
     if actual != crc or count < 0 or len(data) != expected:
         reason = f"checksum is {actual:#010x}, the file says {crc:#010x}; {len(data)} bytes for {count} producers"
         raise CorruptDataError(where=where, position=_CRC_END, reason=reason)
-    rows = _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :])
-    return tuple(ProducerState(**dict(zip(_FIELD_NAMES, row, strict=True))) for row in rows)
+    return PackedRows(bytes(memoryview(data)[_HEAD.size :]), _ENTRY, _state)
+
+
+def _state(row: tuple[Any, ...]) -> ProducerState:
+    return ProducerState(**dict(zip(_FIELD_NAMES, row, strict=True)))
 
 
 def write_producer_snapshot(states: Iterable[ProducerState] = ()) -> bytes:

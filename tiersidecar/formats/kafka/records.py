@@ -8,15 +8,18 @@ A record of format 2, all integers zig-zag varints but the attributes byte::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.kafka.compression import DecompressionError, decompress
+from tiersidecar.formats.kafka.compression import DecompressionError, open_pieces
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.formats.kafka.legacy_records import LegacyRecord, iter_legacy_records
+from tiersidecar.formats.kafka.legacy_records import LegacyOpening, LegacyRecord, iter_legacy_records
+from tiersidecar.formats.kafka.opened_bytes import OpenedBytes
+from tiersidecar.formats.kafka.opened_memory import UNLIMITED, OpenedMemory
 from tiersidecar.formats.kafka.record_batches import (
     BATCH_HEADER_SIZE,
     Buffer,
@@ -27,7 +30,15 @@ from tiersidecar.formats.kafka.record_batches import (
 )
 
 MAX_OPENED_BYTES = 256 * 1024 * 1024
-"""What the records of one batch may open to unless the caller says otherwise."""
+"""What the records of one batch may open to where all of them are in memory at once."""
+MAX_STREAMED_BYTES = (1 << 32) - 1
+"""What they may open to where they come one after the other: it costs time alone."""
+
+_COPIES = 3
+"""Of a large record: the pieces it came in, itself, and its key and value."""
+_MOST_VARINT_BYTES = 10
+_MOST_HEAD_BYTES = 1 + 2 * _MOST_VARINT_BYTES
+"""Attributes, timestamp and offset of a record."""
 
 _CONTROL_KEY = Struct(">hh")
 _END_TRANSACTION_VALUE = Struct(">hi")
@@ -95,31 +106,71 @@ def read_records(
 
 
 def iter_records(
-    batch: Buffer, *, where: str = "record batch", position: int = 0, max_bytes: int = MAX_OPENED_BYTES
+    batch: Buffer,
+    *,
+    where: str = "record batch",
+    position: int = 0,
+    max_bytes: int = MAX_STREAMED_BYTES,
+    memory: OpenedMemory = UNLIMITED,
+    copies: int = _COPIES,
 ) -> Iterator[Record]:
     """The records of the batch at the front of ``batch``, one after the other; its checksum is compared before the first.
 
-    As objects they take many times the room that they take in the batch: of small records 30 times, and more.
+    As objects they take many times the room that they take in the batch: of small records 30 times, and more.  What they open
+    to is in memory piece by piece; a record of more than a MiB counts ``copies`` times in ``memory`` until the next is asked
+    for.
 
     Raises:
         CorruptDataError: checksum, codec or record structure, which may show at a later record; or the records open to more
             than ``max_bytes``.
         TruncatedDataError: the buffer ends within the batch.
+        NoMemoryLeftError: others have taken ``memory``.
+        TooLargeToOpenError: it is not enough for this batch.
     """
-    header = read_batch_header(batch, where=where, position=position)
-    check_batch(batch, header, where=where, position=position)
-    view = memoryview(batch)[: header.size_bytes]
-    try:
+    with _opening(batch, where, position), memory.lease() as lease:
+        header, view = _checked(batch, where, position)
         if header.magic < 2:
-            for record in iter_legacy_records(view, header, max_bytes=max_bytes):
+            opening = LegacyOpening(max_bytes=max_bytes, lease=lease, copies=copies)
+            for record in iter_legacy_records(view, header, opening):
                 yield _from_legacy(record, header)
             return
-        payload = decompress(view[BATCH_HEADER_SIZE:], header.compression, max_bytes=max_bytes)
-        yield from _decode_records(bytes(payload), header)
+        pieces = open_pieces(view[BATCH_HEADER_SIZE:], header.compression, lease)
+        yield from _decode_records(OpenedBytes(pieces, lease, max_bytes=max_bytes, copies=copies), header)
+
+
+def iter_record_times(
+    batch: Buffer, *, where: str = "record batch", position: int = 0, memory: OpenedMemory = UNLIMITED
+) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record; keys, values and headers are passed over, and never in memory whole.
+
+    Raises:
+        As :func:`iter_records`.
+    """
+    with _opening(batch, where, position), memory.lease() as lease:
+        header, view = _checked(batch, where, position)
+        if header.magic < 2:
+            opening = LegacyOpening(max_bytes=MAX_STREAMED_BYTES, lease=lease, copies=_COPIES)
+            for record in iter_legacy_records(view, header, opening):
+                yield record.offset, record.timestamp_ms
+            return
+        pieces = open_pieces(view[BATCH_HEADER_SIZE:], header.compression, lease)
+        yield from _decode_times(OpenedBytes(pieces, lease, max_bytes=MAX_STREAMED_BYTES, copies=1), header)
+
+
+@contextmanager
+def _opening(batch: Buffer, where: str, position: int) -> Iterator[None]:
+    try:
+        yield
     except (DecompressionError, _MalformedRecordError) as error:
         raise CorruptDataError(where=where, position=position, reason=str(error)) from error
     except IndexError as error:
         raise CorruptDataError(where=where, position=position, reason="the last record ends too early") from error
+
+
+def _checked(batch: Buffer, where: str, position: int) -> tuple[RecordBatchHeader, memoryview]:
+    header = read_batch_header(batch, where=where, position=position)
+    check_batch(batch, header, where=where, position=position)
+    return header, memoryview(batch)[: header.size_bytes]
 
 
 def read_control_marker(record: Record, *, where: str = "record batch") -> ControlMarker | None:
@@ -153,18 +204,45 @@ def _from_legacy(record: LegacyRecord, header: RecordBatchHeader) -> Record:
     )
 
 
-def _decode_records(data: bytes, header: RecordBatchHeader) -> Iterator[Record]:
-    offset = 0
+def _decode_records(opened: OpenedBytes, header: RecordBatchHeader) -> Iterator[Record]:
     for _ in range(header.record_count):
-        length, start = _read_varint(data, offset)
-        if length < 0 or start + length > len(data):
-            raise _MalformedRecordError(f"record of {length} bytes where {len(data) - start} are left")
-        record, offset = _decode_record(data, start, header)
-        if offset != start + length:
-            raise _MalformedRecordError(f"record of {length} bytes has {offset - start}")
+        length = _next_length(opened)
+        if not opened.fill(length):
+            raise _MalformedRecordError(f"record of {length} bytes where {opened.at_hand} are left")
+        record, stop = _decode_record(opened.data, opened.offset, header)
+        if stop != opened.offset + length:
+            raise _MalformedRecordError(f"record of {length} bytes has {stop - opened.offset}")
+        opened.offset = stop
         yield record
-    if offset != len(data):
-        raise _MalformedRecordError(f"{len(data) - offset} bytes after the last of {header.record_count} records")
+    _check_end(opened, header)
+
+
+def _decode_times(opened: OpenedBytes, header: RecordBatchHeader) -> Iterator[tuple[int, int]]:
+    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    for _ in range(header.record_count):
+        length = _next_length(opened)
+        opened.fill(min(length, _MOST_HEAD_BYTES))
+        timestamp_delta, offset = _read_varint(opened.data, opened.offset + 1)
+        offset_delta, _ = _read_varint(opened.data, offset)
+        timestamp_ms = header.max_timestamp if is_append_time else header.base_timestamp + timestamp_delta
+        yield header.base_offset + offset_delta, timestamp_ms
+        if not opened.skip(length):
+            raise _MalformedRecordError(f"record of {length} bytes where fewer are left")
+    _check_end(opened, header)
+
+
+def _next_length(opened: OpenedBytes) -> int:
+    if opened.at_hand < _MOST_VARINT_BYTES:
+        opened.fill(_MOST_VARINT_BYTES)
+    length, opened.offset = _read_varint(opened.data, opened.offset)
+    if length < 0:
+        raise _MalformedRecordError(f"record of {length} bytes")
+    return length
+
+
+def _check_end(opened: OpenedBytes, header: RecordBatchHeader) -> None:
+    if opened.fill(1):
+        raise _MalformedRecordError(f"{opened.at_hand} bytes after the last of {header.record_count} records")
 
 
 def _decode_record(data: bytes, offset: int, header: RecordBatchHeader) -> tuple[Record, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 
 from aiohttp import web
 
@@ -19,7 +19,7 @@ from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
-from tiersidecar.services.reader.ndjson import BytesFormat, Selection, batch_groups, line_pieces
+from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection, batch_groups
 from tiersidecar.services.reader.routes import (
     FORMAT,
     ISOLATION,
@@ -161,11 +161,11 @@ class LogOperations:
                 offset=read.offset, stop_offset=read.stop_offset, hidden=hidden, bytes_format=bytes_format
             )
             for group in batch_groups(part.batches.buffer):
-                pieces = line_pieces(group, selection, limit)
-                while (piece := await self._blocking.run(next, pieces, None)) is not None:
-                    lines, count = piece
-                    limit -= count
-                    yield lines
+                with closing(LinePieces(group, selection, limit)) as pieces:
+                    while (piece := await self._path.opening.run(pieces.next_piece)) is not None:
+                        lines, count = piece
+                        limit -= count
+                        yield lines
                 if limit == 0:
                     return
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import islice
 
+from tiersidecar.domain.errors import NoMemoryLeftError
+from tiersidecar.formats.kafka.opened_memory import UNLIMITED, OpenedMemory
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import AbortedRanges, Record, iter_records
 
@@ -17,6 +18,9 @@ _GROUP_BYTES = 64 * 1024
 write."""
 _PIECE_BYTES = 256 * 1024
 """Of lines that are made, and written, at once: a batch of many small records opens to thousands of times its size."""
+
+_COPIES = 8
+"""Of a large record, while its line is made: as it came, opened, as base64, as JSON, encoded, and in the piece."""
 
 
 class BytesFormat(StrEnum):
@@ -49,33 +53,70 @@ def batch_groups(buffer: memoryview) -> Iterator[memoryview]:
         yield buffer[begin:]
 
 
-def line_pieces(batches: memoryview, selection: Selection, limit: int) -> Iterator[tuple[bytes, int]]:
+class LinePieces:
     """One line for each selected record of ``batches``, in offset order, the first ``limit`` of them: in pieces, each with its
-    number of lines.  No more is opened than a piece needs.
-
-    Raises:
-        CorruptDataError: records that do not open.
+    number of lines.  No more is opened than a piece needs; what is open holds ``memory`` until :meth:`close`.
     """
-    piece, count = bytearray(), 0
-    for line in islice(_lines(batches, selection), limit):
-        piece += line
-        count += 1
-        if len(piece) >= _PIECE_BYTES:
-            yield bytes(piece), count
-            piece, count = bytearray(), 0
-    if count:
-        yield bytes(piece), count
+
+    def __init__(self, batches: memoryview, selection: Selection, limit: int, memory: OpenedMemory = UNLIMITED) -> None:
+        self._batches, self._selection, self._left, self._memory = batches, selection, limit, memory
+        self._lines: Generator[tuple[int, bytes]] | None = None
+
+    def __iter__(self) -> LinePieces:
+        return self
+
+    def __next__(self) -> tuple[bytes, int]:
+        piece = self.next_piece(self._memory)
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def next_piece(self, memory: OpenedMemory) -> tuple[bytes, int] | None:
+        """The next piece, None after the last.  After a NoMemoryLeftError it may be asked for again.
+
+        Raises:
+            CorruptDataError: records that do not open.
+            NoMemoryLeftError, TooLargeToOpenError: of ``memory``.
+        """
+        piece, count = bytearray(), 0
+        try:
+            for offset, line in self._open_lines(memory):
+                piece += line
+                count += 1
+                self._left -= 1
+                self._selection = replace(self._selection, offset=offset + 1)
+                if len(piece) >= _PIECE_BYTES or not self._left:
+                    break
+        except NoMemoryLeftError:
+            self.close()
+            if not count:
+                raise
+        return (bytes(piece), count) if count else None
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
+
+    def _open_lines(self, memory: OpenedMemory) -> Iterator[tuple[int, bytes]]:
+        if not self._left:
+            return iter(())
+        if self._lines is None:
+            self._lines = _lines(self._batches, self._selection, memory)
+        return self._lines
 
 
-def _lines(batches: memoryview, selection: Selection) -> Iterator[bytes]:
+def _lines(batches: memoryview, selection: Selection, memory: OpenedMemory) -> Generator[tuple[int, bytes]]:
     for position, header in iter_batch_headers(batches):
-        if not _is_visible(header, selection):
+        if header.last_offset < selection.offset or not _is_visible(header, selection):
             continue
-        for record in iter_records(batches[position : position + header.size_bytes]):
+        batch = batches[position : position + header.size_bytes]
+        for record in iter_records(batch, memory=memory, copies=_COPIES):
             if selection.stop_offset is not None and record.offset >= selection.stop_offset:
                 return
             if record.offset >= selection.offset:
-                yield _line(record, header, selection.bytes_format)
+                yield record.offset, _line(record, header, selection.bytes_format)
 
 
 def _is_visible(header: RecordBatchHeader, selection: Selection) -> bool:

@@ -20,6 +20,7 @@ from tiersidecar.domain.errors import (
     QuotaExceededError,
     RetriableError,
     StoreError,
+    TooLargeToOpenError,
     UndecidedTransactionError,
 )
 from tiersidecar.ports.broker import CallerNotAuthenticatedError
@@ -131,6 +132,8 @@ def problem_of(error: Exception) -> Problem:
                 detail=f"{error.what} is exhausted",
                 headers={"Retry-After": str(max(retry_after_s, 1))},
             )
+        case TooLargeToOpenError():
+            return Problem(status=HTTPStatus.INSUFFICIENT_STORAGE, name="too-large-to-open", detail=str(error))
         case MetadataNotReadyError():
             return _unavailable("metadata-not-ready", "remote log metadata is still being replayed", retry_after_s=1)
         case OffsetBetweenTiersError():

@@ -58,7 +58,7 @@ class StallingStore:
     async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
         return await self._stall()  # type: ignore[no-any-return]
 
-    async def fetch_object(self, key: str) -> bytes:
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
         return await self._stall()  # type: ignore[no-any-return]
 
     is_local = True

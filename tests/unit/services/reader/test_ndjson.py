@@ -11,7 +11,7 @@ import zstandard
 from tests.support.batches import batch_bytes, record_bytes
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.formats.kafka.record_batches import Compression
-from tiersidecar.services.reader.ndjson import BytesFormat, Selection, line_pieces
+from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection
 
 COUNT = 40_000
 ALL = Selection(offset=0, stop_offset=None, hidden=None, bytes_format=BytesFormat.BASE64)
@@ -29,7 +29,7 @@ def offsets_of(piece: bytes) -> list[int]:
 
 
 def test_a_batch_of_many_records_comes_in_pieces() -> None:
-    pieces = list(line_pieces(many_records(), ALL, limit=10**6))
+    pieces = list(LinePieces(many_records(), ALL, limit=10**6))
     assert all(len(piece) < 300 * 1024 for piece, _ in pieces)
     assert [offset for piece, _ in pieces for offset in offsets_of(piece)] == list(range(100, 100 + COUNT))
     assert [count for _, count in pieces] == [len(piece.splitlines()) for piece, _ in pieces]
@@ -40,7 +40,7 @@ def test_no_more_of_it_is_opened_than_a_piece_needs() -> None:
     batch = many_records()
     tracemalloc.start()
     try:
-        _, count = next(line_pieces(batch, ALL, limit=10**6))
+        _, count = next(LinePieces(batch, ALL, limit=10**6))
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -53,12 +53,12 @@ def test_no_more_of_it_is_opened_than_a_piece_needs() -> None:
 )
 def test_only_what_is_selected(offset: int, stop: int | None, limit: int) -> None:
     selection = Selection(offset=offset, stop_offset=stop, hidden=None, bytes_format=BytesFormat.UTF8)
-    found = [one for piece, _ in line_pieces(many_records(), selection, limit) for one in offsets_of(piece)]
+    found = [one for piece, _ in LinePieces(many_records(), selection, limit) for one in offsets_of(piece)]
     wanted = range(max(offset, 100), min(100 + COUNT, 10**9 if stop is None else stop))
     assert found == list(wanted)[:limit]
 
 
 def test_a_batch_that_does_not_hold_what_it_tells_ends_in_an_error() -> None:
-    pieces = line_pieces(many_records(told=COUNT + 1), ALL, limit=10**6)
+    pieces = LinePieces(many_records(told=COUNT + 1), ALL, limit=10**6)
     with pytest.raises(CorruptDataError):
         list(pieces)

@@ -1,0 +1,83 @@
+"""Memory for what is opened of compressed record batches, of all readers of a process together."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from tiersidecar.domain.errors import NoMemoryLeftError, TooLargeToOpenError
+
+_NO_LIMIT = 1 << 62
+
+
+class OpenedMemory:
+    """``size_bytes`` for all leases together.  Safe to use from several threads at once."""
+
+    def __init__(self, size_bytes: int = _NO_LIMIT) -> None:
+        self._size_bytes = size_bytes
+        self._held_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What is taken now."""
+        return self._held_bytes
+
+    def lease(self) -> MemoryLease:
+        """For one batch: a context manager."""
+        return MemoryLease(self)
+
+    def change(self, before_bytes: int, now_bytes: int) -> None:
+        """Hold ``now_bytes`` instead of ``before_bytes``.
+
+        Raises:
+            NoMemoryLeftError: others hold too much; nothing has changed.
+            TooLargeToOpenError: it is more than there is for all.
+        """
+        if now_bytes > self._size_bytes:
+            raise TooLargeToOpenError(wanted_bytes=now_bytes, most_bytes=self._size_bytes)
+        with self._lock:
+            held_bytes = self._held_bytes + now_bytes - before_bytes
+            if now_bytes > before_bytes and held_bytes > self._size_bytes:
+                raise NoMemoryLeftError(wanted_bytes=now_bytes - before_bytes)
+            self._held_bytes = held_bytes
+
+
+class MemoryLease:
+    """What one open batch holds: its codec's window, and the record in hand."""
+
+    __slots__ = ("_memory", "_record_bytes", "_window_bytes")
+
+    def __init__(self, memory: OpenedMemory) -> None:
+        self._memory = memory
+        self._window_bytes = self._record_bytes = 0
+
+    def __enter__(self) -> MemoryLease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.window(0)
+        self.record(0)
+
+    def window(self, size_bytes: int) -> None:
+        """Hold as much for the codec.  Raises as :meth:`OpenedMemory.change`."""
+        if size_bytes != self._window_bytes:
+            self._change(size_bytes, self._record_bytes)
+
+    def record(self, size_bytes: int) -> None:
+        """Hold as much for the record in hand.  Raises as :meth:`OpenedMemory.change`."""
+        if size_bytes != self._record_bytes:
+            self._change(self._window_bytes, size_bytes)
+
+    def _change(self, window_bytes: int, record_bytes: int) -> None:
+        self._memory.change(self._window_bytes + self._record_bytes, window_bytes + record_bytes)
+        self._window_bytes, self._record_bytes = window_bytes, record_bytes
+
+
+UNLIMITED = OpenedMemory()
