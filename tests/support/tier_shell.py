@@ -38,6 +38,7 @@ from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.copy_slots import CopySlots
+from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
@@ -234,6 +235,15 @@ class TierShell:
             clock=self.clock,
             lag=self.lag,
             gaps=GapReport(self.telemetry),
+            guard=self.guard,
+            first_start=FirstStart(
+                board=self.board,
+                broker=self.broker,
+                metadata=self.metadata,
+                state=self.state,
+                blocking=self.blocking,
+                failpoints=self.failpoints,
+            ),
             observe_only=False,
         )
 

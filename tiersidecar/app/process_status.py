@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
-from tiersidecar.decide.copy import pending_segments
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -19,6 +18,7 @@ from tiersidecar.ports.state_log import StateLog
 from tiersidecar.services.status.source import PartitionStatus, StatusSummary
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.lanes import Lanes
+from tiersidecar.tasks.pending_copies import pending_copies
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ProcessStatus:
         tip = tiered.view.topic_id_partition
         local = self.board.local_partition(tip)
         copied_offset = self.board.copied_offsets.get(tip, NO_OFFSET)
-        waiting = () if local is None else pending_segments(local.segments, copied_offset)
+        waiting = () if local is None else pending_copies(self.board, local, copied_offset)
         segments, size_bytes = self._remote(tiered)
         halted = "" if self.lanes is None else self.lanes.halted(tip) or self.lanes.trouble(tip)
         return PartitionStatus(

@@ -92,14 +92,15 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
     )
     uploader = build_uploader(parts, gate=gate, in_flight=in_flight, remover=remover)
     admission = build_admission(parts, quota=quota, backfill=backfill)
-    copy = build_copy(parts, uploader=uploader, admission=admission, lag=lag)
+    guard = DeleteGuard(config, parts.metadata)
+    copy = build_copy(parts, uploader=uploader, admission=admission, lag=lag, guard=guard)
     recopy = build_recopy(
         parts,
         uploader=uploader,
         admission=admission,
         remover=remover,
         in_flight=in_flight,
-        guard=DeleteGuard(config, parts.metadata),
+        guard=guard,
     )
     trim_gate = build_trim_gate(parts)
     trim = build_trim(parts, checks=checks, gate=trim_gate, quota=quota)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from tiersidecar.decide.expiry_view import local_time_ms
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, Offset
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
@@ -21,7 +22,10 @@ class CopyView:
     """A led partition as the copy decision sees it.
 
     ``copied_offset`` is the highest remote offset of this lineage, inclusive (-1: none); ``last_stable_offset`` is
-    exclusive; ``segments`` ascend and end with the active one.  ``remote_log_start_offset`` is -1 while nothing moved it.
+    exclusive; ``segments`` ascend and end with the active one.  ``remote_log_start_offset`` is -1 while nobody has said it.
+    ``holes`` are offsets below ``copied_offset`` that no remote segment holds and the broker does.  ``readable_stop`` is where
+    what readers find in the remote segments from ``copied_offset`` on ends (exclusive): an unclean election may have left the
+    front of one.  ``may_expire``: expiry is at work and has not looked at the partition yet.
     """
 
     policy: TopicPolicy
@@ -30,6 +34,9 @@ class CopyView:
     last_stable_offset: int
     now_ms: int
     remote_log_start_offset: int = NO_OFFSET
+    holes: tuple[ByteRange, ...] = ()
+    readable_stop: int = 0
+    may_expire: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +45,11 @@ class CopyPlan:
 
     ``held_back`` says why the first sealed segment that is not in ``segments`` must wait; empty when none waits.
     ``gap`` is the half-open offset range that neither tier holds any more, None when there is none.
-    ``expired`` are past total retention: they are not worth an upload, and expiry trims them (U8).  Not where something before
-    them is still readable: a hole would follow it, with the ends of its transactions, should expiry judge otherwise.
     """
 
     segments: tuple[LocalSegment, ...]
     held_back: str
     gap: ByteRange | None
-    expired: tuple[LocalSegment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,37 +65,38 @@ class CopyLag:
 
 
 def decide_copy(view: CopyView) -> CopyPlan:
-    """The plan for one partition."""
-    pending = pending_segments(view.segments, view.copied_offset)
-    waiting = pending
-    if view.copied_offset < max(view.remote_log_start_offset, 0):
-        waiting = not_expired(pending, view.segments, view.policy, view.now_ms)
+    """The plan for one partition.
+
+    Nothing at or above the remote log start is passed over: what is past its total retention is given up by expiry, which says
+    so by that start, or it is copied.
+    """
+    pending = pending_segments(view.segments, view.copied_offset, view.remote_log_start_offset, view.holes)
     held_back, chosen = "", []
-    for segment in waiting:
+    for segment in pending:
         held_back = _reason_to_wait(view, segment)
         if held_back:
             break
         chosen.append(segment)
-    return CopyPlan(
-        segments=tuple(chosen),
-        held_back=held_back,
-        gap=_gap(view, pending),
-        expired=pending[: len(pending) - len(waiting)],
-    )
+    return CopyPlan(segments=tuple(chosen), held_back=held_back, gap=_gap(view, pending))
 
 
-def copy_lag(segments: tuple[LocalSegment, ...], copied_offset: int, policy: TopicPolicy, now_ms: int) -> CopyLag:
+def copy_lag(pending: tuple[LocalSegment, ...]) -> CopyLag:
     """The lag of a led partition, from the truth each time it is asked for (U18)."""
-    waiting = not_expired(pending_segments(segments, copied_offset), segments, policy, now_ms)
     return CopyLag(
-        segments=len(waiting),
-        size_bytes=sum(segment.size_bytes for segment in waiting),
-        oldest_ms=min((segment.modified_ms for segment in waiting), default=None),
+        segments=len(pending),
+        size_bytes=sum(segment.size_bytes for segment in pending),
+        oldest_ms=min((segment.modified_ms for segment in pending), default=None),
     )
 
 
-def pending_segments(segments: tuple[LocalSegment, ...], copied_offset: int) -> tuple[LocalSegment, ...]:
-    """Sealed segments with an offset above ``copied_offset``, oldest first; the active segment never (T-17).
+def pending_segments(
+    segments: tuple[LocalSegment, ...],
+    copied_offset: int,
+    remote_log_start_offset: int = NO_OFFSET,
+    holes: tuple[ByteRange, ...] = (),
+) -> tuple[LocalSegment, ...]:
+    """Sealed segments with an offset above ``copied_offset`` or in one of ``holes``, oldest first, and none that lies wholly
+    below the remote log start; the active segment never (T-17).
 
     A pinned one always: it is there because it is not remote, and below ``copied_offset`` it is a hole that an earlier leader
     left (docs/design/0004-pins.md).
@@ -99,31 +104,32 @@ def pending_segments(segments: tuple[LocalSegment, ...], copied_offset: int) -> 
     return tuple(
         segment
         for segment in segments
-        if segment.next_base_offset is not None and (segment.pinned or segment.next_base_offset > copied_offset + 1)
+        if segment.next_base_offset is not None
+        and segment.next_base_offset > remote_log_start_offset
+        and (segment.pinned or segment.next_base_offset > copied_offset + 1 or _is_in(holes, segment))
     )
 
 
-def not_expired(
-    pending: tuple[LocalSegment, ...], segments: tuple[LocalSegment, ...], policy: TopicPolicy, now_ms: int
-) -> tuple[LocalSegment, ...]:
-    """``pending`` without those at its front that are past total retention: by the time of their last write, as expiry takes
-    what was never copied, or because what follows them in the local log alone is ``retention.bytes`` or more."""
-    following_bytes = sum(segment.size_bytes for segment in segments)
-    sizes_up_to = {}
-    for segment in segments:
-        following_bytes -= segment.size_bytes
-        sizes_up_to[segment.base_offset] = following_bytes
-    for number, segment in enumerate(pending):
-        by_time = policy.retention_ms != UNLIMITED and segment.modified_ms <= now_ms - policy.retention_ms
-        by_size = policy.retention_bytes != UNLIMITED and sizes_up_to[segment.base_offset] >= policy.retention_bytes
-        if not by_time and not by_size:
-            return pending[number:]
-    return ()
+def _is_in(holes: tuple[ByteRange, ...], segment: LocalSegment) -> bool:
+    stop = segment.next_base_offset or 0
+    return any(hole.start < stop and segment.base_offset < hole.stop for hole in holes)
+
+
+def _is_past_retention(view: CopyView, segment: LocalSegment) -> bool:
+    """By the time of its newest record, as expiry takes what was never copied, or because what follows it in the local log
+    alone is ``retention.bytes`` or more."""
+    policy = view.policy
+    if policy.retention_ms != UNLIMITED and local_time_ms(segment, view.now_ms) <= view.now_ms - policy.retention_ms:
+        return True
+    after = sum(other.size_bytes for other in view.segments if other.base_offset > segment.base_offset)
+    return policy.retention_bytes != UNLIMITED and after >= policy.retention_bytes
 
 
 def _reason_to_wait(view: CopyView, segment: LocalSegment) -> str:
     if view.policy.copy_disabled:
         return "remote.log.copy.disable is true"
+    if view.may_expire and _is_past_retention(view, segment):
+        return "it is past its total retention: expiry looks first"
     next_base = segment.next_base_offset
     if next_base is None or next_base > view.last_stable_offset:
         return f"last stable offset {view.last_stable_offset} is below its end {next_base}"
@@ -141,7 +147,7 @@ def _past_copy_lag(view: CopyView, segment: LocalSegment) -> bool:
     lag_bytes = _lag(view.policy.copy_lag_bytes, view.policy.effective_local_retention_bytes)
     if lag_ms == 0 or lag_bytes == 0:
         return True
-    if lag_ms > 0 and view.now_ms - segment.modified_ms >= lag_ms:
+    if lag_ms > 0 and view.now_ms - local_time_ms(segment, view.now_ms) >= lag_ms:
         return True
     after = sum(other.size_bytes for other in view.segments if other.base_offset > segment.base_offset)
     return 0 < lag_bytes <= after
@@ -152,7 +158,8 @@ def _lag(configured: int, local_retention: int) -> int:
 
 
 def _gap(view: CopyView, waiting: tuple[LocalSegment, ...]) -> ByteRange | None:
-    first = view.copied_offset + 1
+    first = max(view.copied_offset + 1, view.readable_stop)
+    waiting = tuple(one for one in waiting if (one.next_base_offset or 0) > view.copied_offset + 1)
     if view.copied_offset < 0 or not waiting or waiting[0].base_offset <= first:
         return None
     return ByteRange(first, waiting[0].base_offset)

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tiersidecar.decide.cleanup import Removal, decide_cleanup
+from tiersidecar.decide.expiry_guard import Due, GuardVerdict, judge_guard
 from tiersidecar.decide.expiry_reach import Reach, find_reach
 from tiersidecar.decide.expiry_standing import Standing, standings
-from tiersidecar.decide.expiry_stops import reason_not_to_delete_so_much, reason_to_stop
+from tiersidecar.decide.expiry_stops import reason_to_stop
 from tiersidecar.decide.expiry_view import ExpiryView
+from tiersidecar.decide.first_start import first_start
+from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -36,7 +39,8 @@ class ExpiryPlan:
     """``remote_log_start_offset`` must be durable before any of ``expired`` is removed (S-066); -1: nothing is known yet.
 
     ``leftovers`` are removals that crashes and failures left; they need no new start.  ``expired`` ascend by start offset.
-    ``stop`` says why nothing expires although something may be due; empty when nothing is held back.
+    ``stop`` says why nothing expires although something may be due; empty when nothing is held back.  ``guard_stop`` is what is
+    new of the guard's stop, None where nothing is: it must be durable before anything else goes on.
     """
 
     tally: ExpiryTally
@@ -44,6 +48,7 @@ class ExpiryPlan:
     leftovers: tuple[Removal, ...]
     expired: tuple[Removal, ...]
     stop: str
+    guard_stop: GuardStop | None = None
 
     @property
     def lag_bytes(self) -> int:
@@ -54,34 +59,65 @@ class ExpiryPlan:
 def decide_expiry(view: ExpiryView) -> ExpiryPlan:
     """The plan for one partition."""
     found = standings(view.remote_segments, view.lineage)
-    reach = find_reach(view, found)
+    start = _start(view, found)
+    reach = find_reach(view, found, start)
     doubt = reason_to_stop(view, found)
+    verdict = GuardVerdict()
     if view.policy.delete_remote:
-        offset, expired, stop = _everything(view, found)
+        offset, expired = _everything(view, found)
     elif doubt:
-        offset, expired, stop = view.remote_log_start_offset, _below_start(view, found), doubt
+        offset, expired, verdict = view.remote_log_start_offset, _below_start(view, found), GuardVerdict(reason=doubt)
     else:
-        offset, expired, stop = _by_retention(view, found, reach)
+        verdict = judge_guard(view, _dues(view, found, start))
+        offset, expired = (
+            (view.remote_log_start_offset, _below_start(view, found))
+            if verdict.reason
+            else _by_retention(view, found, reach, start)
+        )
     return ExpiryPlan(
         tally=_tally(view, found, reach),
         remote_log_start_offset=Offset(max(offset, view.remote_log_start_offset)),
         leftovers=_leftovers(view),
         expired=tuple(r for r in expired if r.metadata.remote_log_segment_id not in view.in_flight),
-        stop=stop,
+        stop=verdict.reason,
+        guard_stop=verdict.change,
     )
 
 
-def _by_retention(view: ExpiryView, found: Sequence[Standing], reach: Reach) -> tuple[int, list[Removal], str]:
-    asked_for = _below_start(view, found)
+def _start(view: ExpiryView, found: Sequence[Standing]) -> Offset:
+    """From where the log is walked; -1 where nothing is there to be walked."""
+    if view.remote_log_start_offset >= 0:
+        return Offset(view.remote_log_start_offset)
+    return first_start(
+        log_start_offset=view.log_start_offset,
+        found=found,
+        segments=view.local_segments,
+        broker_expires=view.broker_expires,
+        trim_offset=view.trim_offset,
+    )
+
+
+def _by_retention(view: ExpiryView, found: Sequence[Standing], reach: Reach, start: int) -> tuple[int, list[Removal]]:
     removals = [removal for standing in found if (removal := _removal(view, reach, standing))]
-    already = {removal.metadata.remote_log_segment_id for removal in asked_for}
-    going = {removal.metadata.remote_log_segment_id for removal in removals} - already
-    too_much = reason_not_to_delete_so_much(
-        view, found, [standing for standing in found if standing.segment.remote_log_segment_id in going], reach
+    pins_may_go = view.broker_expires and any(segment.pinned for segment in view.local_segments)
+    # Before the first copy users delete at the broker itself: until then it says where the log starts.
+    is_to_be_said = reach.offset > start or pins_may_go or any(standing.serves for standing in found)
+    return (reach.offset if is_to_be_said else view.remote_log_start_offset), removals
+
+
+def _dues(view: ExpiryView, found: Sequence[Standing], start: int) -> Due:
+    """What is due now, whatever is in flight: copies that come and go must not cut it into pieces that pass the guard."""
+    reach = find_reach(view, found, start, past_in_flight=True)
+    gone = {removal.metadata.remote_log_segment_id for removal in _below_start(view, found)}
+    kept = [standing for standing in found if standing.segment.remote_log_segment_id not in gone]
+    going = [standing.segment for standing in kept if _removal(view, reach, standing)]
+    all_bytes = reach.only_local_bytes + sum(standing.segment.segment_size_in_bytes for standing in kept)
+    return Due(
+        up_to=Offset(reach.offset),
+        segments=len(going) + len(reach.local),
+        size_bytes=sum(s.segment_size_in_bytes for s in going) + sum(part.weight_bytes for part in reach.local),
+        all_bytes=all_bytes,
     )
-    if too_much:
-        return view.remote_log_start_offset, asked_for, too_much
-    return reach.offset, removals, ""
 
 
 def _removal(view: ExpiryView, reach: Reach, standing: Standing) -> Removal | None:
@@ -118,14 +154,14 @@ def _below_start(view: ExpiryView, found: Sequence[Standing]) -> list[Removal]:
     ]
 
 
-def _everything(view: ExpiryView, found: Sequence[Standing]) -> tuple[int, list[Removal], str]:
+def _everything(view: ExpiryView, found: Sequence[Standing]) -> tuple[int, list[Removal]]:
     """Tiering was switched off with deletion: readers begin at the local start, once the broker has said where that is."""
     if view.log_start_offset is None:
-        return view.remote_log_start_offset, [], ""
+        return view.remote_log_start_offset, []
     removals = [
         Removal(metadata=s.segment, reason="tiering of the topic was switched off with deletion") for s in found
     ]
-    return (view.log_start_offset if found else view.remote_log_start_offset), removals, ""
+    return (view.log_start_offset if found else view.remote_log_start_offset), removals
 
 
 def _leftovers(view: ExpiryView) -> tuple[Removal, ...]:

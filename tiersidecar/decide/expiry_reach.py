@@ -1,80 +1,99 @@
 """How far retention reaches into a partition: the remote log start offset that time, size and users ask for.
 
 Kafka's RLMExpirationTask decides segment by segment and moves the log start behind what it deletes.  Here the offset comes
-first and the segments follow from it, so that nothing that is still to be read can be among them.
+first and the segments follow from it, so that nothing that is still to be read can be among them.  What is remote and what only
+the broker holds is one log: it is walked in the order of its offsets, and nothing is passed over that was not judged.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tiersidecar.decide.expiry_standing import Standing
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.domain.ids import RemoteLogSegmentId
-from tiersidecar.domain.offsets import NO_OFFSET
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import LocalSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPart:
+    """Offsets of a sealed local segment, from ``start_offset`` up to, not including, ``stop_offset``, that no remote segment
+    serves; ``weight_bytes`` is their part of its size."""
+
+    segment: LocalSegment
+    start_offset: int
+    stop_offset: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
     """``offset`` is the remote log start that is due, -1 where nothing is known of it.  ``reasons`` has those segments that
-    this round's retention took, ``local`` the local ones that were never copied; ``only_local_bytes`` are those of all local
-    segments that are not remote."""
+    this round's retention took, ``local`` what was never copied; ``only_local_bytes`` are those of all local data that are not
+    remote."""
 
     offset: int
     reasons: dict[RemoteLogSegmentId, str]
-    local: tuple[LocalSegment, ...]
+    local: tuple[LocalPart, ...]
     only_local_bytes: int
 
 
-def find_reach(view: ExpiryView, found: Sequence[Standing]) -> Reach:
-    """Walk the log from its start until the first segment that retention keeps (T-44)."""
-    valid = [standing for standing in found if standing.is_valid]
-    remote_stop = max((standing.served_end + 1 for standing in valid), default=0)
-    first_start = min((standing.segment.start_offset for standing in found if standing.serves), default=NO_OFFSET)
-    start = max(view.remote_log_start_offset, 0)
-    only_local = [s for s in view.local_segments if s.base_offset >= max(remote_stop, start) and _is_committed(view, s)]
-    only_local_bytes = sum(segment.size_bytes for segment in only_local)
+def find_reach(
+    view: ExpiryView, found: Sequence[Standing], start_offset: int, *, past_in_flight: bool = False
+) -> Reach:
+    """Walk the log from ``start_offset`` until the first segment that retention keeps (T-44).
+
+    Copies and deletes that run right now end the walk (S-062, T-31), unless ``past_in_flight``: what is due without them.
+    """
+    parts = _local_parts(view, found, start_offset)
+    only_local_bytes = sum(part.weight_bytes for part in parts) + _active_bytes(view)
     walk = _Walk(
         view=view,
-        offset=first_start if view.remote_log_start_offset < 0 else view.remote_log_start_offset,
-        excess_bytes=_excess_bytes(view, valid, only_local_bytes),
+        offset=start_offset,
+        excess_bytes=_excess_bytes(view, found, start_offset, only_local_bytes),
+        barrier=None if past_in_flight else _first_in_flight(view),
     )
-    if walk.over_remote(found):
-        walk.over_local()
+    walk.over(found, parts)
     return Reach(offset=walk.offset, reasons=walk.reasons, local=tuple(walk.local), only_local_bytes=only_local_bytes)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """``excess_bytes`` are those still above retention.bytes."""
+    """``excess_bytes`` are those still above retention.bytes; from ``barrier`` on nothing is judged."""
 
     view: ExpiryView
     offset: int
     excess_bytes: int
+    barrier: int | None
     may_go_by_time: bool = True
     reasons: dict[RemoteLogSegmentId, str] = field(default_factory=dict)
-    local: list[LocalSegment] = field(default_factory=list)
+    local: list[LocalPart] = field(default_factory=list)
 
-    def over_remote(self, found: Sequence[Standing]) -> bool:
-        """Whether the walk came to the end of the remote log."""
-        barrier = self._first_in_flight()
-        for standing in found:
-            if standing.served_end < max(self.offset, 0):
+    def over(self, found: Sequence[Standing], parts: Sequence[LocalPart]) -> None:
+        steps: list[tuple[int, Standing | LocalPart]] = [(one.segment.start_offset, one) for one in found]
+        steps += [(part.start_offset, part) for part in parts]
+        for start_offset, step in sorted(steps, key=lambda one: one[0]):
+            if isinstance(step, Standing) and step.served_end < max(self.offset, 0):
                 continue
-            if barrier is not None and standing.segment.start_offset >= barrier:
-                return False
-            if not standing.is_valid:
-                self._pass_partly_valid(standing)
-                continue
-            reason = self._breach(self.view.is_expired(standing.segment), standing.weight_bytes)
-            if not reason:
-                return False
+            if self.barrier is not None and start_offset >= self.barrier:
+                return
+            goes_on = self._over_local(step) if isinstance(step, LocalPart) else self._over_remote(step)
+            if not goes_on:
+                return
+
+    def _over_remote(self, standing: Standing) -> bool:
+        """Whether the walk goes on."""
+        if not standing.is_valid:
+            self._pass_partly_valid(standing)
+            return True
+        reason = self._breach(self.view.is_expired(standing.segment), standing.weight_bytes)
+        if reason:
             self.reasons[standing.segment.remote_log_segment_id] = reason
             self.offset = standing.served_end + 1
-        return True
+        return bool(reason)
 
     def _pass_partly_valid(self, standing: Standing) -> None:
         """It counts for nothing by size, so what comes after decides; by time it holds back what comes after."""
@@ -82,19 +101,20 @@ class _Walk:
         if self.may_go_by_time:
             self.offset = standing.served_end + 1
 
-    def over_local(self) -> None:
-        """What was never copied, and is past total retention all the same (U8, S-052)."""
-        if self.view.policy.mode is not RetentionMode.STRICT:
-            return
-        for segment in self.view.local_segments:
-            if segment.next_base_offset is None or not _is_committed(self.view, segment, whole=True):
-                return
-            if segment.next_base_offset <= self.offset:
-                continue
-            if not self._breach(self.view.is_past_retention(segment.modified_ms), segment.size_bytes):
-                return
-            self.offset = segment.next_base_offset
-            self.local.append(segment)
+    def _over_local(self, part: LocalPart) -> bool:
+        """What was never copied, and is past total retention all the same (U8, S-052): whether the walk goes on."""
+        if self._may_go(part.segment) and self._breach(self.view.is_local_expired(part.segment), part.weight_bytes):
+            self.offset = max(self.offset, part.stop_offset)
+            self.local.append(part)
+            return True
+        # What is served on both sides of it may have been passed already.
+        self.offset = min(self.offset, part.start_offset)
+        return False
+
+    def _may_go(self, segment: LocalSegment) -> bool:
+        """In race mode what the broker holds is its own business; what only a pin holds is ours."""
+        is_ours = segment.pinned or self.view.policy.mode is RetentionMode.STRICT
+        return is_ours and _is_committed(self.view, segment, whole=True)
 
     def _breach(self, is_expired: bool, size_bytes: int) -> str:
         """By time, then by size, where a segment goes only if all of it is too much (S-064, T-42); a segment that goes by
@@ -107,17 +127,66 @@ class _Walk:
             return f"the log is larger than retention.bytes of {self.view.policy.retention_bytes}"
         return ""
 
-    def _first_in_flight(self) -> int | None:
-        """Copies and deletes that run right now end the walk (S-062, T-31)."""
-        flying = (s.start_offset for s in self.view.remote_segments if s.remote_log_segment_id in self.view.in_flight)
-        return min(flying, default=None)
+
+def _first_in_flight(view: ExpiryView) -> int | None:
+    flying = (s.start_offset for s in view.remote_segments if s.remote_log_segment_id in view.in_flight)
+    return min(flying, default=None)
 
 
-def _excess_bytes(view: ExpiryView, valid: Sequence[Standing], only_local_bytes: int) -> int:
+def _local_parts(view: ExpiryView, found: Sequence[Standing], start_offset: int) -> list[LocalPart]:
+    """Of each sealed segment what is above the start, and served by no remote segment."""
+    served = _merged([span for standing in found for span in standing.served])
+    parts: list[LocalPart] = []
+    for segment in view.local_segments:
+        if segment.next_base_offset is None or not _is_committed(view, segment):
+            continue
+        # What the broker has given up it lists until it has removed the file; a pin outlives that.
+        local_start = 0 if segment.pinned or view.log_start_offset is None else view.log_start_offset
+        first = max(segment.base_offset, start_offset, local_start)
+        offsets = segment.next_base_offset - segment.base_offset
+        for start, stop in _without(first, segment.next_base_offset, served):
+            weight_bytes = segment.size_bytes * (stop - start) // offsets
+            parts.append(LocalPart(segment=segment, start_offset=start, stop_offset=stop, weight_bytes=weight_bytes))
+    return parts
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _without(start: int, stop: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What of [``start``, ``stop``) lies in none of ``spans``, which ascend."""
+    left: list[tuple[int, int]] = []
+    index = bisect_right(spans, start, key=lambda span: span[1])
+    while start < stop and index < len(spans) and spans[index][0] < stop:
+        if start < spans[index][0]:
+            left.append((start, spans[index][0]))
+        start = max(start, spans[index][1])
+        index += 1
+    if start < stop:
+        left.append((start, stop))
+    return left
+
+
+def _active_bytes(view: ExpiryView) -> int:
+    return sum(
+        segment.size_bytes
+        for segment in view.local_segments
+        if segment.next_base_offset is None and _is_committed(view, segment)
+    )
+
+
+def _excess_bytes(view: ExpiryView, found: Sequence[Standing], start_offset: int, only_local_bytes: int) -> int:
     """Finished segments of the lineage and what is only local (S-059, S-070); those below the start are gone already."""
     if view.policy.retention_bytes == UNLIMITED:
         return 0
-    remote_bytes = sum(s.weight_bytes for s in valid if s.served_end >= view.remote_log_start_offset)
+    remote_bytes = sum(s.weight_bytes for s in found if s.is_valid and s.served_end >= start_offset)
     return remote_bytes + only_local_bytes - view.policy.retention_bytes
 
 

@@ -17,14 +17,19 @@ class Standing:
 
     ``is_valid``: all of it is of this history (Kafka's check).  ``served_end`` is its last offset, inclusive, that a reader
     of this history finds in it; -1 when there is none.  An unclean election leaves segments that are not valid and yet
-    serve: their front is the only remote copy of offsets that both histories share.
+    serve: their front is the only remote copy of offsets that both histories share.  ``served`` are those offsets as ranges,
+    start inclusive, stop exclusive, ascending.
     ``weight_bytes`` is its part of the size of the log: bytes that valid segments before it hold too do not count again.
     """
 
     segment: RemoteLogSegmentMetadata
     is_valid: bool
-    served_end: int
+    served: tuple[tuple[int, int], ...]
     weight_bytes: int = 0
+
+    @property
+    def served_end(self) -> int:
+        return self.served[-1][1] - 1 if self.served else NO_OFFSET
 
     @property
     def serves(self) -> bool:
@@ -42,13 +47,14 @@ def standings(segments: Sequence[RemoteLogSegmentMetadata], lineage: Lineage) ->
     covered_stop = 0
     for segment in finished:
         if not _is_valid(segment, lineage, spans):
-            found.append(Standing(segment=segment, is_valid=False, served_end=_served_end(segment, spans)))
+            found.append(Standing(segment=segment, is_valid=False, served=_served(segment, spans)))
             continue
         new_offsets = max(segment.next_offset - max(segment.start_offset, covered_stop), 0)
         covered_stop = max(covered_stop, segment.next_offset)
         offsets = segment.next_offset - segment.start_offset
         weight_bytes = segment.segment_size_in_bytes * new_offsets // offsets
-        found.append(Standing(segment=segment, is_valid=True, served_end=segment.end_offset, weight_bytes=weight_bytes))
+        served = ((int(segment.start_offset), int(segment.next_offset)),)
+        found.append(Standing(segment=segment, is_valid=True, served=served, weight_bytes=weight_bytes))
     return found
 
 
@@ -70,12 +76,13 @@ def _epoch_spans(lineage: Lineage) -> dict[int, tuple[int, int]]:
     }
 
 
-def _served_end(segment: RemoteLogSegmentMetadata, spans: dict[int, tuple[int, int]]) -> int:
+def _served(segment: RemoteLogSegmentMetadata, spans: dict[int, tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     epochs = segment.segment_leader_epochs
     stops = [entry.start_offset for entry in epochs[1:]] + [segment.next_offset]
-    served_end: int = NO_OFFSET
+    served: list[tuple[int, int]] = []
     for entry, stop in zip(epochs, stops, strict=True):
         first, after = spans.get(entry.epoch, (0, 0))
-        if max(first, entry.start_offset) < min(after, stop):
-            served_end = max(served_end, min(after, stop) - 1)
-    return served_end
+        start, end = max(first, entry.start_offset), min(after, stop)
+        if start < end:
+            served.append((start, end))
+    return tuple(served)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tiersidecar.decide.expiry_reach import Reach
 from tiersidecar.decide.expiry_standing import Standing
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.domain.policy import UNLIMITED
@@ -48,24 +47,6 @@ def reason_to_stop(view: ExpiryView, found: Sequence[Standing]) -> str:
         or view.clock_doubt
         or _reason_in_silence(view)
     )
-
-
-def reason_not_to_delete_so_much(
-    view: ExpiryView, found: Sequence[Standing], expired: Sequence[Standing], reach: Reach
-) -> str:
-    """The guard on what one round may delete, of what is remote and of what never was; one segment may always go."""
-    count = len(expired) + len(reach.local)
-    if count <= 1:
-        return ""
-    all_bytes = reach.only_local_bytes + sum(standing.segment.segment_size_in_bytes for standing in found)
-    bytes_to_go = sum(standing.segment.segment_size_in_bytes for standing in expired)
-    bytes_to_go += sum(segment.size_bytes for segment in reach.local)
-    too_much = f"{count} segments are due at once, {bytes_to_go} of {all_bytes} bytes: more than"
-    if bytes_to_go > view.limits.max_share * all_bytes:
-        return f"{too_much} deletes.max.share.per.round of {view.limits.max_share}"
-    if UNLIMITED < view.limits.max_bytes < bytes_to_go:
-        return f"{too_much} deletes.max.bytes.per.round of {view.limits.max_bytes}"
-    return ""
 
 
 def _reason_if_log_began_anew(view: ExpiryView, found: Sequence[Standing]) -> str:

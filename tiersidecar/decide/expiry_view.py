@@ -6,6 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
@@ -43,7 +44,8 @@ class ExpiryView:
     to reach.  ``log_start_offset`` (the broker's: the local start) and ``high_watermark`` (exclusive) are what the broker
     said a moment ago, None when it has not been asked: a plan made without them is a hint, and nothing may be done by it.
     ``begun`` are the segments whose copy this sidecar's own journal has.  ``clock_doubt`` says why ``now_ms`` is not to be
-    believed; empty when it is.
+    believed; empty when it is.  ``broker_expires``: the broker's own retention deletes, in race mode or because the topic's
+    settings do not fit.  ``guard_stop`` is the last stop by the guard.
 
     Raises:
         ValueError: a retention that is neither an amount nor -1 (T-41).
@@ -62,6 +64,8 @@ class ExpiryView:
     in_flight: Set[RemoteLogSegmentId] = field(default_factory=frozenset)
     begun: Set[Uuid] = field(default_factory=frozenset)
     clock_doubt: str = ""
+    broker_expires: bool = False
+    guard_stop: GuardStop | None = None
     limits: ExpiryLimits = ExpiryLimits()
 
     def __post_init__(self) -> None:
@@ -71,6 +75,10 @@ class ExpiryView:
     def is_expired(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Whether ``segment`` is past ``retention.ms`` by its own time; never where there is no such limit (S-058)."""
         return self.is_past_retention(time_anchor_ms(segment, self.now_ms))
+
+    def is_local_expired(self, segment: LocalSegment) -> bool:
+        """As :meth:`is_expired`, of a segment that was never copied."""
+        return self.is_past_retention(local_time_ms(segment, self.now_ms))
 
     def is_past_retention(self, timestamp_ms: int) -> bool:
         """Whether a record of that time is past ``retention.ms``."""
@@ -86,3 +94,10 @@ def time_anchor_ms(segment: RemoteLogSegmentMetadata, now_ms: int) -> int:
     if 0 <= segment.max_timestamp_ms <= now_ms:
         return segment.max_timestamp_ms
     return segment.event_timestamp_ms
+
+
+def local_time_ms(segment: LocalSegment, now_ms: int) -> int:
+    """As :func:`time_anchor_ms`: the newest record of a local segment, or its last write (S-027)."""
+    if 0 <= segment.max_timestamp_ms <= now_ms:
+        return segment.max_timestamp_ms
+    return segment.modified_ms

@@ -103,14 +103,15 @@ def is_cut_off(pin: Pin, local: LocalPartition) -> bool:
     return now.entries_in_range(*covered) != before.entries_in_range(*covered)
 
 
-def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment) -> bool:
-    """Whether every offset of a sealed segment is held by finished segments of ``lineage``, each in the epoch that wrote it.
+def is_remote(lineage: Lineage, segments_at: SegmentsAt, segment: LocalSegment, *, from_offset: int = 0) -> bool:
+    """Whether every offset of a sealed segment from ``from_offset`` on is held by finished segments of ``lineage``, each in the
+    epoch that wrote it.
 
     Offsets below the lineage have no epoch that is still known: the rest of the segment stands for them.
     """
     if segment.next_base_offset is None or not lineage:
         return False
-    offset = max(segment.base_offset, lineage.entries[0].start_offset)
+    offset = max(segment.base_offset, lineage.entries[0].start_offset, from_offset)
     if offset >= segment.next_base_offset:
         return False
     while offset < segment.next_base_offset:

@@ -1,14 +1,12 @@
-"""Which pins go for time and for space: over all partitions of the broker (docs/design/0004-pins.md; U8)."""
+"""Which pins go because of the remote log start, and for space: over all partitions (docs/design/0004-pins.md; U8)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tiersidecar.decide.expiry_stops import longest_silence_ms
-from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.domain.pins import DropReason, Pin, Unpin
-from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
+from tiersidecar.domain.policy import UNLIMITED
 from tiersidecar.domain.segments import LocalPartition
 
 
@@ -35,50 +33,41 @@ class Disk:
 
 
 def is_alone(pin: Pin, local: LocalPartition | None) -> bool:
-    """Whether only the pin keeps the segment's bytes: the broker's directory has it no more, or is gone itself.
+    """Whether only the pin keeps the segment's bytes on its disk: the broker's directory has it no more, is gone itself, or
+    lies in another log dir.
 
     What the broker has only renamed yet (``.deleted``) it still has: to drop the pin would free nothing for now, and the next
     round, which finds as little room as this one, would drop another.
     """
-    if local is None:
+    if local is None or pin.log_dir != local.log_dir:
         return True
     is_renamed = any(pin.base_offset == one.base_offset for one in local.deleted)
     return pin.base_offset < local.segments[0].base_offset and not is_renamed
 
 
-def reason_expired(
-    pin: Pin, policy: TopicPolicy, remote_log_start_offset: int, now_ms: int | None
-) -> DropReason | None:
-    """Why nobody has a right to the data any more: past the total retention, or below the remote log start.
+def has_moved(pin: Pin, local: LocalPartition | None) -> bool:
+    """Whether the broker has the segment in another log dir than the pin's: there it is pinned anew."""
+    if local is None or pin.log_dir == local.log_dir:
+        return False
+    return local.segments[0].base_offset <= pin.base_offset < local.segments[-1].base_offset
 
-    ``now_ms`` is None while the clock is not to be believed: then nothing is past its retention.
+
+def is_given_up(pin: Pin, remote_log_start_offset: int) -> bool:
+    """Whether nobody has a right to the data any more: it lies wholly below the remote log start.
+
+    Its age is no matter here.  What is past its total retention is given up by the leader's expiry, which says so by that
+    start, and stops where a clock or a retention is not to be believed: the pin may be the only copy.
     """
-    if pin.next_base_offset <= remote_log_start_offset:
-        return DropReason.BELOW_LOG_START
-    if now_ms is None or policy.retention_ms == UNLIMITED:
-        return None
-    if pin.max_timestamp_ms < now_ms - policy.retention_ms:
-        return DropReason.EXPIRED
-    return None
-
-
-def is_time_in_doubt(policy: TopicPolicy, times_ms: Iterable[int], now_ms: int) -> bool:
-    """Whether nothing may be taken for past its retention: expiry stops for the same two reasons (docs/design/0003).
-
-    A retention of 0 may be a configuration that lost its value.  A silence longer than the retention and its slack, between the
-    partition's ``times_ms`` and up to ``now_ms``, says that the clock jumped while no process saw it: a pin that is still there
-    would have gone before.
-    """
-    slack_ms = ExpiryLimits().idle_slack_ms
-    return policy.retention_ms == 0 or longest_silence_ms(times_ms, now_ms) > policy.retention_ms + slack_ms
+    return pin.next_base_offset <= remote_log_start_offset
 
 
 def decide_room(
-    alone: Sequence[Pin], disks: Sequence[Disk], limits: PinLimits, is_remote: Callable[[Pin], bool]
+    alone: Sequence[Pin], disks: Sequence[Disk], limits: PinLimits, needless: Callable[[Pin], DropReason | None]
 ) -> tuple[Unpin, ...]:
-    """Of the pins that alone keep their bytes, those that must go: the ones already remote first, then the oldest.
+    """Of the pins that alone keep their bytes, those that must go: first the ones that hold what is elsewhere too, then the
+    oldest.
 
-    ``is_remote`` is asked only when something must go.
+    ``needless`` says why a pin may go without loss, None where it may not; it is asked only when something must go.
     """
     excess_bytes = sum(pin.size_bytes for pin in alone) - limits.max_bytes if limits.max_bytes != UNLIMITED else 0
     missing = {disk: -disk.above_reserve_bytes(limits) for disk in disks}
@@ -86,7 +75,7 @@ def decide_room(
         return ()
     disk_of = {log_dir: disk for disk in missing for log_dir in disk.log_dirs}
     dropped: list[Unpin] = []
-    for remote, pin in _in_order(alone, is_remote):
+    for without_loss, pin in _in_order(alone, needless):
         disk = disk_of.get(pin.log_dir)
         if excess_bytes > 0:
             reason = DropReason.PINS_MAX_BYTES
@@ -94,7 +83,7 @@ def decide_room(
             reason = DropReason.DISK_RESERVE
         else:
             continue
-        dropped.append(Unpin(pin=pin, reason=DropReason.REMOTE if remote else reason))
+        dropped.append(Unpin(pin=pin, reason=without_loss or reason))
         excess_bytes -= pin.size_bytes
         if disk is not None:
             missing[disk] -= pin.size_bytes
@@ -109,6 +98,8 @@ def room_bytes(alone: Mapping[str, int], log_dir: str, disks: Sequence[Disk], li
     return max(min(rooms, default=0), 0)
 
 
-def _in_order(alone: Sequence[Pin], is_remote: Callable[[Pin], bool]) -> list[tuple[bool, Pin]]:
-    rated = [(is_remote(pin), pin) for pin in alone]
-    return sorted(rated, key=lambda one: (not one[0], one[1].segment.modified_ms, one[1].base_offset))
+def _in_order(
+    alone: Sequence[Pin], needless: Callable[[Pin], DropReason | None]
+) -> list[tuple[DropReason | None, Pin]]:
+    rated = [(needless(pin), pin) for pin in alone]
+    return sorted(rated, key=lambda one: (one[0] is None, one[1].segment.modified_ms, one[1].base_offset))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tiersidecar.decide.expiry_view import local_time_ms
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode, TopicPolicy
@@ -125,12 +126,18 @@ def _excess_bytes(view: TrimView) -> int:
     return sum(live) - limit
 
 
+def _newest_ms(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...]) -> int:
+    """Of the newest record; where records have no time, or one of the future, of the last write (S-027)."""
+    told = [held.max_timestamp_ms for held in cover if 0 <= held.max_timestamp_ms <= view.now_ms]
+    return max(told) if len(told) == len(cover) else max([*told, local_time_ms(segment, view.now_ms)])
+
+
 def _breach(
     view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...], excess_bytes: int
 ) -> str:
     assert segment.next_base_offset is not None  # only sealed segments are asked about
     limit_ms = view.policy.effective_local_retention_ms
-    if cover and limit_ms != UNLIMITED and max(held.max_timestamp_ms for held in cover) <= view.now_ms - limit_ms:
+    if cover and limit_ms != UNLIMITED and _newest_ms(view, segment, cover) <= view.now_ms - limit_ms:
         return "local.retention.ms"
     if 0 < segment.size_bytes <= excess_bytes:
         return "local.retention.bytes"

@@ -62,16 +62,18 @@ class DropReason(StrEnum):
 
     REMOTE = "remote"
     TRUNCATED = "truncated"
-    EXPIRED = "expired"
     BELOW_LOG_START = "below_log_start"
+    MOVED = "moved"
+    TOPIC_GONE = "topic_gone"
     PARTITION_GONE = "partition_gone"
     PINS_MAX_BYTES = "pins_max_bytes"
     DISK_RESERVE = "disk_reserve"
 
     @property
     def is_loss(self) -> bool:
-        """Whether data went that somebody may still have a right to."""
-        return self in (DropReason.PINS_MAX_BYTES, DropReason.DISK_RESERVE)
+        """Whether data went that somebody may still have a right to: nobody can tell whether another replica of a partition
+        that has left this broker, or the store, has it too."""
+        return self in (DropReason.PARTITION_GONE, DropReason.PINS_MAX_BYTES, DropReason.DISK_RESERVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState, RemotePartitionDeleteState
 
 NO_LOG_END = 2**63 - 1
+NO_TIMESTAMP_MS = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,8 @@ class LocalSegment:
     ``next_base_offset`` is the base offset of the following segment, or None for the active one; the segment's end
     offset is ``next_base_offset - 1`` even if its last record is lower (T-19).  ``pinned`` says that the files are links of
     ours, whose names begin with ``file_prefix``; ``file_suffix`` is ``.deleted`` while the broker has renamed the files and
-    not removed them yet (docs/design/0004-pins.md).
+    not removed them yet (docs/design/0004-pins.md).  ``max_timestamp_ms`` is the last of its time index, -1 where its records
+    have no time or the index could not be read.
     """
 
     directory: str
@@ -128,6 +130,7 @@ class LocalSegment:
     next_base_offset: Offset | None
     size_bytes: int
     modified_ms: int
+    max_timestamp_ms: int = NO_TIMESTAMP_MS
     pinned: bool = False
     file_prefix: str = ""
     file_suffix: str = ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.guard_stop import GuardStop, later_stop
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 
@@ -44,7 +45,8 @@ class Hold:
 class PartitionState:
     """Per partition.
 
-    ``remote_log_start_offset`` is the first offset a reader may have at all, -1 while nothing moved it.
+    ``remote_log_start_offset`` is the first offset a reader may have at all, -1 while nobody has said it (before the first
+    copy).
     ``trim_offset`` is the highest offset that a DeleteRecords of ours was meant to reach, published before the request
     is sent; -1 before the first.  Both come with the leader epoch that published them.
     ``accepted_loss_epoch`` is the leader epoch in which, an operator has confirmed, the log began anew: segments of the
@@ -53,6 +55,7 @@ class PartitionState:
     than the one before it.  The later leader may have had another history, or not have read them yet: only a lineage tells.
     ``start_generation`` rises when an operator sets the start back (``tiersidecar undelete``): whatever was said of starts in
     an earlier generation counts no more.  ``hold`` keeps retention from moving the start again.
+    ``guard_stop`` is the last stop of expiry by the guard, None where there was none, or nothing is said of it.
     """
 
     remote_log_start_offset: Offset = NO_OFFSET
@@ -63,6 +66,7 @@ class PartitionState:
     earlier_starts: tuple[SaidStart, ...] = ()
     start_generation: int = 0
     hold: Hold | None = None
+    guard_stop: GuardStop | None = None
 
     def with_start(self, offset: Offset, leader_epoch: LeaderEpoch) -> PartitionState:
         """What says that the remote log starts at ``offset``, decided by this state: a start that was set back since then
@@ -112,6 +116,7 @@ class PartitionState:
             earlier_starts=self._earlier_starts_with(later),
             start_generation=start.start_generation,
             hold=max((one for one in (self.hold, later.hold) if one is not None), default=None),
+            guard_stop=later_stop(self.guard_stop, later.guard_stop),
         )
 
     def _earlier_starts_with(self, later: PartitionState) -> tuple[SaidStart, ...]:

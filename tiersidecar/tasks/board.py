@@ -11,7 +11,7 @@ from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.pins import with_pins
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
@@ -45,6 +45,13 @@ class Board:
     refused_topics: dict[str, str] = field(default_factory=dict)
     untrimmable_topics: dict[str, str] = field(default_factory=dict)
     copied_offsets: dict[TopicIdPartition, int] = field(default_factory=dict)
+    copy_holes: dict[TopicIdPartition, tuple[ByteRange, ...]] = field(default_factory=dict)
+    """Offsets below the copied one that only the broker holds, to be copied."""
+
+    remote_log_starts: dict[TopicIdPartition, int] = field(default_factory=dict)
+    expiry_looked: set[TopicIdPartition] = field(default_factory=set)
+    """Partitions of which expiry has had a round since they are led: what it meant to give up, it has."""
+
     log_start_offsets: dict[TopicIdPartition, int] = field(default_factory=dict)
     held_back: dict[TopicIdPartition, str] = field(default_factory=dict)
     expiry_stops: dict[TopicIdPartition, str] = field(default_factory=dict)
@@ -108,6 +115,8 @@ class Board:
         """Drop the hints of a partition that is no longer ours, or that changed hands."""
         for hints in (
             self.copied_offsets,
+            self.copy_holes,
+            self.remote_log_starts,
             self.log_start_offsets,
             self.held_back,
             self.expiry_stops,
@@ -117,3 +126,4 @@ class Board:
             self.follow_notes,
         ):
             hints.pop(partition, None)
+        self.expiry_looked.discard(partition)

@@ -14,6 +14,7 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
@@ -24,7 +25,10 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.gap_report import GapReport
+from tiersidecar.tasks.local_holes import LocalHoles
 from tiersidecar.tasks.segment_check import next_base_offset_of
 
 log = structlog.get_logger(__name__)
@@ -54,6 +58,8 @@ class CopyTask:
         clock: Clock,
         lag: CopyLagReport,
         gaps: GapReport,
+        guard: MayDelete,
+        first_start: FirstStart,
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata = board, broker, metadata
@@ -61,7 +67,7 @@ class CopyTask:
         self._uploader, self._admission = uploader, admission
         self._blocking = blocking
         self._clock, self._lag, self._gaps, self._observe_only = clock, lag, gaps, observe_only
-        self._expired_told: dict[TopicIdPartition, Offset] = {}
+        self._guard, self._first_start, self._holes = guard, first_start, LocalHoles(metadata)
 
     async def run(self, partition: TieredPartition) -> None:
         """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
@@ -77,7 +83,11 @@ class CopyTask:
             if self._observe_only:
                 self._log_observed(tip, plan)
                 return
-            await self._copy(partition, plan.segments[0], lineage)
+            await self._first_start.ensure(partition, local, lineage)
+            start = self._log_start_offset(tip, lineage)
+            segment = next((one for one in plan.segments if next_base_offset_of(one) > start), None)
+            if segment is not None:
+                await self._copy(partition, segment, lineage)
 
     async def _copy(self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage) -> None:
         tip = partition.view.topic_id_partition
@@ -85,34 +95,46 @@ class CopyTask:
             # Before anything of it is remote: topics that are gone are looked for among those that have a state.
             await self._state.publish_partition_state(tip, PartitionState())
             await self._uploader.upload(partition, segment, lineage)
+            self._holes.fill(tip, segment)
 
     async def _plan(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyPlan:
         tip = partition.view.topic_id_partition
         copied_offset = await copied_offset_of(self._metadata, tip, lineage, self._blocking)
+        start_offset = self._log_start_offset(tip, lineage)
+        segments = self._without_settled_pins(tip, local.segments, lineage)
+        holes = self._holes.find(tip, segments, lineage, copied_offset, start_offset)
         plan = decide_copy(
             CopyView(
                 policy=partition.policy,
-                segments=self._without_settled_pins(tip, local.segments, lineage),
+                segments=segments,
                 copied_offset=copied_offset,
                 last_stable_offset=await self._last_stable_offset(tip, partition.view.leader_epoch),
                 now_ms=self._clock.now_ms(),
-                remote_log_start_offset=self._log_start_offset(tip, lineage),
+                remote_log_start_offset=start_offset,
+                holes=holes,
+                readable_stop=self._holes.readable_stop(tip, lineage, copied_offset),
+                may_expire=self._may_expire(partition),
             )
         )
         self._board.copied_offsets[tip] = copied_offset
+        self._board.copy_holes[tip] = holes
+        self._board.remote_log_starts[tip] = start_offset
         self._board.held_back[tip] = plan.held_back
         self._lag.report(partition)
-        labels = {"topic": tip.topic, "partition": tip.partition}
-        self._gaps.report(tip, plan.gap, self._log_start_offset(tip, lineage))
-        if plan.expired and self._expired_told.get(tip) != plan.expired[-1].base_offset:
-            self._expired_told[tip] = plan.expired[-1].base_offset
-            log.info(
-                "segment.copy.expired",
-                **labels,
-                start_offsets=[segment.base_offset for segment in plan.expired],
-                bytes=sum(segment.size_bytes for segment in plan.expired),
-            )
+        self._gaps.report(tip, plan.gap, start_offset)
         return plan
+
+    def _may_expire(self, partition: TieredPartition) -> bool:
+        """Whether expiry has yet to look, and could give up what it finds: else that is copied."""
+        tip = partition.view.topic_id_partition
+        stop = self._state.partition_state(tip).guard_stop
+        return (
+            partition.policy.mode is RetentionMode.STRICT
+            and tip not in self._board.expiry_looked
+            and not self._observe_only
+            and not self._guard.reason_not_to_delete
+            and (stop is None or stop.is_over)
+        )
 
     def _without_settled_pins(
         self, tip: TopicIdPartition, segments: tuple[LocalSegment, ...], lineage: Lineage

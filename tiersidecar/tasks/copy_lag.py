@@ -14,6 +14,7 @@ from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.pending_copies import pending_copies
 
 
 class CopyLagReport:
@@ -37,7 +38,7 @@ class CopyLagReport:
         if local is None:
             return
         now_ms = self._clock.now_ms()
-        lag = copy_lag(local.segments, self._copied_offset(local), partition.policy, now_ms)
+        lag = copy_lag(pending_copies(self._board, local, self._copied_offset(local)))
         self._known[tip] = lag
         labels = {"topic": tip.topic, "partition": str(tip.partition)}
         age_ms = 0 if lag.oldest_ms is None else max(now_ms - lag.oldest_ms, 0)

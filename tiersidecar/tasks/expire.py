@@ -19,6 +19,7 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
@@ -101,12 +102,16 @@ class ExpireTask:
         """
         tip = partition.view.topic_id_partition
         if tip.topic in self._board.refused_topics or self._state.halted_reason is not None:
+            self._board.expiry_looked.add(tip)
             return
-        view = await self._view(partition, await self._lineages.lineage(tip))
-        plan = await self._decide(view)
-        self._report(tip, plan)
-        if self._is_due(partition, view, plan):
-            await self._act(partition)
+        try:
+            view = await self._view(partition, await self._lineages.lineage(tip))
+            plan = await self._decide(view)
+            self._report(tip, plan)
+            if self._is_due(partition, view, plan):
+                await self._act(partition)
+        finally:
+            self._board.expiry_looked.add(tip)
         self._next_round_s[tip] = self._clock.monotonic_s() + self._interval_s
 
     async def _act(self, partition: TieredPartition) -> None:
@@ -122,6 +127,7 @@ class ExpireTask:
         if self._observe_only:
             self._say_observed(tip, plan)
             return
+        await self._publish_stop(partition, plan)
         if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete:
             return
         await self._local_start.raise_to(partition, plan.remote_log_start_offset, log_start_offset, high_watermark)
@@ -152,6 +158,8 @@ class ExpireTask:
             in_flight=frozenset(self._in_flight.ids),
             begun=frozenset(self._in_flight.begun),
             clock_doubt=reason_to_doubt_clock(self._first_reading, self._reading()),
+            broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._board.untrimmable_topics,
+            guard_stop=state.guard_stop,
             limits=self._limits,
         )
         return replace(view, remote_segments=await pictured_segments(picture, self._blocking))
@@ -167,6 +175,7 @@ class ExpireTask:
         return bool(
             plan.expired
             or plan.leftovers
+            or plan.guard_stop is not None
             or (view.policy.delete_remote and view.remote_segments)
             or self._start_to_publish(partition, plan) is not None
             or self._local_start.is_below(partition, plan.remote_log_start_offset)
@@ -179,6 +188,19 @@ class ExpireTask:
         if start < 0 or (known.remote_log_start_offset, known.remote_log_start_epoch) == (start, leader_epoch):
             return None
         return known.with_start(start, leader_epoch)
+
+    async def _publish_stop(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
+        """Before anything that could make what is due look smaller: a copy, or another leader."""
+        if plan.guard_stop is None:
+            return
+        tip = partition.view.topic_id_partition
+        known = self._state.partition_state(tip).guard_stop
+        number = 0 if known is None else known.number + 1
+        stop = replace(plan.guard_stop, leader_epoch=partition.view.leader_epoch, number=number)
+        await self._state.publish_partition_state(tip, PartitionState(guard_stop=stop))
+        await self._failpoints.reach("expire.stop.published")
+        if stop.is_over:
+            log.info("expire.stop.ended", topic=tip.topic, partition=tip.partition, reason=stop.reason)
 
     async def _publish_start(self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage) -> bool:
         """Whether the start is durable, and still ours to say."""

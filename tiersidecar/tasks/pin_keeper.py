@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
-from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
 from tiersidecar.decide.pin import is_remote
 from tiersidecar.decide.pin_room import (
     Disk,
     PinLimits,
     decide_room,
+    has_moved,
     is_alone,
-    is_time_in_doubt,
-    reason_expired,
+    is_given_up,
     room_bytes,
 )
 from tiersidecar.domain.errors import MetadataNotReadyError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
-from tiersidecar.domain.offsets import NO_OFFSET
 from tiersidecar.domain.pins import DropReason, Pin, PinnedPartition, Unpin
-from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import NO_LOG_END, LocalPartition, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
@@ -31,7 +28,6 @@ from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROO
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.reading.pictured_segments import of_pictured
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.disk_watch import measure
 from tiersidecar.tasks.trusted_copies import TrustedCopies
@@ -82,7 +78,6 @@ class PinKeeper:
         self._blocking = blocking
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
         self._places = _Places()
-        self._first_reading = self._reading()
         self._missing_since_s: dict[PinnedPartition, float] = {}
         for reason in DropReason:  # a series that begins with its first event shows no increase
             telemetry.count(PINS_DROPPED, 0, reason=reason.value)
@@ -103,7 +98,7 @@ class PinKeeper:
         if self._board.pins.unread is None or self._board.pins.unread:
             await self._load()
         if self._settings.drops_pins:
-            for unpin in [*self._gone(), *await self._expired()]:
+            for unpin in [*self._gone(), *self._given_up()]:
                 await self._drop_if_possible(unpin)
         self._forget_refused()
         disks = await measure(self._pins)
@@ -122,7 +117,7 @@ class PinKeeper:
             return
         await self._pins.unpin(pin)
         self._board.pins.remove(pin)
-        if unpin.reason in (DropReason.EXPIRED, DropReason.BELOW_LOG_START):
+        if unpin.reason is DropReason.BELOW_LOG_START:
             self._board.pins.refuse(pin)
         self._telemetry.count(PINS_DROPPED, reason=unpin.reason.value)
         say = log.error if loss else log.info
@@ -177,8 +172,9 @@ class PinKeeper:
         if self._board.watch_trouble or self._board.local.faults:
             missing = set()
         self._missing_since_s = {owner: self._missing_since_s.get(owner, now_s) for owner in missing}
+        topics = set(self._board.topic_ids.values())
         return [
-            Unpin(pin=pin, reason=DropReason.PARTITION_GONE)
+            Unpin(pin=pin, reason=DropReason.PARTITION_GONE if owner.topic_id in topics else DropReason.TOPIC_GONE)
             for owner, since_s in self._missing_since_s.items()
             if now_s - since_s >= GONE_GRACE_S
             for pin in self._board.pins.of_owner(owner)
@@ -191,10 +187,9 @@ class PinKeeper:
             first = NO_LOG_END if local is None else (*local.deleted, *local.segments)[0].base_offset
             self._board.pins.forget_refused(owner, first)
 
-    async def _expired(self) -> list[Unpin]:
-        reading, unpins = self._reading(), []
-        is_doubted = bool(reason_to_doubt_clock(self._first_reading, reading))
-        for tip, tiered in list(self._board.assignment.items()):
+    def _given_up(self) -> list[Unpin]:
+        unpins = list[Unpin]()
+        for tip in list(self._board.assignment):
             pins = self._board.pins.of(tip)
             if not pins:
                 continue
@@ -203,31 +198,21 @@ class PinKeeper:
             except MetadataNotReadyError:
                 continue
             start_offset = state.start_in(self._board.lineage_on_disk(tip))
-            # By a clock that jumped everything may look expired, and a pin may be the only copy.
-            is_in_doubt = is_doubted or await self._is_doubted(tip, tiered.policy, reading.wall_ms)
-            now_ms = None if is_in_doubt else reading.wall_ms
-            for pin in pins:
-                reason = reason_expired(pin, tiered.policy, start_offset, now_ms)
-                if reason is not None:
-                    unpins.append(Unpin(pin=pin, reason=reason))
+            unpins += [
+                Unpin(pin=pin, reason=DropReason.BELOW_LOG_START) for pin in pins if is_given_up(pin, start_offset)
+            ]
         return unpins
-
-    async def _is_doubted(self, tip: TopicIdPartition, policy: TopicPolicy, now_ms: int) -> bool:
-        """Whether what is past its retention is so by a clock, or a configuration, by which expiry would stop too."""
-        pins, local = self._board.pins.of(tip), self._board.local.partitions.get(tip)
-        if all(reason_expired(pin, policy, NO_OFFSET, now_ms) is None for pin in pins):
-            return False
-        times_ms = [pin.segment.modified_ms for pin in pins]
-        times_ms += [] if local is None else [segment.modified_ms for segment in local.sealed_segments]
-        if self._metadata.is_ready(tip):
-            times_ms += await of_pictured(self._metadata.picture(tip), self._blocking, _times_of)
-        return is_time_in_doubt(policy, times_ms, now_ms)
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
         tips = {PinnedPartition.of(tip): tip for tip in self._board.assignment}
-        return decide_room(
-            self._alone(), disks, self._settings.limits, lambda pin: self._is_remote(tips.get(pin.owner), pin)
-        )
+        present = self._present()
+
+        def needless(pin: Pin) -> DropReason | None:
+            if self._is_remote(tips.get(pin.owner), pin):
+                return DropReason.REMOTE
+            return DropReason.MOVED if has_moved(pin, present.get(pin.owner)) else None
+
+        return decide_room(self._alone(), disks, self._settings.limits, needless)
 
     def _alone(self) -> list[Pin]:
         present = self._present()
@@ -256,16 +241,9 @@ class PinKeeper:
             room = room_bytes(alone, log_dir, disks, self._settings.limits)
             self._telemetry.gauge(PINS_ROOM_BYTES, room, log_dir=log_dir)
 
-    def _reading(self) -> ClockReading:
-        return ClockReading(wall_ms=self._clock.now_ms(), monotonic_s=self._clock.monotonic_s())
-
     def _present(self) -> dict[PinnedPartition, LocalPartition]:
         return {PinnedPartition.of(tip): local for tip, local in self._board.local.partitions.items()}
 
     def _topic_of(self, owner: PinnedPartition) -> str | None:
         """The topic's name, where it is still here."""
         return next((tip.topic for tip in self._board.local.partitions if PinnedPartition.of(tip) == owner), None)
-
-
-def _times_of(segments: Sequence[RemoteLogSegmentMetadata]) -> list[int]:
-    return [segment.event_timestamp_ms for segment in segments]

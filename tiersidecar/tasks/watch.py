@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
-from tiersidecar.decide.copy import pending_segments
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import NO_OFFSET
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.telemetry import Telemetry
@@ -19,6 +19,7 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Lane, Lanes
+from tiersidecar.tasks.pending_copies import pending_copies
 from tiersidecar.tasks.roster import Roster
 from tiersidecar.tasks.topic_checks import TopicChecks
 
@@ -138,4 +139,4 @@ class Watch:
         local = self._board.local_partition(tip)
         if local is None or tip.topic in self._board.refused_topics or not self._board.pins.are_known(local.log_dir):
             return False
-        return bool(pending_segments(local.segments, self._board.copied_offsets.get(tip, -1)))
+        return bool(pending_copies(self._board, local, self._board.copied_offsets.get(tip, NO_OFFSET)))

@@ -8,7 +8,15 @@ import pytest
 
 from tests.support.pins import pin_of
 from tests.support.segments import FINISHED, local_segments, remote_segment
-from tiersidecar.decide.copy import CopyLag, CopyView, copied_offset_among, copy_lag, decide_copy, find_copied_offset
+from tiersidecar.decide.copy import (
+    CopyLag,
+    CopyView,
+    copied_offset_among,
+    copy_lag,
+    decide_copy,
+    find_copied_offset,
+    pending_segments,
+)
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.policy import TopicPolicy
@@ -109,7 +117,7 @@ def test_pinned_segments(copied: int, policy: TopicPolicy, expected: list[int]) 
 
 def test_lag_counts_what_may_not_be_copied_yet_as_well() -> None:
     given = view([0, 100, 200, 300], copied=99, lso=0, modified_ms=7)
-    plan, lag = decide_copy(given), copy_lag(given.segments, 99, given.policy, 10)
+    plan, lag = decide_copy(given), copy_lag(pending_segments(given.segments, 99))
     assert plan.segments == ()
     assert "last stable offset 0" in plan.held_back
     assert lag == CopyLag(segments=2, size_bytes=200, oldest_ms=7)
@@ -117,61 +125,67 @@ def test_lag_counts_what_may_not_be_copied_yet_as_well() -> None:
 
 def test_without_sealed_segments_there_is_no_lag() -> None:
     """U18: a gauge must fall back to 0."""
-    assert copy_lag(local_segments(0), -1, TopicPolicy(), 10) == CopyLag(segments=0, size_bytes=0, oldest_ms=None)
+    assert copy_lag(pending_segments(local_segments(0), -1)) == CopyLag(segments=0, size_bytes=0, oldest_ms=None)
 
 
 @pytest.mark.parametrize(
-    ("policy", "now_ms", "copied", "expired"),
+    ("policy", "now_ms", "copied"),
     [
-        pytest.param(TopicPolicy(), 10**12, [0, 100, 200], [], id="without limits nothing expires"),
-        pytest.param(TopicPolicy(retention_ms=50), 99, [100, 200], [0], id="written longer ago than retention.ms"),
-        pytest.param(TopicPolicy(retention_ms=50), 10**6, [], [0, 100, 200], id="all of it, and no error"),
-        pytest.param(TopicPolicy(retention_bytes=300), 0, [100, 200], [0], id="retention.bytes are there without it"),
-        pytest.param(TopicPolicy(retention_bytes=301), 0, [0, 100, 200], [], id="one byte of it may still be kept"),
-        pytest.param(
-            TopicPolicy(retention_ms=30, retention_bytes=200), 85, [200], [0, 100], id="time and size in turns"
-        ),
+        pytest.param(TopicPolicy(), 10**12, [0, 100, 200], id="without limits nothing expires"),
+        pytest.param(TopicPolicy(retention_ms=50), 49, [0, 100, 200], id="all of it is inside retention.ms"),
+        pytest.param(TopicPolicy(retention_ms=50), 99, [], id="the first was written longer ago than retention.ms"),
+        pytest.param(TopicPolicy(retention_bytes=300), 0, [], id="retention.bytes are there without it"),
+        pytest.param(TopicPolicy(retention_bytes=301), 0, [0, 100, 200], id="one byte of it may still be kept"),
     ],
 )
-def test_segments_past_total_retention_are_not_uploaded(
-    policy: TopicPolicy, now_ms: int, copied: list[int], expired: list[int]
+def test_expiry_looks_first_at_what_is_past_total_retention(
+    policy: TopicPolicy, now_ms: int, copied: list[int]
 ) -> None:
-    """U8: an upload that expiry would delete at once; each was last written at half its base offset."""
+    """U8: an upload that expiry would delete at once.  Each was last written at half its base offset."""
     given = view([0, 100, 200, 300], policy=policy, now_ms=now_ms)
     segments = tuple(replace(segment, modified_ms=segment.base_offset // 2) for segment in given.segments)
-    plan = decide_copy(replace(given, segments=segments))
-    assert [segment.base_offset for segment in plan.segments] == copied
-    assert [segment.base_offset for segment in plan.expired] == expired
-    lag = copy_lag(segments, -1, policy, now_ms)
-    assert lag.segments == len(copied), "what is not worth an upload is no lag"
+    given = replace(given, segments=segments)
+    waiting = decide_copy(replace(given, may_expire=True))
+    assert [segment.base_offset for segment in waiting.segments] == copied
+    assert bool(waiting.held_back) == (copied == [])
+    plan = decide_copy(given)
+    assert [segment.base_offset for segment in plan.segments] == [0, 100, 200], "what it has not given up is copied"
+
+
+def test_the_newest_record_tells_the_age_and_not_the_time_of_the_file() -> None:
+    """S-027: a replica that was built anew has files of today."""
+    given = view([0, 100], policy=TopicPolicy(retention_ms=50, copy_lag_ms=60, copy_lag_bytes=10**6), now_ms=99)
+    old, active = given.segments
+    for newest_ms, copied in ((30, [0]), (-1, []), (100, [])):
+        segments = (replace(old, modified_ms=90, max_timestamp_ms=newest_ms), active)
+        plan = decide_copy(replace(given, segments=segments))
+        assert [segment.base_offset for segment in plan.segments] == copied
 
 
 @pytest.mark.parametrize(
-    ("copied_offset", "remote_log_start_offset", "copied"),
+    ("start", "copied"),
     [
-        pytest.param(-1, -1, [200], id="nothing is remote yet"),
-        pytest.param(99, 100, [200], id="all that is remote is below the remote log start"),
-        pytest.param(99, 50, [100, 200], id="what is remote can still be read: a hole would follow it"),
-        pytest.param(99, -1, [100, 200], id="nobody has moved the remote log start"),
+        pytest.param(-1, [100, 200], id="nobody has said where the remote log starts"),
+        pytest.param(100, [100, 200], id="it starts where the first segment does"),
+        pytest.param(199, [100, 200], id="what holds the start is copied whole"),
+        pytest.param(200, [200], id="what lies wholly below it was given up by a decision"),
     ],
 )
-def test_what_is_expired_is_left_out_only_where_no_hole_is_left_with_it(
-    copied_offset: int, remote_log_start_offset: int, copied: list[int]
-) -> None:
-    """Its transaction markers would be missing too: aborted records before it were shown (cluster seeds 1059, 1132)."""
-    first, second, active = local_segments(100, 200, 300)
-    given = CopyView(
-        policy=TopicPolicy(retention_ms=100),
-        segments=(replace(first, modified_ms=0), replace(second, modified_ms=950), active),
-        copied_offset=copied_offset,
-        last_stable_offset=10**9,
-        now_ms=1000,
-        remote_log_start_offset=remote_log_start_offset,
-    )
-    assert [segment.base_offset for segment in decide_copy(given).segments] == copied
+def test_nothing_is_passed_over_but_what_was_given_up(start: int, copied: list[int]) -> None:
+    """DESIGN.md section 4, rule 10."""
+    given = view([100, 200, 300], policy=TopicPolicy(retention_ms=1, retention_bytes=1), now_ms=10**12)
+    plan = decide_copy(replace(given, remote_log_start_offset=start))
+    assert [segment.base_offset for segment in plan.segments] == copied
 
 
-def test_an_expired_segment_behind_one_that_is_not_is_copied() -> None:
+def test_a_hole_below_the_copied_offset_that_the_broker_still_holds_is_copied() -> None:
+    """A former release passed over what was past its retention then."""
+    given = replace(view([0, 100, 200, 300, 400], copied=299), holes=(ByteRange(50, 150),))
+    assert [segment.base_offset for segment in decide_copy(given).segments] == [0, 100, 300]
+    assert decide_copy(given).gap is None
+
+
+def test_a_segment_past_retention_behind_one_that_is_not_is_copied() -> None:
     """Strictly oldest to newest, no gaps (S-014)."""
     given = view([0, 100, 200], policy=TopicPolicy(retention_ms=50), now_ms=100)
     young, old, active = given.segments
@@ -181,6 +195,9 @@ def test_an_expired_segment_behind_one_that_is_not_is_copied() -> None:
 
 def test_a_hole_between_the_tiers_is_named() -> None:
     assert decide_copy(view([500, 600, 700], copied=199)).gap == ByteRange(200, 500)
+    front = replace(view([500, 600, 700], copied=199), readable_stop=450)
+    assert decide_copy(front).gap == ByteRange(450, 500), "the front of a segment that an election cut is readable"
+    assert decide_copy(replace(front, readable_stop=500)).gap is None
     assert decide_copy(view([500, 600, 700])).gap is None, "nothing remote yet: the log simply begins at 500"
 
 

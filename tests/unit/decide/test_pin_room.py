@@ -8,9 +8,16 @@ import pytest
 
 from tests.support.pins import LOG_DIR, local_partition, pin_of
 from tests.support.segments import local_segments
-from tiersidecar.decide.pin_room import Disk, PinLimits, decide_room, is_alone, reason_expired, room_bytes
+from tiersidecar.decide.pin_room import (
+    Disk,
+    PinLimits,
+    decide_room,
+    has_moved,
+    is_alone,
+    is_given_up,
+    room_bytes,
+)
 from tiersidecar.domain.pins import DropReason, Pin
-from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalPartition
 
 PINS = [pin_of(base, base + 50, modified_ms=base) for base in (0, 50, 100, 150)]  # 100 bytes each
@@ -23,7 +30,7 @@ def disk(*, size: int = 1000, free: int = 1000, log_dirs: tuple[str, ...] = (LOG
 def dropped(
     pins: list[Pin], disks: list[Disk], limits: PinLimits, remote: frozenset[int] = frozenset()
 ) -> list[tuple[int, str]]:
-    plan = decide_room(pins, disks, limits, lambda pin: pin.base_offset in remote)
+    plan = decide_room(pins, disks, limits, lambda pin: DropReason.REMOTE if pin.base_offset in remote else None)
     return [(unpin.pin.base_offset, unpin.reason.value) for unpin in plan]
 
 
@@ -87,22 +94,42 @@ def test_two_log_dirs_on_one_disk_share_its_reserve() -> None:
     assert dropped(pins, [shared], PinLimits()) == [(50, "disk_reserve")]
 
 
-def test_only_the_last_two_reasons_are_a_loss() -> None:
-    assert {reason for reason in DropReason if reason.is_loss} == {DropReason.PINS_MAX_BYTES, DropReason.DISK_RESERVE}
+def test_only_the_last_three_reasons_are_a_loss() -> None:
+    """Issue 16, finding 6: a pin of a partition that has left the broker may be the only copy."""
+    assert {reason for reason in DropReason if reason.is_loss} == {
+        DropReason.PARTITION_GONE,
+        DropReason.PINS_MAX_BYTES,
+        DropReason.DISK_RESERVE,
+    }
 
 
 @pytest.mark.parametrize(
-    ("policy", "start_offset", "now_ms", "expected"),
+    ("start_offset", "expected"),
     [
-        pytest.param(TopicPolicy(), -1, 10**15, None, id="without a limit nothing expires"),
-        pytest.param(TopicPolicy(retention_ms=10), -1, 1010, None, id="as old as retention.ms is not past it"),
-        pytest.param(TopicPolicy(retention_ms=10), -1, 1011, DropReason.EXPIRED, id="U8 past the total retention"),
-        pytest.param(TopicPolicy(), 49, 0, None, id="the remote log start is within it"),
-        pytest.param(TopicPolicy(), 50, 0, DropReason.BELOW_LOG_START, id="wholly below the remote log start"),
+        pytest.param(-1, False, id="nobody has said where the remote log starts"),
+        pytest.param(49, False, id="the remote log start is within it"),
+        pytest.param(50, True, id="wholly below the remote log start"),
     ],
 )
-def test_expired(policy: TopicPolicy, start_offset: int, now_ms: int, expected: DropReason | None) -> None:
-    assert reason_expired(pin_of(0, 50, max_timestamp_ms=1000), policy, start_offset, now_ms) is expected
+def test_given_up(start_offset: int, expected: bool) -> None:
+    assert is_given_up(pin_of(0, 50, max_timestamp_ms=1000), start_offset) is expected
+
+
+MOVED = replace(local_partition(local_segments(0, 50)), log_dir="/logs2")
+
+
+@pytest.mark.parametrize(
+    ("local", "expected"),
+    [
+        pytest.param(MOVED, True, id="the broker has it in another log dir"),
+        pytest.param(local_partition(local_segments(0, 50)), False, id="the broker has it in the pin's log dir"),
+        pytest.param(replace(local_partition(local_segments(50)), log_dir="/logs2"), False, id="it has it no more"),
+        pytest.param(replace(local_partition(local_segments(0)), log_dir="/logs2"), False, id="not sealed there"),
+        pytest.param(None, False, id="the partition is gone"),
+    ],
+)
+def test_moved(local: LocalPartition | None, expected: bool) -> None:
+    assert has_moved(pin_of(0, 50), local) is expected
 
 
 @pytest.mark.parametrize(
@@ -115,6 +142,7 @@ def test_expired(policy: TopicPolicy, start_offset: int, now_ms: int, expected: 
             False,
             id="the broker has renamed it and not removed it yet: to drop the pin frees nothing",
         ),
+        pytest.param(MOVED, True, id="finding 6: the partition has left the pin's log dir"),
         pytest.param(None, True, id="the partition's directory is gone"),
     ],
 )

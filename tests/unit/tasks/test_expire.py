@@ -248,18 +248,36 @@ def test_a_state_topic_that_is_not_to_be_relied_on_stops_all() -> None:
     assert run(sidecar(world).round()) == []
 
 
-def test_a_stop_is_said_once_and_cleared() -> None:
+def test_a_stop_is_said_once_and_is_not_cleared_by_what_is_copied_meanwhile() -> None:
+    """Issue 16, finding 1: nor by another process, nor by another leader; the retention set right ends it."""
     world, gauges = world_of(*TWO_OLD), Gauges()
-    one = sidecar(world, telemetry=gauges, limits=ExpiryLimits(max_share=0.5))
+    limits = ExpiryLimits(max_share=0.5)
+    one = sidecar(world, telemetry=gauges, limits=limits)
     run(one.round())
     assert "2 segments are due at once" in one.board.expiry_stops[TIP]
     assert gauges.values["tiersidecar_expiry_stopped"][-1] == 1
-    assert len(world.readable()) == 2
     world.add(segment(200, 499, age_h=0, size_bytes=4096))
-    run(one.round())
-    assert one.board.expiry_stops == {}
+    assert run(one.round()) == [], "nothing is new"
+    for again in (sidecar(world, limits=limits), sidecar(world, limits=limits, leader_epoch=1)):
+        run(again.round())
+        assert "2 segments are due at once" in again.board.expiry_stops[TIP]
+    assert len(world.readable()) == 3
+    last = sidecar(world, TopicPolicy(retention_ms=12 * HOUR_MS), telemetry=gauges, limits=limits, leader_epoch=1)
+    run(last.round())
+    assert last.board.expiry_stops == {}
     assert gauges.values["tiersidecar_expiry_stopped"][-1] == 0
-    assert [left.start_offset for left in world.segments()] == [200]
+    assert len(world.readable()) == 3
+    run(sidecar(world, limits=limits, leader_epoch=2).round())
+    assert [left.start_offset for left in world.segments()] == [200], "a small share, asked for anew"
+
+
+def test_a_stop_is_durable_before_anything_else_of_the_round() -> None:
+    """A copy that is finished a moment later must not make it disappear."""
+    world, limits = world_of(*TWO_OLD), ExpiryLimits(max_share=0.5)
+    run_until(sidecar(world, limits=limits).round(), "expire.stop.published")
+    world.add(segment(200, 499, age_h=0, size_bytes=4096))
+    run(sidecar(world, limits=limits).round())
+    assert len(world.readable()) == 3
 
 
 def test_a_clock_that_jumps_while_the_process_runs_stops_expiry() -> None:

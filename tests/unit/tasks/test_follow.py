@@ -13,9 +13,11 @@ from tests.support.recopy_requests import request_for
 from tests.support.segments import TIP
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, PinError
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.ports.metrics.copying import PINS_DROPPED
 from tiersidecar.ports.recopy import RecopyRequest
+from tiersidecar.ports.state_log import PartitionState
 
 
 async def test_a_leader_pins_what_lies_below_the_high_watermark_that_the_broker_tells() -> None:
@@ -231,10 +233,12 @@ async def test_a_file_that_its_disk_refuses_does_not_keep_the_others_from_being_
 
 async def test_what_nobody_has_a_right_to_is_not_pinned_again() -> None:
     shell = PinShell()
-    shell.be(policy=TopicPolicy(retention_ms=3_600_000))
     await shell.open(0, 50)
     await shell.round()
-    assert shell.pins.ranges == [(0, 50)], "how old it is shows only then"
+    assert shell.pins.ranges == [(0, 50)]
+    shell.state.partition_states[TIP] = PartitionState(
+        remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(0)
+    )
     await shell.keeper.keep()
     assert shell.pins.ranges == []
     await shell.round()

@@ -13,8 +13,6 @@ import pytest
 from tests.support.expiry_world import run
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.pin_shell import PinShell
-from tests.support.pins import pin_of
 from tests.support.segments import TIP, remote_segment
 from tests.support.tier_shell import TierShell
 from tests.unit.tasks.test_expire import TWO_OLD, sidecar, world_of
@@ -142,18 +140,6 @@ async def test_so_is_what_can_take_the_place_of_a_damaged_copy(
         assert not shell.state.recopies(tip)
     assert makers
     assert threading.main_thread() not in makers
-
-
-async def test_and_by_what_clock_a_pin_has_expired(makers: list[threading.Thread]) -> None:
-    now_ms = 1_700_000_000_000
-    shell = PinShell(pin_of(0, 50, max_timestamp_ms=now_ms, modified_ms=now_ms))
-    shell.be(policy=TopicPolicy(retention_ms=3_600_000))
-    await shell.open(50, 100)
-    await shell.metadata.assign([TIP])
-    await shell.clock.advance(3601)
-    await shell.keeper.keep()
-    assert shell.pins.ranges == []
-    assert makers
 
 
 def _finished(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadataUpdate:

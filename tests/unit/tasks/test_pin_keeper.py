@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -11,6 +13,7 @@ from tests.support.recopy_requests import request_for
 from tests.support.segments import TIP
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
@@ -141,56 +144,29 @@ async def test_how_much_room_is_left_is_told() -> None:
     assert shell.telemetry.value(PINS_ROOM_BYTES, log_dir=LOG_DIR) == 800
 
 
-async def test_past_the_total_retention_a_pin_has_no_right() -> None:
-    """U8: in an outage the disk must not fill with what nobody may read any more."""
-    now_ms = 1_700_000_000_000
-    shell = PinShell(
-        pin_of(0, 50, max_timestamp_ms=1, modified_ms=now_ms),
-        pin_of(50, 100, max_timestamp_ms=now_ms, modified_ms=now_ms),
-    )
+async def test_no_pin_goes_for_its_age() -> None:
+    """Issue 16, finding 1: it may be the only copy, and a retention typed in too short, or a clock, makes anything old.  What
+    is past its retention the leader's expiry gives up, by the remote log start."""
+    shell = PinShell(pin_of(0, 50, max_timestamp_ms=1, modified_ms=1))
     shell.be(policy=TopicPolicy(retention_ms=3_600_000))
     await shell.open(100, 150)
-    assert shell.pins.ranges == [(50, 100)]
-    assert shell.telemetry.value(PINS_DROPPED, reason="expired") == 1
-
-
-async def test_a_clock_that_jumped_makes_no_pin_expire() -> None:
-    """Found by the simulation (cluster, seed 15): the pin was the only copy of a segment well within retention."""
-    now_ms = 1_700_000_000_000
-    shell = PinShell(pin_of(0, 50, max_timestamp_ms=now_ms, modified_ms=now_ms))
-    shell.be(policy=TopicPolicy(retention_ms=3_600_000))
-    await shell.open(50, 100)
     shell.clock.jump(10 * 24 * 3600)
     await shell.keeper.keep()
     assert shell.pins.ranges == [(0, 50)]
-    shell.clock.jump(-10 * 24 * 3600)
-    await shell.clock.advance(3601)
-    await shell.keeper.keep()
-    assert shell.pins.ranges == []
 
 
-@pytest.mark.parametrize(
-    ("retention_ms", "away_days"),
-    [
-        pytest.param(3_600_000, 400, id="the clock is wrong by a year when the process starts"),
-        pytest.param(0, 0, id="a retention that lost its value"),
-    ],
-)
-async def test_by_what_expiry_would_not_believe_no_pin_expires(retention_ms: int, away_days: int) -> None:
-    """docs/design/0003, when expiry stops: a pin may be the only copy, and nobody saw that clock jump."""
-    now_ms = 1_700_000_000_000
-    written_ms = now_ms - away_days * 24 * 3_600_000 - 60_000
-    pins = [pin_of(base, base + 50, max_timestamp_ms=written_ms, modified_ms=written_ms) for base in (0, 50)]
-    shell = PinShell(*pins)
-    shell.be(policy=TopicPolicy(retention_ms=retention_ms))
-    shell.written_ms = written_ms
-    await shell.open(100, 150)
-    assert len(shell.pins.ranges) == 2
-    shell.state.partition_states[TIP] = PartitionState(
-        remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(0)
-    )
+async def test_a_full_disk_frees_the_pins_in_a_log_dir_that_the_partition_has_left() -> None:
+    """Finding 6: the directory in the other log dir has these segments, so nothing is lost."""
+    shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
+    await shell.open(0, 50, 100, 150)
+    assert shell.pins.ranges == [(0, 50), (50, 100), (100, 150)]
+    local = shell.board.local.partitions[TIP]
+    moved = replace(local, log_dir="/logs2", directory="/logs2/x")
+    shell.board.local = replace(shell.board.local, partitions={TIP: moved})
+    shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=900)
     await shell.keeper.keep()
-    assert shell.pins.ranges == [(50, 100)], "what was said is no matter of the clock"
+    assert shell.pins.ranges == [(50, 100), (100, 150)]
+    assert shell.telemetry.value(PINS_DROPPED, reason="moved") == 1
 
 
 async def test_below_the_remote_log_start_a_pin_has_no_right() -> None:
@@ -213,18 +189,32 @@ async def test_a_log_start_of_a_history_that_was_cut_off_counts_no_further() -> 
     assert shell.pins.ranges == [(60, 100)]
 
 
-async def test_a_partition_that_is_gone_for_a_minute_takes_its_pins_along() -> None:
+@pytest.mark.parametrize(
+    ("topic_ids", "reason", "is_loss"),
+    [
+        pytest.param({}, "topic_gone", False, id="its topic was deleted"),
+        pytest.param({TIP.topic: TIP.topic_id}, "partition_gone", True, id="it has left this broker"),
+    ],
+)
+async def test_a_partition_that_is_gone_for_a_minute_takes_its_pins_along(
+    topic_ids: dict[str, Uuid], reason: str, is_loss: bool
+) -> None:
+    """Issue 16, finding 6: whether anything else holds what they hold nobody can tell where the topic is still there."""
     shell = PinShell(*PINS)
     await shell.open(100, 150)
     shell.see()
+    shell.board.topic_ids = topic_ids
     await shell.keeper.keep()
     await shell.clock.advance(59)
     await shell.keeper.keep()
     assert len(shell.pins.ranges) == 3
     await shell.clock.advance(1)
-    await shell.keeper.keep()
+    with capture_logs() as events:
+        await shell.keeper.keep()
     assert shell.pins.ranges == []
-    assert shell.telemetry.value(PINS_DROPPED, reason="partition_gone") == 3
+    assert shell.telemetry.value(PINS_DROPPED, reason=reason) == 3
+    (loss,) = {event["data_lost"] for event in events if event["event"] == "pin.dropped"}
+    assert loss is is_loss
 
 
 async def test_a_directory_that_comes_back_begins_anew() -> None:

@@ -100,8 +100,8 @@ class LogDirScanner:
             except FileNotFoundError:
                 pass  # renamed after the stat: list it again
         self._listed.pop(directory, None)
-        now_ms = self._now_ms()
-        partition = read_partition_directory(self._log_dir, directory, name.topic, name.partition)
+        now_ms, before = self._now_ms(), None if listed is None or listed.inode != status.st_ino else listed.partition
+        partition = read_partition_directory(self._log_dir, directory, name.topic, name.partition, before)
         is_settled = now_ms - status.st_mtime_ns // 1_000_000 > _SETTLED_MS
         self._listed[directory] = _Listed(*_identity(status), is_settled, partition)
         return partition

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from tiersidecar.adapters.log_dirs_fs.time_index import read_max_timestamp_ms
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import LogDirError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
@@ -28,8 +29,11 @@ _LISTINGS = 4
 _LOG_SUFFIX = f".{LogFileKind.LOG}"
 
 
-def read_partition_directory(log_dir: str, directory: str, topic: str, partition: int) -> LocalPartition | None:
-    """The partition, or None while the directory holds no segment.
+def read_partition_directory(
+    log_dir: str, directory: str, topic: str, partition: int, before: LocalPartition | None = None
+) -> LocalPartition | None:
+    """The partition, or None while the directory holds no segment.  ``before`` is what was read of it last: the time index of a
+    sealed segment that has not changed since is not read again.
 
     Raises:
         FileNotFoundError: the directory is gone.
@@ -40,11 +44,12 @@ def read_partition_directory(log_dir: str, directory: str, topic: str, partition
     segments, deleted = _list_segments(directory)
     if not segments:
         return None
+    known = {} if before is None else {one.base_offset: one for one in (*before.deleted, *before.segments)}
     return LocalPartition(
         topic_id_partition=TopicIdPartition(topic_id=_read_topic_id(directory), topic=topic, partition=partition),
         log_dir=log_dir,
         directory=directory,
-        segments=segments,
+        segments=tuple(_with_max_timestamp(segment, known.get(segment.base_offset)) for segment in segments),
         leader_epochs=_read_leader_epochs(directory),
         deleted=deleted,
     )
@@ -93,6 +98,16 @@ def _list_deleted(directory: str, names: Sequence[str], first_base_offset: Offse
             path = f"{directory}/{base_offset:020d}.log{DELETED_SUFFIX}"
             found = _local_segment(directory, base_offset, following, os.stat(path))  # noqa: PTH116
             yield replace(found, file_suffix=DELETED_SUFFIX)
+
+
+def _with_max_timestamp(segment: LocalSegment, known: LocalSegment | None) -> LocalSegment:
+    if segment.next_base_offset is None:
+        return segment
+    if known is not None and replace(known, max_timestamp_ms=segment.max_timestamp_ms) == segment:
+        return known
+    return replace(
+        segment, max_timestamp_ms=read_max_timestamp_ms(segment.path_of(f"{segment.base_offset:020d}.timeindex"))
+    )
 
 
 def _base_offsets(names: Iterable[str]) -> list[Offset]:

@@ -6,12 +6,12 @@ The .log is linked last and unlinked first, so that files without it are leftove
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tiersidecar.adapters.log_dirs_fs.time_index import read_max_timestamp_ms
 from tiersidecar.adapters.pins_fs.pin_names import PinName, parse_pin_file
 from tiersidecar.adapters.pins_fs.segment_epochs import read_segment_epochs
 from tiersidecar.domain.epochs import EpochEntry, Lineage
@@ -22,7 +22,6 @@ from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, read_
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
 
 Link = Callable[[str, str], None]
-_TIME_INDEX_ENTRY = struct.Struct(">qi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +126,7 @@ class PinDirectory:
             next_base_offset=name.next_base_offset,
             size_bytes=status.st_size,
             modified_ms=status.st_mtime_ns // 1_000_000,
+            max_timestamp_ms=read_max_timestamp_ms(self._path(name, name.time_index_name)),
             pinned=True,
             file_prefix=name.prefix,
         )
@@ -135,7 +135,7 @@ class PinDirectory:
             log_dir=self._log_dir,
             segment=segment,
             leader_epochs=self._read_epochs(name),
-            max_timestamp_ms=self._read_max_timestamp_ms(name, segment.modified_ms),
+            max_timestamp_ms=segment.modified_ms if segment.max_timestamp_ms < 0 else segment.max_timestamp_ms,
             is_whole=all(os.path.exists(self._path(name, file)) for file in name.usual_names),  # noqa: PTH110
         )
 
@@ -145,19 +145,6 @@ class PinDirectory:
             return read_leader_epochs(Path(path).read_bytes(), where=path)
         except (FileNotFoundError, CorruptDataError):
             return ()  # after a power failure: it is not synced, and the live file may still do
-
-    def _read_max_timestamp_ms(self, name: PinName, modified_ms: int) -> int:
-        """As Kafka's LogSegment.largestTimestamp: the last entry of the time index, else the time of change."""
-        try:
-            with Path(self._path(name, name.time_index_name)).open("rb") as file:
-                size_bytes = file.seek(0, os.SEEK_END)
-                if size_bytes < _TIME_INDEX_ENTRY.size or size_bytes % _TIME_INDEX_ENTRY.size:
-                    return modified_ms
-                file.seek(-_TIME_INDEX_ENTRY.size, os.SEEK_END)
-                timestamp_ms, _ = _TIME_INDEX_ENTRY.unpack(file.read(_TIME_INDEX_ENTRY.size))
-        except FileNotFoundError:
-            return modified_ms
-        return timestamp_ms if timestamp_ms > 0 else modified_ms
 
 
 def epochs_below_end(

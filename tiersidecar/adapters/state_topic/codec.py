@@ -13,13 +13,14 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, TopicState
 
 SCHEMA_VERSION = 1
 
-_NESTED_FIELDS = {"earlier_starts", "hold"}
+_NESTED_FIELDS = ("earlier_starts", "hold", "guard_stop")
 _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if field.name not in _NESTED_FIELDS)
 _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
@@ -80,7 +81,10 @@ def read_partition_state(document: Mapping[str, Any], *, where: str) -> Partitio
     """
     found = {name: _integer(document, name, where=where) for name in _PARTITION_FIELDS if name in document}
     return PartitionState(
-        **found, earlier_starts=_earlier_starts(document, where=where), hold=_hold(document, where=where)
+        **found,
+        earlier_starts=_earlier_starts(document, where=where),
+        hold=_hold(document, where=where),
+        guard_stop=_guard_stop(document, where=where),
     )
 
 
@@ -98,6 +102,19 @@ def _hold(document: Mapping[str, Any], *, where: str) -> Hold | None:
         by=str(said.get("by", "")),
         reason=str(said.get("reason", "")),
     )
+
+
+def _guard_stop(document: Mapping[str, Any], *, where: str) -> GuardStop | None:
+    said = document.get("guard_stop")
+    if said is None:
+        return None
+    kinds = {"reason": str, "max_share": float, "is_over": bool}
+    known: dict[str, Any] = (
+        {field.name: said.get(field.name) for field in fields(GuardStop)} if isinstance(said, dict) else {}
+    )
+    if not known or any(type(value) is not kinds.get(name, int) for name, value in known.items()):
+        raise CorruptDataError(where=where, position=0, reason=f"guard_stop is {said!r}")
+    return GuardStop(**known)
 
 
 def _earlier_starts(document: Mapping[str, Any], *, where: str) -> tuple[SaidStart, ...]:

@@ -13,6 +13,7 @@ from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -102,7 +103,9 @@ def build_recopy(
     )
 
 
-def build_copy(parts: Parts, *, uploader: SegmentUploader, admission: CopyAdmission, lag: CopyLagReport) -> CopyTask:
+def build_copy(
+    parts: Parts, *, uploader: SegmentUploader, admission: CopyAdmission, lag: CopyLagReport, guard: MayDelete
+) -> CopyTask:
     """Likewise."""
     return CopyTask(
         board=parts.board,
@@ -116,5 +119,14 @@ def build_copy(parts: Parts, *, uploader: SegmentUploader, admission: CopyAdmiss
         clock=parts.clock,
         lag=lag,
         gaps=GapReport(parts.telemetry),
+        guard=guard,
+        first_start=FirstStart(
+            board=parts.board,
+            broker=parts.broker,
+            metadata=parts.metadata,
+            state=parts.state,
+            blocking=parts.blocking,
+            failpoints=parts.failpoints,
+        ),
         observe_only=parts.config.mode is Mode.OBSERVE,
     )

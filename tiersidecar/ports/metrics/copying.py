@@ -94,7 +94,7 @@ PINS_ROOM_BYTES = Metric(
 PINS_DROPPED = Metric(
     name="tiersidecar_pins_dropped_total",
     kind="counter",
-    help="Pins dropped. The reasons pins_max_bytes and disk_reserve mean lost data.",
+    help="Pins dropped. The reasons pins_max_bytes and disk_reserve mean lost data, partition_gone that it may be lost.",
     labels=("reason",),
 )
 PINS_UNAVAILABLE = Metric(

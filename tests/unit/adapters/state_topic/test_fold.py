@@ -85,6 +85,7 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "earlier_starts": [],
         "start_generation": 0,
         "hold": None,
+        "guard_stop": None,
     }
 
 

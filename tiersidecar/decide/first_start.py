@@ -1,0 +1,37 @@
+"""Where the remote log of a partition starts that nobody has said yet.
+
+What is remote decides nothing here by itself: a copy that comes late must not give up what lies before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiersidecar.decide.expiry_standing import Standing
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.segments import LocalSegment
+
+
+def first_start(
+    *,
+    log_start_offset: int | None,
+    found: Sequence[Standing],
+    segments: Sequence[LocalSegment],
+    broker_expires: bool,
+    trim_offset: int,
+) -> Offset:
+    """The broker's own log start, so that what users deleted before the first copy is not readable again; and lower where
+    segments are remote, which a former release copied without saying a start.
+
+    Where the broker deletes by itself (``broker_expires``), what only pins hold is not given up by anybody.  Where a trim of
+    ours has moved the broker's log start and nothing is remote, the metadata is not whole: 0 gives up nothing.
+    ``log_start_offset`` is None before the broker was asked: then the first offset that is known stands for it, as a hint.
+    """
+    serving = [standing.segment.start_offset for standing in found if standing.serves]
+    if log_start_offset is None:
+        known = [*serving, *(segment.base_offset for segment in segments)]
+        return Offset(min(known, default=NO_OFFSET))
+    if trim_offset >= 0 and not serving:
+        return Offset(0)
+    pinned = [segment.base_offset for segment in segments if segment.pinned] if broker_expires else []
+    return Offset(min([log_start_offset, *serving, *pinned]))

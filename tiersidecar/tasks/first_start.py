@@ -1,0 +1,75 @@
+"""Say where the remote log of a partition starts, before the first of it is copied.
+
+Until then users delete at the broker itself: what they deleted must not be readable again once the segment that it was in is
+remote.  Afterwards only a decision moves the start.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from tiersidecar.decide.expiry_standing import standings
+from tiersidecar.decide.first_start import first_start
+from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.policy import RetentionMode
+from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.ports.broker import ListOffsets, OffsetSpec
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.reading.pictured_segments import pictured_segments
+from tiersidecar.tasks.board import Board
+
+log = structlog.get_logger(__name__)
+
+
+class FirstStart:
+    """Asks the broker, once per partition in its life."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        broker: ListOffsets,
+        metadata: MetadataView,
+        state: StateLog,
+        blocking: Blocking,
+        failpoints: Failpoints,
+    ) -> None:
+        self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
+        self._blocking, self._failpoints = blocking, failpoints
+
+    async def ensure(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> None:
+        """Return once a start is durable, whoever said it.
+
+        Raises:
+            BrokerRefusedError: the broker does not say where its log starts, or another leads by now.
+        """
+        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        state = self._state.partition_state(tip)
+        if state.start_in(lineage) >= 0:
+            return
+        answer = (await self._broker.list_offsets({tip: leader_epoch}, OffsetSpec.EARLIEST))[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+        remote = await pictured_segments(self._metadata.picture(tip), self._blocking)
+        start = first_start(
+            log_start_offset=answer.offset,
+            found=standings(remote, lineage),
+            segments=local.segments,
+            broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._board.untrimmable_topics,
+            trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
+        )
+        await self._state.publish_partition_state(tip, state.with_start(start, leader_epoch))
+        await self._failpoints.reach("copy.start.published")
+        log.info(
+            "remote_log_start.first",
+            topic=tip.topic,
+            partition=tip.partition,
+            leader_epoch=leader_epoch,
+            remote_log_start_offset=start,
+            log_start_offset=answer.offset,
+        )
