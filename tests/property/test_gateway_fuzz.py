@@ -15,77 +15,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.gateway_exchange import exchange_of, rewritten_at_once
+from tests.support.gateway_core import Core
 from tests.support.scripted_kafka import ADVERTISED, gateway_between, request, response
-from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.conversation import Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
-from tiersidecar.services.gateway.pending import Fate, Pending, PendingQueue
-from tiersidecar.services.gateway.request_heads import client_id_and_body, read_head
-from tiersidecar.services.gateway.request_pump import RequestPump
-from tiersidecar.services.gateway.response_pump import ResponsePump
-from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, address_rewrites
+from tiersidecar.services.gateway.request_heads import read_head
+from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "gateway"
 REQUESTS = {path.stem: path.read_bytes() for path in sorted(GOLDEN.glob("*.requests"))}
 RESPONSES = {path.stem: path.read_bytes() for path in sorted(GOLDEN.glob("*.responses"))}
 LIMITS = GatewayLimits(max_collected_request_bytes=4096)
-REWRITES = address_rewrites(ADVERTISED)
+REWRITES = frame_rewrites(ADVERTISED)
 REWRITES[ApiKey.API_VERSIONS] = ApiVersionsRewrite(REWRITES)
-
-
-class TakesAll:
-    """A sink that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.bytes = bytearray()
-        self.answered_requests: list[tuple[int, int, int]] = []
-        self.tokens = 0
-
-    def forward(self, data: memoryview) -> None:
-        self.bytes += data
-
-    def request_begins(self, api_key: int, api_version: int, correlation_id: int) -> None:
-        self.answered_requests.append((api_key, api_version, correlation_id))
-
-    def whole_request(self, frame: memoryview) -> None:
-        client_id_and_body(frame)
-        self.bytes += frame
-
-    def unknown_api_versions(self, correlation_id: int) -> None:
-        self.answered_requests.append((ApiKey.API_VERSIONS, -1, correlation_id))
-
-    def token_begins(self) -> None:
-        self.tokens += 1
-
-    def tokens_end(self) -> None:
-        return None
-
-
-class TakesResponses:
-    """Rewrites what is collected, as a connection does."""
-
-    def __init__(self, memory: ResponseMemory) -> None:
-        self.bytes, self._memory = bytearray(), memory
-
-    def forward_response(self, data: memoryview) -> None:
-        self.bytes += data
-
-    def collected(self, pending: Pending, frame: memoryview, memory_bytes: int) -> None:
-        self._memory.give_back(memory_bytes)
-        assert pending.exchange is not None
-        assert pending.rewrite is not None
-        rewritten_at_once(pending.rewrite.rewrite(pending.exchange, frame[9:]))
-
-    def passed(self, pending: Pending) -> None:
-        assert pending.rewrite is not None
-
-    def answered(self, pending: Pending) -> None:
-        return None
-
-    def room_found(self) -> None:
-        raise AssertionError("nobody else takes memory")
+OUR_ID = -123_456
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
@@ -115,73 +60,72 @@ def pieces(data: bytes, draw: random.Random) -> list[bytes]:
     return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-def pumped(chunks: Sequence[bytes]) -> tuple[TakesAll, bool]:
-    """What comes out, and whether it was refused."""
-    sink = TakesAll()
-    pump = RequestPump(sink, REWRITES, LIMITS, lambda: 0.0)
+def heard(chunks: Sequence[bytes]) -> Core:
+    """What a conversation makes of what a client says, without an answer: none waits for one."""
+    core = Core(REWRITES, limits=LIMITS, new_id=lambda: OUR_ID)
     for chunk in chunks:
-        try:
-            pump.feed(chunk)
-        except MalformedMessageError:
-            return sink, True
-        kept = len(pump._kept)
-        assert kept <= max(LIMITS.max_collected_request_bytes, 2**17) + len(chunk)
-        assert pump.deadline_s is not None or not (kept or pump._passing), "what is incomplete has a deadline"
-    return sink, False
+        core.conversation.from_client(chunk)
+        assert core.conversation.kept_bytes <= max(LIMITS.max_collected_request_bytes, 2**17) + len(chunk)
+        _, unfinished_bytes = core.conversation.unfinished_request
+        is_held = not core.conversation.wants_request_bytes
+        assert unfinished_bytes or is_held or not core.conversation.kept_bytes, "what is incomplete has a deadline"
+    return core
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """With their sizes; the last one may be cut short."""
+    found, at = [], 0
+    while at < len(data):
+        size = max(*struct.unpack_from(">i", data.ljust(at + 4, b"\0"), at), 0)
+        found.append(data[at : at + 4 + size])
+        at += 4 + size
+    return found
+
+
+def without_ids(data: bytes) -> bytes:
+    return b"".join(frame[:8] + frame[12:] for frame in frames_of(data))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_capture_passes_as_it_is(name: str) -> None:
-    sink, refused = pumped([REQUESTS[name]])
-    assert not refused
-    assert sink.bytes == REQUESTS[name]
-    assert sink.answered_requests
+def test_a_capture_passes_as_it_is_but_for_ids(name: str) -> None:
+    core = heard([REQUESTS[name]])
+    assert not core.has_ended
+    said = bytes(core.broker.bytes)
+    assert without_ids(REQUESTS[name]).startswith(without_ids(said))
+    for frame, original in zip(frames_of(said), frames_of(REQUESTS[name]), strict=False):
+        has_answer_read = read_head(original, 0)[1] in REWRITES
+        assert frame == (original[:8] + struct.pack(">i", OUR_ID) + original[12:] if has_answer_read else original)
 
 
 @settings(max_examples=300, deadline=None)
 @given(name=st.sampled_from(sorted(REQUESTS)), draw=st.randoms(use_true_random=False))
 def test_mutated_requests_pass_or_are_refused_whatever_their_pieces(name: str, draw: random.Random) -> None:
     data = mutated(REQUESTS[name], draw)
-    whole, refused = pumped([data])
-    again, refused_again = pumped(pieces(data, draw))
-    assert refused == refused_again
-    assert whole.answered_requests == again.answered_requests
-    assert whole.tokens == again.tokens
-    if not refused:
-        assert whole.bytes == again.bytes
-        assert data.startswith(bytes(whole.bytes)) or (ApiKey.API_VERSIONS, -1) in [
-            known[:2] for known in whole.answered_requests
-        ]
+    whole, again = heard([data]), heard(pieces(data, draw))
+    assert (whole.refusal, whole.client.bytes) == (again.refusal, again.client.bytes)
+    assert whole.refusal in (None, Refusal.MALFORMED)
+    if whole.refusal is None:
+        assert whole.broker.bytes == again.broker.bytes
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=400), draw=st.randoms(use_true_random=False))
 def test_any_bytes_pass_or_are_refused(data: bytes, draw: random.Random) -> None:
-    pumped(pieces(data, draw))
+    assert heard(pieces(data, draw)).refusal in (None, Refusal.MALFORMED)
 
 
 @settings(max_examples=300, deadline=None)
 @given(name=st.sampled_from(sorted(RESPONSES)), draw=st.randoms(use_true_random=False))
 def test_mutated_responses_pass_or_are_refused(name: str, draw: random.Random) -> None:
+    ids = iter([read_head(frame, 0)[3] for frame in frames_of(REQUESTS[name]) if read_head(frame, 0)[1] in REWRITES])
     memory = ResponseMemory(2**20)
-    asked, _ = pumped([REQUESTS[name]])
-    pending = PendingQueue(_pending(*one) for one in asked.answered_requests)
-    pump = ResponsePump(TakesResponses(memory), pending, memory)
-    try:
-        for chunk in pieces(mutated(RESPONSES[name], draw), draw):
-            pump.feed(chunk)
-            assert len(pump._kept) < 8
-    except MalformedMessageError:
-        pass
-    pump.close()
+    core = Core(REWRITES, memory=memory, new_id=lambda: next(ids))
+    core.conversation.from_client(REQUESTS[name])
+    for chunk in pieces(mutated(RESPONSES[name], draw), draw):
+        core.conversation.from_broker(chunk)
+    assert core.refusal in (None, Refusal.UNBOUND, Refusal.LOGIN)
+    core.close()
     assert memory.held_bytes == 0
-
-
-def _pending(api_key: int, api_version: int, correlation_id: int) -> Pending:
-    rewrite = REWRITES.get(api_key)
-    if rewrite is None:
-        return Pending(Fate.PASS, correlation_id)
-    return Pending(Fate.REWRITE, correlation_id, exchange_of(api_key, api_version), rewrite)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from tiersidecar.services.gateway.exchange import ConnectionState, Exchange, Rewritten, at_once
+from tiersidecar.services.gateway.exchange import ConnectionState, Exchange, Rewritten
 
 
 class NobodyToAsk:
@@ -25,7 +25,6 @@ def exchange_of(api_key: int, api_version: int, *, request: bytes = b"") -> Exch
     return Exchange(
         api_key=api_key,
         api_version=api_version,
-        correlation_id=1,
         client_id="a client",
         request=memoryview(request),
         upstream=NobodyToAsk(),
@@ -36,7 +35,8 @@ def exchange_of(api_key: int, api_version: int, *, request: bytes = b"") -> Exch
 
 def rewritten_at_once(answer: Rewritten | Coroutine[Any, Any, Rewritten]) -> Rewritten:
     """What a rewrite gives that awaits nothing."""
-    return at_once(answer) if isinstance(answer, Coroutine) else answer
+    assert not isinstance(answer, Coroutine)
+    return answer
 
 
 async def rewritten(answer: Rewritten | Coroutine[Any, Any, Rewritten]) -> Rewritten:

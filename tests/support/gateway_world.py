@@ -40,7 +40,7 @@ from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
-from tiersidecar.services.gateway.tiered_partitions import TieredView
+from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredView, ToldIds
 
 
 class FixedTiered:
@@ -49,7 +49,7 @@ class FixedTiered:
     def __init__(self, known: Sequence[TopicIdPartition]) -> None:
         self.known, self.is_ready, self.leader_epoch = known, True, LeaderEpoch(0)
 
-    def find(self, topic: str | bytes, partition: int) -> TieredView | None:
+    def find(self, topic: str | bytes, partition: int, told: ToldIds = NOTHING_TOLD) -> TieredView | None:
         if not self.is_ready:
             raise MetadataNotReadyError(subject=str(topic))
         for one in self.known:
@@ -128,7 +128,6 @@ class World:
         return Exchange(
             api_key=api_key,
             api_version=version,
-            correlation_id=1,
             client_id="a-client",
             request=memoryview(body),
             upstream=self.upstream,

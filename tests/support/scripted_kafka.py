@@ -15,7 +15,7 @@ from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.listener import ListenerSettings, serve_gateway
-from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, address_rewrites
+from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 
 WAIT_S = 30.0
 ADVERTISED = AdvertisedAddresses(pattern="gateway-{node.id}:9092")
@@ -32,12 +32,68 @@ def response(correlation_id: int, body: bytes = b"") -> bytes:
     return struct.pack(">ii", 4 + len(body), correlation_id) + body
 
 
+class Ids:
+    """The correlation ids of one connection: the gateway sends requests whose answers it reads under ids of its own.
+
+    So that a test reads and writes its client's ids on both ends: a request is the first one of its API and version that the
+    client has sent, and that has not arrived.  What the gateway itself asks keeps its id.
+    """
+
+    def __init__(self) -> None:
+        self._sent: list[tuple[bytes, bytes]] = []
+        self._on_wire: dict[bytes, list[bytes]] = {}
+        self._requests, self._answers = bytearray(), bytearray()
+        self._passing = 0
+
+    def sent(self, data: bytes) -> None:
+        """The client has sent this."""
+        self._requests += data
+        while len(self._requests) >= 4:
+            (size,) = struct.unpack_from(">i", self._requests)
+            if not 0 <= size <= len(self._requests) - 4:
+                return
+            if size >= 8:
+                self._sent.append((bytes(self._requests[4:8]), bytes(self._requests[8:12])))
+            del self._requests[: 4 + size]
+
+    def arrived(self, frame: bytes) -> bytes:
+        """A request at the broker, with the client's id."""
+        found = next((one for one in self._sent if one[0] == frame[4:8]), None)
+        if found is None:
+            return frame
+        self._sent.remove(found)
+        self._on_wire.setdefault(found[1], []).append(frame[8:12])
+        return frame[:8] + found[1] + frame[12:]
+
+    def answered(self, data: bytes) -> bytes:
+        """Of what the broker says, with the ids of the wire, what can be told already."""
+        self._answers += data
+        told = bytearray()
+        while self._answers:
+            if not self._passing:
+                if len(self._answers) < 8:
+                    (size,) = struct.unpack(">i", self._answers[:4]) if len(self._answers) >= 4 else (4,)
+                    if size >= 4:
+                        break
+                self._passing = max(4 + struct.unpack_from(">i", self._answers)[0], 4)
+                waiting = self._on_wire.get(bytes(self._answers[4:8]))
+                if waiting and self._passing >= 8:
+                    self._answers[4:8] = waiting.pop(0)
+            step = min(self._passing, len(self._answers))
+            told += self._answers[:step]
+            del self._answers[:step]
+            self._passing -= step
+        return bytes(told)
+
+
 @dataclass(slots=True)
 class Peer:
     """One connection, seen from either end."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    ids: Ids | None = None
+    is_broker: bool = False
 
     async def frame(self) -> bytes:
         """The next frame, with its size.
@@ -47,9 +103,14 @@ class Peer:
         """
         async with asyncio.timeout(WAIT_S):
             size = await self.reader.readexactly(4)
-            return size + await self.reader.readexactly(struct.unpack(">i", size)[0])
+            frame = size + await self.reader.readexactly(struct.unpack(">i", size)[0])
+        return self.ids.arrived(frame) if self.ids is not None and self.is_broker else frame
 
     def send(self, data: bytes) -> None:
+        if self.ids is not None and self.is_broker:
+            data = self.ids.answered(data)
+        elif self.ids is not None:
+            self.ids.sent(data)
         self.writer.write(data)
 
     async def ends(self) -> bytes:
@@ -99,6 +160,8 @@ class Ends:
         client = await self.client()
         async with asyncio.timeout(WAIT_S):
             broker = await self.arrived.get()
+        client.ids = broker.ids = Ids()
+        broker.is_broker = True
         return client, broker
 
 
@@ -108,13 +171,14 @@ async def gateway_between(
     limits: GatewayLimits | None = None,
     memory_bytes: int = 2**26,
     more: Callable[[dict[int, Rewrite]], None] | None = None,
+    raw_tokens: bool = False,
     max_connections: int = 100,
     max_connections_per_ip: int = 100,
     tls: ssl.SSLContext | None = None,
     client_tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Ends]:
     """``more`` may change the table of rewrites before ApiVersions is put in; clients meet ``tls``, and have ``client_tls``."""
-    rewrites: dict[int, Rewrite] = address_rewrites(ADVERTISED)
+    rewrites: dict[int, Rewrite] = frame_rewrites(ADVERTISED, raw_tokens=raw_tokens)
     if more is not None:
         more(rewrites)
     rewrites[ApiKey.API_VERSIONS] = ApiVersionsRewrite(rewrites)

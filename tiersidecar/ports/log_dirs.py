@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.domain.segments import SegmentScan as SegmentScan
 
@@ -148,6 +148,10 @@ class LogDirs(Protocol):
         Raises:
             SegmentChangedError: the segment itself is gone.
         """
+
+    def topic_id_now(self, topic: str, partition: int) -> Uuid | None:
+        """The topic whose partition this is on disk at this moment; None while there is none, or the broker has not written it
+        down.  Takes some microseconds."""
 
     async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
         """From ``replication-offset-checkpoint``: a lower bound, all that a follower has."""

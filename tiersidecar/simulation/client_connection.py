@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import cast
 
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.formats.wire.fetch_requests import is_flexible
@@ -11,11 +10,9 @@ from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import (
     ConnectionState,
     Exchange,
-    PassesLarge,
     Passing,
     Rewrites,
     UpstreamClosedError,
-    WorksMeanwhile,
 )
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.simulation.broker_port import SimulatedBroker
@@ -64,19 +61,17 @@ class ClientConnection:
         exchange = Exchange(
             api_key=api_key,
             api_version=version,
-            correlation_id=1,
             client_id="consumer",
             request=memoryview(body),
             upstream=self,
             connection=self._state,
             listener="simulated",
         )
-        prepared = await rewrite.prepare(exchange)
+        prepared = rewrite.prepare(exchange)
         sent = body if prepared is None else b"".join(prepared)
-        if hasattr(rewrite, "forwarded"):
-            cast(WorksMeanwhile, rewrite).forwarded(exchange)
+        rewrite.forwarded(exchange)
         response = await self.ask(api_key, version, sent, _ASK_S)
-        if self._name and isinstance(rewrite, PassesLarge) and self._counts_as_large():
+        if self._name and self._passes(api_key) and self._counts_as_large():
             head_bytes = _FRAME_HEAD_BYTES + is_flexible(version)  # a flexible header ends in tagged fields
             passing = rewrite.passing(exchange, head_bytes + len(response))
             if passing is not None:
@@ -84,6 +79,9 @@ class ClientConnection:
         rewritten = rewrite.rewrite(exchange, response)
         pieces = await rewritten if isinstance(rewritten, Coroutine) else rewritten
         return response if pieces is None else memoryview(b"".join(pieces))
+
+    def _passes(self, api_key: ApiKey) -> bool:
+        return api_key is ApiKey.FETCH
 
     def _counts_as_large(self) -> bool:
         return self._chances.draw(f"response to the {self._name} is large") < 0.1

@@ -12,9 +12,10 @@ from tiersidecar.adapters.log_dirs_fs.log_dir_scan import LogDirScan, LogDirScan
 from tiersidecar.adapters.log_dirs_fs.scan_queue import ScanQueue
 from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
 from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile, translated
+from tiersidecar.adapters.log_dirs_fs.topic_ids_now import TopicIdsNow
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.errors import CorruptDataError, LogDirError, UnformattedLogDirError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.formats.kafka.checkpoints import (
     META_PROPERTIES,
@@ -56,6 +57,7 @@ class FilesystemLogDirs:
         self._segment_blocking = segment_blocking or blocking
         self._queues = {log_dir: self._scan_queue(log_dir, clock) for log_dir in self._log_dirs}
         self._watch = DirectoryWatch(self._log_dirs, clock=clock, debounce_s=debounce_ms / 1000)
+        self._topic_ids_now = TopicIdsNow(self._log_dirs)
         self._last_partitions: Mapping[TopicIdPartition, LocalPartition] = {}
         self._double_since_s: dict[_Name, float] = {}
 
@@ -94,6 +96,9 @@ class FilesystemLogDirs:
     async def read_artefacts(self, segment: LocalSegment) -> SegmentArtefacts:
         with translated(segment.log_path):
             return await self._blocking.run(read_segment_artefacts, segment)
+
+    def topic_id_now(self, topic: str, partition: int) -> Uuid | None:
+        return self._topic_ids_now.find(topic, partition)
 
     async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
         """Of the partitions that the last :meth:`scan` saw: the file knows names only, and a name may come back."""

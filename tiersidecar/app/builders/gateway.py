@@ -13,15 +13,16 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.exchange import Rewrite, Rewrites
+from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.listener import ListenerSettings
-from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, address_rewrites
+from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 
 
 def gateway_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> Rewrites:
     """By API key; ApiVersions comes last, for it offers clients what the others can rewrite."""
-    rewrites: dict[int, Rewrite] = address_rewrites(advertised)
+    raw_tokens = parts.config.gateway.sasl_raw_tokens
+    rewrites = frame_rewrites(advertised, topic_id=tier.tiered.topic_id, raw_tokens=raw_tokens)
     rewrites |= fill_rewrites(parts, tier, advertised)
     rewrites[ApiKey.API_VERSIONS] = ApiVersionsRewrite(rewrites)
     return rewrites

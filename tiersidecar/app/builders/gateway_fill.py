@@ -12,6 +12,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.topics import INTERNAL_TOPICS
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.reading.holes import Holes
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
@@ -29,7 +30,7 @@ from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpo
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
-from tiersidecar.services.gateway.tiered_partitions import TieredView
+from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredView, ToldIds
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies
 
@@ -59,7 +60,7 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts) -> RemoteTier:
         offsets=offsets,
         fills=fills,
         sessions=FetchSessions(),
-        tiered=BoardTieredPartitions(parts.board, parts.policies),
+        tiered=BoardTieredPartitions(parts.board, parts.policies, parts.log_dirs),
         pending=pending_copies(parts),
         holes=Holes(parts.clock, "gateway.hole"),
     )
@@ -120,14 +121,15 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
 
 
 class BoardTieredPartitions:
-    """``services.gateway.tiered_partitions.TieredPartitions``: what the roster has put on the board."""
+    """``services.gateway.tiered_partitions.TieredPartitions``: what the roster has put on the board, as far as the names on the
+    broker's disk are still of the same topics."""
 
-    def __init__(self, board: Board, policies: TopicPolicies) -> None:
-        self._board, self._policies = board, policies
+    def __init__(self, board: Board, policies: TopicPolicies, log_dirs: LogDirs) -> None:
+        self._board, self._policies, self._log_dirs = board, policies, log_dirs
         self._names: dict[Uuid, str] = {}
         self._names_of: Mapping[str, Uuid] | None = None
 
-    def find(self, topic: str | bytes, partition: int) -> TieredView | None:
+    def find(self, topic: str | bytes, partition: int, told: ToldIds = NOTHING_TOLD) -> TieredView | None:
         """As the Protocol says.  What a rule tiers, but the board has not met, may have just come to this broker."""
         name = topic if isinstance(topic, str) else self._name(Uuid(topic))
         if name in INTERNAL_TOPICS:
@@ -143,6 +145,10 @@ class BoardTieredPartitions:
         found = TopicIdPartition(topic_id=topic_id, topic=name, partition=partition)
         tiered = self._board.assignment.get(found)
         if tiered is not None:
+            if isinstance(topic, str) and (
+                told.get(name, topic_id) != topic_id or self._log_dirs.topic_id_now(name, partition) != topic_id
+            ):
+                raise MetadataNotReadyError(subject=f"topic {name}, which has been made anew")
             return TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
         if self._policies.policy_for(name) is None:
             return None

@@ -97,6 +97,10 @@ class GatewaySection(Section):
     max_in_flight_requests: Annotated[int, Field(ge=2, le=100_000)] = 100
     """Requests of one connection that the broker has not answered; more wait in the client's socket."""
 
+    sasl_raw_tokens: bool = False
+    """Whether clients may log in as before Kafka 1.0: by SaslHandshake of version 0, or GSSAPI without one, and then tokens
+    without headers. Off, ApiVersions offers SaslHandshake from version 1 on, and other clients are refused."""
+
     request_timeout_ms: PositiveDurationMs = 30_000
     """Time for a request to arrive whole once it has begun, and a second more for each 64 KiB of it."""
 

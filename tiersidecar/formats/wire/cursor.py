@@ -104,6 +104,11 @@ class Cursor:
         self.skip(max(length, 0))
         return max(length, 0)
 
+    def bytes(self) -> bytes:
+        """A copy; empty for null."""
+        length = self.skip_bytes()
+        return bytes(self.buffer[self.position - length : self.position])
+
     def skip_tagged_fields(self) -> None:
         if self.flexible:
             for _ in range(self.uvarint()):

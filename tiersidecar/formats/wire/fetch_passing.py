@@ -21,7 +21,7 @@ from tiersidecar.formats.wire.fetch_responses import (
     OFFSET_OUT_OF_RANGE,
     partition_layout,
 )
-from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.formats.wire.messages import MalformedMessageError, UnaskedAnswerError
 
 _FRAME_HEAD_BYTES = 8
 """Size and correlation id."""
@@ -43,7 +43,8 @@ class FetchPassing:
     """Fed with a whole frame in pieces, gives the pieces to pass on: as many bytes in all, if later by a few.
 
     ``size_bytes`` counts the frame with its size.  ``found_out_of_range``, or what is suspect, and ``error_code``,
-    ``session_id`` are of what has passed so far.  With ``hides_out_of_range`` off, that error stays.
+    ``session_id`` are of what has passed so far.  With ``hides_out_of_range`` off, that error stays.  ``check`` is called
+    with each partition before anything of it passes, and raises where it must not.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class FetchPassing:
         *,
         hides_out_of_range: bool = True,
         is_suspect: IsSuspect | None = None,
+        check: Callable[[PartitionKey], None] | None = None,
     ) -> None:
         self._version, self._left = version, size_bytes
-        self._hides, self._is_suspect = hides_out_of_range, is_suspect
+        self._hides, self._is_suspect, self._check = hides_out_of_range, is_suspect, check
         self._topic_key: TopicKey = ""
         self._blanks = False
         self._step = self._head
@@ -104,6 +106,8 @@ class FetchPassing:
         while at < len(data) or (not self._records and self._step in self._empty):
             try:
                 self._step(cursor)
+            except UnaskedAnswerError:
+                raise
             except MalformedMessageError:
                 self._keep(data[at:])
                 return
@@ -157,6 +161,8 @@ class FetchPassing:
         if self._version >= 11:
             cursor.skip(4)  # preferred_read_replica
         length = cursor.uvarint() - 1 if cursor.flexible else cursor.int32()
+        if self._check is not None:
+            self._check((self._topic_key, partition))
         if error_code == OFFSET_OUT_OF_RANGE and self._hides:
             self.found_out_of_range = True
             self._patch = (start + 4, _NO_ERROR)

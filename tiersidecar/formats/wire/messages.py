@@ -31,6 +31,10 @@ class MalformedMessageError(ValueError):
     """Bytes that are not the message they should be."""
 
 
+class UnaskedAnswerError(MalformedMessageError):
+    """An answer to another request than the one that is next, or of what this one has not asked for."""
+
+
 def write_message(entity: Entity) -> bytes:
     """``entity`` as Kafka's bytes, without a frame or a header."""
     buffer = io.BytesIO()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.formats.wire.cursor import Cursor, Replacement, string_bytes, uvarint_bytes
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
@@ -17,6 +18,8 @@ FindAddresses = Callable[[int, memoryview, AdvertisedAddresses], list[Replacemen
 """Takes the API version, the response body and the gateways; gives the replacements in order."""
 
 _NODE_ENDPOINTS_TAG = 0
+_FIRST_METADATA_WITH_IDS = 10
+_UUID, _NO_ID = struct.Struct("16s"), bytes(16)
 _CURRENT_LEADER_BYTES = 8
 
 
@@ -30,6 +33,39 @@ def in_metadata(version: int, body: memoryview, advertised: AdvertisedAddresses)
         found += _node(cursor, advertised)
         if version >= 1:
             cursor.skip_string()  # rack
+        cursor.skip_tagged_fields()
+    return found
+
+
+def topic_ids_in_metadata(version: int, body: memoryview) -> dict[str, Uuid]:
+    """MetadataResponse: the ids of topics by name, which it has from version 10 on.  Only topics without an error have one."""
+    if version < _FIRST_METADATA_WITH_IDS:
+        return {}
+    cursor = Cursor(body, flexible=True)
+    cursor.skip(4)  # throttle_time_ms
+    for _ in range(cursor.array_length()):
+        cursor.skip(4)  # node_id
+        cursor.skip_string()  # host
+        cursor.skip(4)  # port
+        cursor.skip_string()  # rack
+        cursor.skip_tagged_fields()
+    cursor.skip_string()  # cluster_id
+    cursor.skip(4)  # controller_id
+    found: dict[str, Uuid] = {}
+    for _ in range(cursor.array_length()):
+        cursor.skip(2)  # error_code
+        name_at = cursor.position
+        cursor.skip_string()  # name, null where the broker knows none of this id
+        (topic_id,) = cursor.fixed(_UUID)
+        if topic_id != _NO_ID and body[name_at]:
+            found[Cursor(body, flexible=True, position=name_at).string()] = Uuid(topic_id)
+        cursor.skip(1)  # is_internal
+        for _ in range(cursor.array_length()):
+            cursor.skip(2 + 4 + 4 + 4)  # error_code, partition_index, leader_id, leader_epoch
+            for _ in range(3):  # replicas, in sync, offline
+                cursor.skip(4 * max(cursor.array_length(), 0))
+            cursor.skip_tagged_fields()
+        cursor.skip(4)  # topic_authorized_operations
         cursor.skip_tagged_fields()
     return found
 

@@ -8,7 +8,7 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, PartitionKey, write_single_fetch
 from tiersidecar.formats.wire.fetch_responses import NO_ERROR, OFFSET_OUT_OF_RANGE, read_fetch_response
-from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.formats.wire.messages import MalformedMessageError, UnaskedAnswerError
 from tiersidecar.services.gateway.exchange import Exchange
 
 _PROBE_TIMEOUT_S = 5.0
@@ -40,6 +40,8 @@ async def aborted_beyond(
         (row,) = read_fetch_response(answer, exchange.api_version).partitions
     except (TimeoutError, MalformedMessageError, ValueError):
         return Undecided()
+    if row.key != partition:
+        raise UnaskedAnswerError(f"Fetch: of {row.key} nothing was asked")
     if row.error_code == OFFSET_OUT_OF_RANGE:
         return NotLocal()
     if row.error_code != NO_ERROR or row.last_stable_offset <= end_offset:

@@ -7,7 +7,6 @@ dies in between has deleted local data alone, and its client, which got no answe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -16,15 +15,24 @@ from kio.schema.errors import ErrorCode
 from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.user_deletes import UserDelete
+from tiersidecar.services.gateway.audit import audit_delete
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.exchange import Buffer, Exchange
-from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
+from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.messages import (
+    RowKey,
+    changed_row,
+    read_exchange,
+    read_request,
+    rows_of,
+    write_rows,
+)
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, ToldIds
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +41,7 @@ _ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
 """After its own time limit the leader has moved its start, only not every follower has."""
 
 
-class DeleteRecordsRewrite:
+class DeleteRecordsRewrite(Rewrite):
     """``services.gateway.exchange.Rewrite`` of DeleteRecords."""
 
     reads_request = True
@@ -56,22 +64,32 @@ class DeleteRecordsRewrite:
         """See :class:`Rewrite`."""
         return range(3)
 
-    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
-        """As it is."""
+    def prepare(self, exchange: Exchange) -> Rewritten:
+        """As it is.
+
+        Raises:
+            MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
+        """
+        request = read_request(exchange)
+        if sum(len(topic.partitions) for topic in request.topics) != len(rows_of(request)):
+            raise MalformedMessageError("DeleteRecords of one partition twice")
         return None
 
-    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         request, answered = await read_exchange(exchange, response, self._blocking)
         asked = rows_of(request)
-        rows = {key: row for key, row in rows_of(answered).items() if row.error_code in _ACCEPTED and key in asked}
-        found = await asyncio.gather(*(self._row(key, row, asked[key].offset) for key, row in rows.items()))
+        rows = {key: row for key, row in rows_of(answered).items() if row.error_code in _ACCEPTED}
+        told = exchange.connection.topic_ids
+        found = await asyncio.gather(*(self._row(key, row, asked[key].offset, told) for key, row in rows.items()))
+        for key, new in zip(rows, found, strict=True):
+            audit_delete(exchange, *key, int(asked[key].offset), new.error_code.name)
         changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
         return [await write_rows(answered, changed, self._blocking)] if changed else None
 
-    async def _row(self, key: tuple[str, int], row: Any, offset: int) -> Any:
+    async def _row(self, key: RowKey, row: Any, offset: int, told: ToldIds) -> Any:
         try:
-            view = self._tiered.find(*key)
+            view = self._tiered.find(*key, told)
             if view is None:
                 return row
             if offset == HIGH_WATERMARK and row.error_code is ErrorCode.none:

@@ -21,7 +21,7 @@ from tiersidecar.formats.wire.fetch_responses import (
     FilledPartition,
 )
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
+from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredPartitions, ToldIds
 
 
 class DeletedRecords:
@@ -55,14 +55,16 @@ class DeletedRecords:
         topic_id = Uuid(topic) if isinstance(topic, bytes) else self._tiered.topic_id(topic)
         return topic_id is not None and offset < self._state.highest_start(topic_id, partition)
 
-    def judge(self, key: PartitionKey, offset: int, records: memoryview) -> FilledPartition | None:
+    def judge(
+        self, key: PartitionKey, offset: int, records: memoryview, told: ToldIds = NOTHING_TOLD
+    ) -> FilledPartition | None:
         """What a client gets instead of ``records``, asked for from ``offset`` on; None: they are his.
 
         Out of range is what natively would be, by the offset alone: of a batch around the log start the client skips what lies
         before it.
         """
         try:
-            view = self._tiered.find(*key)
+            view = self._tiered.find(*key, told)
             if view is None:
                 return None  # what the broker says of it stands, of its log start, too
             leader_epoch = read_batch_header(records).partition_leader_epoch

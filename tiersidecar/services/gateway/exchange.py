@@ -1,19 +1,25 @@
-"""What the frame of the gateway and the rewriting of single APIs have in common.
+"""What a conversation and the rewriting of single APIs have in common.
 
-The frame (listener, connections, pumps) moves bytes and keeps the order; a :class:`Rewrite` changes the messages of one API.
-The frame knows no API by name but through the table of rewrites that wiring gives it.
+A conversation (``conversation``) keeps the order of one connection's frames and binds each answer to its request; a
+:class:`Rewrite` changes the messages of one API.  A conversation knows APIs through the table of rewrites that it is given.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
-T = TypeVar("T")
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.services.gateway.login import Login
+
+if TYPE_CHECKING:
+    from tiersidecar.services.gateway.fetch_in_hand import Answered, InHand
+    from tiersidecar.services.gateway.fetch_sessions import FetchSession
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes on their way; whoever passes one on no longer changes it."""
+"""Bytes on their way; a caller that passes them on no longer changes them."""
 Rewritten = Sequence[Buffer] | None
 """Another message body, as pieces; None passes the one that came."""
 
@@ -51,18 +57,22 @@ class UpstreamClosedError(ConnectionError):
 
 @dataclass(slots=True)
 class ConnectionState:
-    """What rewrites remember for one client connection, from its first request to its end.
+    """What is remembered for one client connection, from its first request to its end.
 
-    ``fetch_sessions`` is by fetch session id (KIP-227); FetchRewrite owns what is in it.  ``fetches_to_collect`` is how many
-    Fetch responses are collected, however large, because the client has lately read what may have to be filled in;
-    ``fetch_in_hand`` is the Fetch that the broker is answering, as FetchRewrite has read it, ``fetch_answered`` the last answer
-    that it has filled.
+    ``client`` is its address.  ``topic_ids`` are what Metadata answers on this connection said last of topics by name.
+
+    Of Fetch: ``fetch_sessions`` is by session id (KIP-227); ``fetches_to_collect`` is how many responses are collected, however
+    large, because the client has lately read what may have to be filled in; ``fetch_in_hand`` is the request that the broker is
+    answering, ``fetch_answered`` the last answer that was filled.
     """
 
-    fetch_sessions: dict[int, object] = field(default_factory=dict)
+    client: str = ""
+    login: Login = field(default_factory=Login)
+    topic_ids: dict[str, Uuid] = field(default_factory=dict)
+    fetch_sessions: dict[int, FetchSession] = field(default_factory=dict)
     fetches_to_collect: int = 0
-    fetch_in_hand: object = None
-    fetch_answered: object = None
+    fetch_in_hand: InHand | None = None
+    fetch_answered: Answered | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +85,6 @@ class Exchange:
 
     api_key: int
     api_version: int
-    correlation_id: int
     client_id: str | None
     request: memoryview
     upstream: Upstream
@@ -95,78 +104,44 @@ class Passing(Protocol):
         ...
 
 
-class Rewrite(Protocol):
+class Rewrite(ABC):
     """The changes that one API needs.
 
-    An exception from either method closes the client's connection, which every client takes for a reason to try again; what
+    An exception from any method closes the client's connection, which every client takes for a reason to try again; what
     must reach the client as an error code has to be written into the response.
     """
 
-    @property
-    def reads_request(self) -> bool:
-        """Whether ``prepare`` is to be called, with the whole request; if not, it passes as it arrives."""
-        ...
+    reads_request: bool = False
+    """Whether requests are read whole, and ``prepare`` is called; if not, they pass as they arrive."""
+    alone: bool = False
+    """Whether nothing else of this connection goes to the broker until the response is on its way to the client.
 
-    @property
-    def alone(self) -> bool:
-        """Whether nothing else of this connection goes to the broker until the response is on its way to the client.
+    A rewrite that uses ``Upstream.ask``, or awaits anything in ``rewrite``, must be alone.  It costs little: the broker
+    itself takes a connection's requests one at a time.
+    """
 
-        A rewrite that uses ``Upstream.ask``, or awaits anything in ``rewrite``, must be alone.  It costs little: the broker
-        itself takes a connection's requests one at a time.
-        """
-        ...
-
+    @abstractmethod
     def versions(self) -> range:
         """The API versions that it can rewrite; ApiVersions offers clients no others."""
-        ...
 
-    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
-        """Another request body to send instead, as pieces; None passes the client's own.
+    def prepare(self, exchange: Exchange) -> Rewritten:
+        """Another request body to send instead, as pieces; None passes the client's own."""
+        return None
 
-        It awaits nothing: what it has to know, it has.
-        """
-        ...
+    def forwarded(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do
+        """The request, which was read, is on its way: what can be made ready for the answer, is made so."""
 
+    def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
+        """How a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected, and
+        given to :meth:`rewrite`."""
+        return None
+
+    @abstractmethod
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
         """What the client gets instead of ``response``, a body that begins after the response header.
 
         At once, where nothing has to be waited for; a coroutine is run as a task, some turns of the loop later.
         """
-        ...
-
-
-@runtime_checkable
-class PassesLarge(Protocol):
-    """A rewrite that need not see large responses whole."""
-
-    def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
-        """How a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected, and
-        given to :meth:`Rewrite.rewrite`."""
-        ...
-
-
-class WorksMeanwhile(Protocol):
-    """A rewrite that has something to do while the broker has the request."""
-
-    def forwarded(self, exchange: Exchange) -> None:
-        """The request is on its way; what can be made ready for the answer, is made so.  An exception closes the client's
-        connection."""
-        ...
-
-
-def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that awaits nothing, without an event loop.
-
-    Raises:
-        RuntimeError: it awaits something.
-    """
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    coroutine.close()
-    raise RuntimeError("only the rewrite of an API that is alone may await something")
 
 
 Rewrites = Mapping[int, Rewrite]

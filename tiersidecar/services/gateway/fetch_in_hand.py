@@ -107,17 +107,18 @@ class FetchesInHand:
         if is_large(exchange):
             return
         request, answered = self.read(exchange), exchange.connection.fetch_answered
-        if not isinstance(answered, Answered) or answered.version != exchange.api_version:
+        if answered is None or answered.version != exchange.api_version:
             return
         if request.replica_id != CONSUMER:
             return  # a follower that fetches is none of ours (T-57)
         asked = dict[PartitionKey, FetchPartition]()
-        for row in answered.rows:
+        for row in answered.fetched.partitions:
             partition = self._sessions.asked_of(exchange.connection, request, row.key)
             if partition is None:
                 return
             asked[row.key] = partition
-        judged = self._judge.judge_at_once(asked)
+        asked = {row.key: asked[row.key] for row in answered.rows}
+        judged = self._judge.judge_at_once(asked, exchange.connection.topic_ids)
         if judged is not None:
             expected = Expected(answered=answered, asked=asked, judged=judged, since_s=self._clock.monotonic_s())
             exchange.connection.fetch_in_hand = InHand(exchange, request, expected)
@@ -130,11 +131,11 @@ class FetchesInHand:
         """
         request = self.read(exchange)
         in_hand, exchange.connection.fetch_in_hand = exchange.connection.fetch_in_hand, None
-        return in_hand if isinstance(in_hand, InHand) else InHand(exchange, request)
+        return InHand(exchange, request) if in_hand is None else in_hand
 
     def _known(self, exchange: Exchange) -> FetchRequest | None:
         in_hand = exchange.connection.fetch_in_hand
-        return in_hand.request if isinstance(in_hand, InHand) and in_hand.exchange is exchange else None
+        return in_hand.request if in_hand is not None and in_hand.exchange is exchange else None
 
     def has_come(self, expected: Expected, response: memoryview) -> bool:
         """Whether the broker's answer is the expected one, and has come soon enough."""

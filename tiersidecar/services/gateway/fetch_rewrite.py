@@ -40,10 +40,10 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_OUT_OF_RANGE
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.deleted_records import DeletedRecords
-from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange, Passing, Rewritten
+from tiersidecar.services.gateway.exchange import ConnectionState, Exchange, Passing, Rewrite, Rewritten
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import Answered, Expected, FetchesInHand, is_large, remember
-from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.fetch_sessions import FetchSessions, check_all_asked
 from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
 from tiersidecar.services.gateway.passing_fetch import PassingFetch, expect_more
 
@@ -54,8 +54,8 @@ _NEW_SESSION = FULL_EPOCH.to_bytes(4, "big")
 _TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
 
 
-class FetchRewrite:
-    """``services.gateway.exchange.Rewrite`` of Fetch."""
+class FetchRewrite(Rewrite):
+    """Of Fetch."""
 
     reads_request = True
     alone = True
@@ -85,7 +85,7 @@ class FetchRewrite:
         """See :class:`Rewrite`."""
         return FETCH_VERSIONS
 
-    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
+    def prepare(self, exchange: Exchange) -> Rewritten:
         """As it is, but for a fetch session that we could not keep up with: it is refused, by not asking for it."""
         position = session_epoch_position(exchange.api_version)
         if position is None or exchange.request[position : position + len(_NEW_SESSION)] != _NEW_SESSION:
@@ -98,7 +98,7 @@ class FetchRewrite:
         return splice(exchange.request, [(position, position + len(refusal), refusal)])
 
     def forwarded(self, exchange: Exchange) -> None:
-        """See :class:`WorksMeanwhile`."""
+        """See :class:`Rewrite`."""
         self._in_hand.expect(exchange)
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten | Coroutine[Any, Any, Rewritten]:
@@ -128,6 +128,8 @@ class FetchRewrite:
         if request.replica_id != CONSUMER:  # a follower that fetches is none of ours (T-57)
             return splice(response, addresses)
         partitions = {} if session is None else session.partitions
+        if session is not None:
+            check_all_asked(fetched, partitions)
         suspects = self._deleted.suspects(fetched.partitions, partitions)
         if not rows and not suspects:
             return splice(response, addresses)
@@ -143,7 +145,7 @@ class FetchRewrite:
             return _replaced(answered, withheld)
         remember(exchange.connection, answered)
         out_of_range = _OutOfRange(exchange, request, fetched, known, withheld)
-        judged = self._judge.judge_at_once(known)
+        judged = self._judge.judge_at_once(known, exchange.connection.topic_ids)
         answers = None if judged is None else self._fill_at_once(out_of_range, judged)
         if answers is not None:
             return _replaced(answered, {**answers, **withheld})
@@ -162,14 +164,16 @@ class FetchRewrite:
         withheld = dict[PartitionKey, FilledPartition]()
         for row in suspects:
             records = response[row.records_start : row.records_start + row.records_bytes]
-            answer = self._deleted.judge(row.key, asked[row.key].fetch_offset, records)
+            answer = self._deleted.judge(row.key, asked[row.key].fetch_offset, records, connection.topic_ids)
             if answer is not None:
                 withheld[row.key] = answer
         return withheld
 
     def _filled_as_expected(self, exchange: Exchange, request: FetchRequest, expected: Expected) -> Rewritten:
-        """None if not all of it has been read."""
+        """None if not all of it has been read, or a topic has been made anew since it was judged."""
         answered = expected.answered
+        if not self._judge.is_still_of(expected.judged, exchange.connection.topic_ids):
+            return None
         out_of_range = _OutOfRange(exchange, request, answered.fetched, expected.asked, {})
         answers = self._fill_at_once(out_of_range, expected.judged)
         if answers is None:
@@ -182,7 +186,7 @@ class FetchRewrite:
         return _replaced(answered, await self._answers(out_of_range))
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
-        """See :class:`PassesLarge`.  A client that has lately met what is remote is not sent away with what passes."""
+        """See :class:`Rewrite`.  A client that has lately met what is remote is not sent away with what passes."""
         if exchange.connection.fetches_to_collect or self._in_hand.is_to_be_read_apart(exchange):
             return None
         request = self._in_hand.read(exchange)
@@ -204,7 +208,8 @@ class FetchRewrite:
         """What replaces the broker's answers; those that stand are left out."""
         request, fetched = out_of_range.request, out_of_range.fetched
         began_s = self._clock.monotonic_s()
-        judged = await self._judge.judge(out_of_range.asked)
+        told = out_of_range.exchange.connection.topic_ids
+        judged = await self._judge.judge(out_of_range.asked, told)
         for one in judged.values():
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
         patience = decide_patience(
@@ -220,6 +225,8 @@ class FetchRewrite:
                 answers[key] = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
         if not out_of_range.withheld and _is_held(fetched.partitions, judged, answers):
             await self._hold(answers, patience, began_s)
+        if not self._judge.is_still_of(judged, told):
+            return {key: FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER) for key in out_of_range.asked}
         return {**answers, **out_of_range.withheld}
 
     async def _hold(self, answers: Mapping[PartitionKey, FilledPartition], patience: Patience, began_s: float) -> None:

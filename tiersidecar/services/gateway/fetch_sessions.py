@@ -6,17 +6,29 @@ what it remembers.  So the gateway must remember as well: it has no other way to
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from weakref import WeakSet
 
 from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey
 from tiersidecar.formats.wire.fetch_responses import NO_ERROR, FetchResponse
+from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.services.gateway.exchange import ConnectionState
 
 MAX_SESSION_PARTITIONS = 200_000
 """Of all clients together: about 40 MB.  Past it new sessions are refused, and those clients repeat all their partitions."""
 _SESSIONS_PER_CONNECTION = 4
 """A client has one at a time; those before it may not have been closed yet."""
+
+
+def check_all_asked(response: FetchResponse, asked: Mapping[PartitionKey, FetchPartition]) -> None:
+    """
+    Raises:
+        UnaskedAnswerError: the response has a partition that is not in ``asked``.
+    """
+    for row in response.partitions:
+        if row.key not in asked:
+            raise UnaskedAnswerError(f"Fetch: of {row.key} nothing was asked")
 
 
 class FetchSession:
@@ -57,7 +69,7 @@ class FetchSessions:
                 self._keep(connection, response.session_id, session)
             return session
         kept = connection.fetch_sessions.get(request.session_id)
-        if not isinstance(kept, FetchSession):
+        if kept is None:
             return None
         if response.error_code != NO_ERROR:
             del connection.fetch_sessions[request.session_id]  # the client begins a new one
@@ -75,9 +87,13 @@ class FetchSessions:
         if not request.is_incremental:
             return said
         kept = connection.fetch_sessions.get(request.session_id)
-        if not isinstance(kept, FetchSession) or key in request.forgotten:
+        if kept is None or key in request.forgotten:
             return None
         return kept.partitions.get(key) if said is None else said
+
+    def knows(self, connection: ConnectionState, request: FetchRequest) -> bool:
+        """Whether :meth:`asked_of` tells all that ``request`` asks for."""
+        return not request.is_incremental or request.session_id in connection.fetch_sessions
 
     def _kept_partitions(self) -> int:
         return sum(len(session.partitions) for session in self._sessions)

@@ -7,7 +7,6 @@ that its log was truncated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -22,14 +21,14 @@ from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.services.gateway.between_tiers import check_gap
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
-from tiersidecar.services.gateway.exchange import Buffer, Exchange
-from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
+from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.messages import RowKey, changed_row, read_exchange, rows_of, write_rows
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, ToldIds
 
 _LEAST_REPLICA = 0
 
 
-class OffsetForLeaderEpochRewrite:
+class OffsetForLeaderEpochRewrite(Rewrite):
     """``services.gateway.exchange.Rewrite`` of OffsetForLeaderEpoch."""
 
     reads_request = True
@@ -52,11 +51,7 @@ class OffsetForLeaderEpochRewrite:
         """See :class:`Rewrite`."""
         return range(2, 5)
 
-    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
-        """As it is."""
-        return None
-
-    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         request, answered = await read_exchange(exchange, response, self._blocking)
         if getattr(request, "replica_id", -1) >= _LEAST_REPLICA:
@@ -65,18 +60,20 @@ class OffsetForLeaderEpochRewrite:
         rows = {
             key: row
             for key, row in rows_of(answered).items()
-            if row.error_code is ErrorCode.none and key in asked and asked[key].leader_epoch >= 0
+            if row.error_code is ErrorCode.none and asked[key].leader_epoch >= 0
         }
-        found = await asyncio.gather(*(self._row(key, row, asked[key].leader_epoch) for key, row in rows.items()))
+        told = exchange.connection.topic_ids
+        found = await asyncio.gather(*(self._row(key, row, asked[key].leader_epoch, told) for key, row in rows.items()))
         changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
         return [await write_rows(answered, changed, self._blocking)] if changed else None
 
-    async def _row(self, key: tuple[str, int], row: Any, leader_epoch: int) -> Any:
+    async def _row(self, key: RowKey, row: Any, leader_epoch: int, told: ToldIds) -> Any:
         try:
-            view = self._tiered.find(*key)
+            view = self._tiered.find(*key, told)
             if view is None:
                 return row
             end = await self._end(view.topic_id_partition, leader_epoch)
+            self._tiered.find(*key, told)  # still of the same topic
         except TiersidecarError:
             unknown = {"leader_epoch": LeaderEpoch(-1), "end_offset": Offset(-1)}
             return changed_row(row, error_code=ErrorCode.not_leader_or_follower, **unknown)

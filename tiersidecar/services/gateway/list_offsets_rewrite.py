@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +20,9 @@ from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLookup
 from tiersidecar.services.gateway.between_tiers import check_gap
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.exchange import Buffer, Exchange
-from tiersidecar.services.gateway.messages import changed_row, read_exchange, rows_of, write_rows
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
+from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.messages import RowKey, changed_row, read_exchange, rows_of, write_rows
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, ToldIds
 
 _NO_TIMESTAMP = -1
 _FIRST_WITH_TIMEOUT = 10
@@ -39,7 +38,7 @@ class _Question:
     row: Any
 
 
-class ListOffsetsRewrite:
+class ListOffsetsRewrite(Rewrite):
     """``services.gateway.exchange.Rewrite`` of ListOffsets.  The broker answers first, and so authorises."""
 
     reads_request = True
@@ -64,11 +63,7 @@ class ListOffsetsRewrite:
         """See :class:`Rewrite`."""
         return range(1, 12)
 
-    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
-        """As it is."""
-        return None
-
-    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         request, answered = await read_exchange(exchange, response, self._blocking)
         if request.replica_id >= 0:
@@ -77,7 +72,7 @@ class ListOffsetsRewrite:
         rows = {
             key: row
             for key, row in rows_of(answered).items()
-            if row.error_code is ErrorCode.none and key in asked and asked[key].timestamp not in _UNCHANGED
+            if row.error_code is ErrorCode.none and asked[key].timestamp not in _UNCHANGED
         }
         if not rows:
             return None
@@ -86,20 +81,24 @@ class ListOffsetsRewrite:
         if exchange.api_version >= _FIRST_WITH_TIMEOUT and request.timeout.total_seconds() > 0:
             timeout_s = min(timeout_s, request.timeout.total_seconds())
         found = await asyncio.gather(
-            *(self._row(key, row, asked[key].timestamp, timeout_s) for key, row in rows.items())
+            *(
+                self._row(key, row, asked[key].timestamp, timeout_s, exchange.connection.topic_ids)
+                for key, row in rows.items()
+            )
         )
         changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
         return [await write_rows(answered, changed, self._blocking)] if changed else None
 
-    async def _row(self, key: tuple[str, int], row: Any, timestamp: int, timeout_s: float) -> Any:
+    async def _row(self, key: RowKey, row: Any, timestamp: int, timeout_s: float, told: ToldIds) -> Any:
         """The row as it is to be told; errors are such as every client tries again after."""
         try:
-            view = self._tiered.find(*key)
+            view = self._tiered.find(*key, told)
             if view is None:
                 return row
             question = _Question(partition=view.topic_id_partition, timestamp=timestamp, row=row)
             async with asyncio.timeout(timeout_s):
-                return await self._answer(question)
+                answer = await self._answer(question)
+            return answer if self._tiered.find(*key, told) is not None else row
         except TimeoutError:
             return _failed(row, ErrorCode.request_timed_out)
         except TiersidecarError:

@@ -155,7 +155,7 @@ class _Clients:
                 self._refuse(client, "max_connections_per_ip")
             else:
                 self.per_ip[ip] += 1
-                connecting = group.create_task(self._connect(client, ip))
+                connecting = group.create_task(self._connect(client, ip, f"{ip}:{address[1]}"))
                 self.connecting.add(connecting)
                 connecting.add_done_callback(self.connecting.discard)
 
@@ -179,8 +179,9 @@ class _Clients:
         client.close()
         self.traffic.refused[reason] += 1
 
-    async def _connect(self, client: socket.socket, ip: str) -> None:
+    async def _connect(self, client: socket.socket, ip: str, client_address: str) -> None:
         connection = GatewayConnection(
+            client_address=client_address,
             traffic=self.traffic,
             rewrites=self.rewrites,
             limits=self.limits,

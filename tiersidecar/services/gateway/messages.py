@@ -8,7 +8,12 @@ from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
 
-from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
+from tiersidecar.formats.wire.messages import (
+    MalformedMessageError,
+    UnaskedAnswerError,
+    read_message,
+    write_message,
+)
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.services.gateway.exchange import Exchange
 
@@ -25,6 +30,7 @@ async def read_exchange(exchange: Exchange, response: memoryview, blocking: Bloc
 
     Raises:
         MalformedMessageError: one is none of its API and version.
+        UnaskedAnswerError: the response has a partition that the request does not.
     """
     if len(exchange.request) + len(response) <= _ON_THE_LOOP_BYTES:
         return _read_both(exchange, response)
@@ -41,10 +47,23 @@ async def write_rows(message: Any, changed: Mapping[RowKey, Any], blocking: Bloc
 _LEAST_ROW_BYTES = 16
 
 
+def read_request(exchange: Exchange) -> Any:
+    """kio's entity of the request.
+
+    Raises:
+        MalformedMessageError: it is none of its API and version.
+    """
+    return _whole(load_request_schema(exchange.api_key, exchange.api_version), bytes(exchange.request))
+
+
 def _read_both(exchange: Exchange, response: memoryview) -> tuple[Any, Any]:
     key, version = exchange.api_key, exchange.api_version
-    request = _whole(load_request_schema(key, version), bytes(exchange.request))
-    return request, _whole(load_response_schema(key, version), bytes(response))
+    request = read_request(exchange)
+    answered = _whole(load_response_schema(key, version), bytes(response))
+    unasked = rows_of(answered).keys() - rows_of(request).keys()
+    if unasked:
+        raise UnaskedAnswerError(f"API {key}: of {next(iter(unasked))} nothing was asked")
+    return request, answered
 
 
 def rows_of(message: Any) -> dict[RowKey, Any]:

@@ -17,7 +17,7 @@ from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, TieredView
+from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredPartitions, TieredView, ToldIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +66,32 @@ class OutOfRangeJudge:
         self._pending, self._holes, self._clock = pending, holes, clock
         self._known: dict[TopicIdPartition, _Known] = {}
 
-    def judge_at_once(self, asked: Mapping[PartitionKey, FetchPartition]) -> dict[PartitionKey, Judged] | None:
+    def is_still_of(self, judged: Mapping[PartitionKey, Judged], told: ToldIds = NOTHING_TOLD) -> bool:
+        """Whether names are still of the topics that were judged: what is asked for by its id always is."""
+        return all(self._is_same(key, one, told) for key, one in judged.items() if isinstance(key[0], str))
+
+    def _is_same(self, key: PartitionKey, judged: Judged, told: ToldIds) -> bool:
+        try:
+            view = self._tiered.find(*key, told)
+        except MetadataNotReadyError:
+            return judged.partition is None
+        return judged.partition is None or (view is not None and view.topic_id_partition == judged.partition)
+
+    def judge_at_once(
+        self, asked: Mapping[PartitionKey, FetchPartition], told: ToldIds = NOTHING_TOLD
+    ) -> dict[PartitionKey, Judged] | None:
         """Each partition of ``asked`` to be filled, by what is remembered; None if any has to be looked at anew."""
         judged = dict[PartitionKey, Judged]()
         for key, wanted in asked.items():
-            found = self._remembered(key, wanted.fetch_offset)
+            found = self._remembered(key, wanted.fetch_offset, told)
             if found is None:
                 return None
             judged[key] = found
         return judged
 
-    def _remembered(self, key: PartitionKey, offset: int) -> Judged | None:
+    def _remembered(self, key: PartitionKey, offset: int, told: ToldIds) -> Judged | None:
         try:
-            view = self._tiered.find(*key)
+            view = self._tiered.find(*key, told)
             partition = None if view is None else view.topic_id_partition
             known = None if partition is None else self._known.get(partition)
             if view is None or partition is None or known is None:
@@ -96,12 +109,14 @@ class OutOfRangeJudge:
             return None
         return Judged(verdict=OutOfRange.FILL, partition=partition, bounds=known.bounds, offsets=offsets)
 
-    async def judge(self, asked: Mapping[PartitionKey, FetchPartition]) -> dict[PartitionKey, Judged]:
+    async def judge(
+        self, asked: Mapping[PartitionKey, FetchPartition], told: ToldIds = NOTHING_TOLD
+    ) -> dict[PartitionKey, Judged]:
         """Each partition of ``asked``, for its fetch offset."""
         judged, views = dict[PartitionKey, Judged](), dict[PartitionKey, TieredView]()
         for key in asked:
             try:
-                view = self._tiered.find(*key)
+                view = self._tiered.find(*key, told)
             except MetadataNotReadyError:
                 judged[key] = RETRY
             else:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tiersidecar.formats.wire.fetch_passing import FetchPassing
 from tiersidecar.formats.wire.fetch_requests import CONSUMER, FetchRequest, PartitionKey
+from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
@@ -36,6 +37,7 @@ class PassingFetch:
             size_bytes,
             hides_out_of_range=is_consumer,
             is_suspect=self._is_suspect if is_consumer else None,
+            check=self._check if sessions.knows(exchange.connection, request) else None,
         )
 
     def feed(self, data: memoryview) -> Sequence[Buffer]:
@@ -46,6 +48,10 @@ class PassingFetch:
                 expect_more(self._connection, found_out_of_range=True)
             self._sessions.follow(self._connection, self._request, self._walk)
         return passed
+
+    def _check(self, key: PartitionKey) -> None:
+        if self._sessions.asked_of(self._connection, self._request, key) is None:
+            raise UnaskedAnswerError(f"Fetch: of {key} nothing was asked")
 
     def _is_suspect(self, key: PartitionKey, log_start_offset: int) -> bool:
         """Of a partition that an incremental request has left out, mostly: for the others the response was not to pass."""

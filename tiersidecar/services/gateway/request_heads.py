@@ -89,14 +89,12 @@ def produce_acks(frame: bytes | memoryview, api_version: int) -> int | None:
         return None
 
 
-def sasl_mechanism(frame: bytes | memoryview) -> str:
-    """``mechanism`` of a whole SaslHandshake request, which is in the old format in both of its versions.
+def mechanism_in(request: memoryview) -> str:
+    """``mechanism`` of a SaslHandshake request's body, which is in the old format in both of its versions.
 
     Raises:
         MalformedMessageError: it is none.
     """
-    cursor = Cursor(frame, flexible=False, position=HEAD_BYTES)
-    cursor.skip_string()  # client_id
-    start = cursor.position + 2
+    cursor = Cursor(request, flexible=False)
     cursor.skip_string()
-    return bytes(frame[start : cursor.position]).decode("ascii", "replace")
+    return bytes(request[2 : cursor.position]).decode("ascii", "replace")

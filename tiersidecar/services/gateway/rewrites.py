@@ -1,42 +1,114 @@
-"""The rewrites that need nothing but the response: gateways' addresses for brokers', and the versions that clients may use."""
+"""The rewrites that need no remote tier: gateways' addresses for brokers', logins, and the versions that clients may use."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.formats.wire.cursor import Cursor, splice, uvarint_bytes
 from tiersidecar.services.gateway import addresses
 from tiersidecar.services.gateway.addresses import FindAddresses
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite
+from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.request_heads import mechanism_in
 
+TopicIds = Callable[[str], Uuid | None]
+"""Of a topic's name."""
 _UNSUPPORTED_VERSION = 35
+_LOOKED_THROUGH_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddressRewrite:
-    """Puts the gateways' addresses into one API's responses.  Implements :class:`Rewrite`."""
+class AddressRewrite(Rewrite):
+    """Puts the gateways' addresses into one API's responses."""
 
     known: range
     find: FindAddresses
     advertised: AdvertisedAddresses
-    reads_request: bool = False
-    alone: bool = False
 
     def versions(self) -> range:
         return self.known
 
-    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
-        return None
-
-    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+    def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         return splice(response, self.find(exchange.api_version, response, self.advertised))
 
 
-def address_rewrites(advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRewrite(Rewrite):
+    """Notes as well which topics have another id for this client than ``topic_id`` gives: nothing of a former topic of such a
+    name is for it from then on.  Large answers are not looked through, which would take milliseconds: log dirs tell soon."""
+
+    addresses: AddressRewrite
+    topic_id: TopicIds
+
+    def versions(self) -> range:
+        return self.addresses.versions()
+
+    def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
+        if len(response) <= _LOOKED_THROUGH_BYTES:
+            told = exchange.connection.topic_ids
+            for name, topic_id in addresses.topic_ids_in_metadata(exchange.api_version, response).items():
+                if self.topic_id(name) in (None, topic_id):
+                    told.pop(name, None)
+                else:
+                    told[name] = topic_id
+        return self.addresses.rewrite(exchange, response)
+
+
+@dataclass(frozen=True, slots=True)
+class SaslHandshakeRewrite(Rewrite):
+    """Passes the messages, and has the broker's answer change where the login stands.  ``raw_tokens``: whether version 0 is
+    offered, after which tokens go without headers (KIP-43)."""
+
+    raw_tokens: bool = False
+    reads_request = True
+    alone = True
+
+    def versions(self) -> range:
+        return range(0 if self.raw_tokens else 1, 2)
+
+    def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
+        mechanism, error_code = mechanism_in(exchange.request), Cursor(response, flexible=False).int16()
+        exchange.connection.login.shaken(mechanism, error_code, is_raw=exchange.api_version == 0)
+        return None
+
+
+class SaslAuthenticateRewrite(Rewrite):
+    """Passes the messages, and has the broker's answer change where the login stands."""
+
+    reads_request = True
+    alone = True
+
+    def versions(self) -> range:
+        return range(3)
+
+    def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
+        cursor = Cursor(response, flexible=exchange.api_version >= 2)
+        error_code = cursor.int16()
+        cursor.skip_string()  # error_message
+        answer = cursor.bytes()
+        token = Cursor(exchange.request, flexible=exchange.api_version >= 2).bytes()
+        exchange.connection.login.authenticated(token, error_code, answer)
+        return None
+
+
+def frame_rewrites(
+    advertised: AdvertisedAddresses, *, topic_id: TopicIds = lambda name: None, raw_tokens: bool = False
+) -> dict[int, Rewrite]:
+    """All of these but ApiVersions', which has to know the others.  ``topic_id`` is what the gateway takes for a topic's id."""
+    known = address_rewrites(advertised)
+    return {
+        **known,
+        ApiKey.METADATA: MetadataRewrite(addresses=known[ApiKey.METADATA], topic_id=topic_id),
+        ApiKey.SASL_HANDSHAKE: SaslHandshakeRewrite(raw_tokens),
+        ApiKey.SASL_AUTHENTICATE: SaslAuthenticateRewrite(),
+    }
+
+
+def address_rewrites(advertised: AdvertisedAddresses) -> dict[int, AddressRewrite]:
     """For every API whose responses name brokers; the versions are those of Kafka 4.3."""
     known: dict[ApiKey, tuple[range, FindAddresses]] = {
         ApiKey.PRODUCE: (range(14), addresses.in_produce),
@@ -53,14 +125,11 @@ def address_rewrites(advertised: AdvertisedAddresses) -> dict[int, Rewrite]:
     }
 
 
-class ApiVersionsRewrite:
-    """Offers clients only what all of ``rewrites``, and this one, can read.  Implements :class:`Rewrite`.
+class ApiVersionsRewrite(Rewrite):
+    """Offers clients only what all of ``rewrites``, and this one, can read.
 
     APIs that no rewrite is for keep the broker's range: they pass as bytes, whatever is in them.
     """
-
-    reads_request = False
-    alone = False
 
     def __init__(self, rewrites: Mapping[int, Rewrite]) -> None:
         self._ranges = {key: rewrite.versions() for key, rewrite in rewrites.items()}
@@ -69,10 +138,7 @@ class ApiVersionsRewrite:
     def versions(self) -> range:
         return range(5)
 
-    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
-        return None
-
-    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+    def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """A broker that does not know the request's version answers in version 0, with an error (KIP-511)."""
         version = 0 if response[:2] == _UNSUPPORTED_VERSION.to_bytes(2, "big") else exchange.api_version
         cursor = Cursor(response, flexible=version >= 3)

@@ -40,7 +40,7 @@ from tiersidecar.services.gateway.fetch_in_hand import InHand
 async def forwarded(world: World, asked: dict[TopicIdPartition, Ask], **fields: Any) -> Exchange:
     """A Fetch that the broker has."""
     exchange = world.exchange(1, NEWEST, fetch_request(NEWEST, asked, **fields))
-    assert await world.fetch.prepare(exchange) is None
+    assert world.fetch.prepare(exchange) is None
     world.fetch.forwarded(exchange)
     return exchange
 
@@ -182,6 +182,6 @@ async def test_a_request_that_is_none_ends_the_connection() -> None:
         whole = fetch_request(NEWEST, {partition: Ask(offset=0)})
         for size in range(len(whole)):
             exchange = world.exchange(1, NEWEST, whole[:size])
-            assert await world.fetch.prepare(exchange) is None
+            assert world.fetch.prepare(exchange) is None
             with pytest.raises(MalformedMessageError):
                 world.fetch.forwarded(exchange)

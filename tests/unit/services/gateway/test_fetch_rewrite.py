@@ -66,7 +66,7 @@ async def fetched(
 ) -> list[bytes | bytearray | memoryview] | None:
     """The pieces of the gateway's response; by default the broker says that the offset is out of range."""
     exchange = world.exchange(1, version, fetch_request(version, asked, **fields), connection)
-    assert await world.fetch.prepare(exchange) is None
+    assert world.fetch.prepare(exchange) is None
     world.fetch.forwarded(exchange)
     answered = {world.partition: out_of_range()} if answered is None else answered
     response = memoryview(fetch_response(version, answered, session_id=session_id))
@@ -468,7 +468,7 @@ async def test_past_the_limit_sessions_are_refused_by_not_asking_for_them() -> N
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), sessions=sessions) as world:
         await fetched(world, {partition: Ask(offset=100)}, session=(0, 0), session_id=9)
         body = fetch_request(NEWEST, {partition: Ask(offset=5), OTHER: Ask(offset=6)}, session=(0, 0))
-        pieces = await world.fetch.prepare(world.exchange(1, NEWEST, body, ConnectionState()))
+        pieces = world.fetch.prepare(world.exchange(1, NEWEST, body, ConnectionState()))
         assert pieces is not None
         request = read_fetch_request(memoryview(b"".join(pieces)), NEWEST)
         assert (request.session_epoch, len(request.partitions)) == (-1, 2)

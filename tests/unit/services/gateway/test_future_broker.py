@@ -23,7 +23,7 @@ from tests.unit.services.gateway.test_addresses import (
 )
 from tiersidecar.formats.wire.messages import write_message
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, address_rewrites
+from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, address_rewrites, frame_rewrites
 
 NEWEST_API_VERSIONS = 4
 UNSUPPORTED_VERSION = 35
@@ -43,7 +43,7 @@ OLDEST_AND_NEWEST = dict.fromkeys((*range(100), UNKNOWN_API), (0, 99)) | {
 
 
 def offered_by_the_gateway() -> dict[int, tuple[int, int]]:
-    known = {key: rewrite.versions() for key, rewrite in address_rewrites(ADVERTISED).items()}
+    known = {key: rewrite.versions() for key, rewrite in frame_rewrites(ADVERTISED).items()}
     known[ApiKey.API_VERSIONS] = range(NEWEST_API_VERSIONS + 1)
     offered = dict(OLDEST_AND_NEWEST)
     for key, versions in known.items():

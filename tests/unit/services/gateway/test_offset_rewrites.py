@@ -85,7 +85,7 @@ async def row_after(
     response = write_message(built(answer_schema, answer))
     exchange = world.exchange(api_key, version, body)
     assert version in rewrite.versions()
-    assert await rewrite.prepare(exchange) is None
+    assert rewrite.prepare(exchange) is None
     pieces: Sequence[Any] | None = await rewritten(rewrite.rewrite(exchange, memoryview(response)))
     message, _ = read_message(answer_schema, response if pieces is None else b"".join(pieces))
     return message.topics[0].partitions[0]

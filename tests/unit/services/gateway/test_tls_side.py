@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.support.scripted_kafka import Ends, gateway_between, request, respons
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.services.gateway import listener
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.exchange import Buffer, Exchange, Rewrite
+from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.limits import GatewayLimits
 
 MIB = 2**20
@@ -29,19 +29,15 @@ def _sweeps_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "_SWEEP_S", 0.1)
 
 
-class Same:
+class Same(Rewrite):
     """Collects the responses of ListOffsets, as everything that is filled is, and gives them back as another message."""
 
-    reads_request = False
     alone = True
 
     def versions(self) -> range:
         return range(1, 4)
 
-    async def prepare(self, exchange: Exchange) -> Sequence[Buffer] | None:
-        return None
-
-    async def rewrite(self, exchange: Exchange, response: memoryview) -> Sequence[Buffer] | None:
+    async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         return (response[:10], b"", response[10:])
 
 

@@ -1,0 +1,96 @@
+"""A conversation of the gateway without sockets: bytes in, bytes out, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiersidecar.services.gateway.conversation import Conversation, Refusal
+from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
+from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.traffic import Traffic
+
+
+@dataclass(slots=True)
+class Collected:
+    """``services.gateway.conversation.End``."""
+
+    bytes: bytearray = field(default_factory=bytearray)
+
+    def write(self, data: Buffer) -> None:
+        self.bytes += data
+
+    def write_all(self, pieces: Sequence[Buffer]) -> None:
+        for piece in pieces:
+            self.bytes += piece
+
+    def take(self) -> bytes:
+        taken, self.bytes = bytes(self.bytes), bytearray()
+        return taken
+
+
+class Core:
+    """Also the conversation's host: its work are tasks of the running loop, until :meth:`idle`."""
+
+    def __init__(
+        self,
+        rewrites: Rewrites,
+        *,
+        limits: GatewayLimits | None = None,
+        memory: ResponseMemory | None = None,
+        new_id: Callable[[], int] | None = None,
+    ) -> None:
+        self.client, self.broker = Collected(), Collected()
+        self.state = ConnectionState(client="127.0.0.1:1")
+        self.memory = memory or ResponseMemory(2**26)
+        self.refusal: Refusal | None = None
+        self.error: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.conversation = Conversation(
+            state=self.state,
+            traffic=Traffic(listener="GATEWAY"),
+            rewrites=rewrites,
+            limits=limits or GatewayLimits(),
+            memory=self.memory,
+            client=self.client,
+            broker=self.broker,
+            host=self,
+            **({} if new_id is None else {"new_id": new_id}),
+        )
+        self.conversation.connected()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.refusal is not None
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def soon(self, call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(call)
+
+    def ended(self, refusal: Refusal, error: Exception) -> None:
+        assert self.refusal is None, "it ends once"
+        self.refusal, self.error = refusal, error
+
+    async def idle(self) -> None:
+        """Until all work is done."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self.conversation.taken()
+
+    def close(self) -> None:
+        """As a connection does that is lost."""
+        self.conversation.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - as a connection does
+            self.conversation.fail(error)
