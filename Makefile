@@ -77,6 +77,11 @@ spark-cluster: .venv/.synced-all ## Data source and reconcile on a standalone Sp
 failover: .venv/.synced ## Kill the leader's broker in the middle of a copy, 20 times; ROUNDS=n for another count
 	TIERSIDECAR_FAILOVER_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest tests/integration/test_failover.py $(ARGS)
 
+.PHONY: fuzz
+fuzz: .venv/.synced ## 200,000 hostile conversations through the gateway's core; COUNT=n, SEED=n for others (make test takes 2,000)
+	TIERSIDECAR_FUZZ_CONVERSATIONS=$(or $(COUNT),200000) TIERSIDECAR_FUZZ_SEED=$(or $(SEED),0) \
+		$(BIN)/pytest tests/property/test_gateway_conversations.py -k nothing_is_wrong $(ARGS)
+
 .PHONY: chaos
 chaos: .venv/.synced ## Real brokers, sidecars, S3 and a bad network, struck at random; MINUTES=15 SEED=1
 	TIERSIDECAR_CHAOS_MINUTES=$(or $(MINUTES),15) TIERSIDECAR_CHAOS_SEED=$(or $(SEED),1) \

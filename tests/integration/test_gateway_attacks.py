@@ -104,7 +104,8 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
         raw = stack.enter_context(_daemon(directory / "raw", cluster, ports, ("RAW",), raw_tokens=True))
         for one in (daemon, raw):
             one.wait_until_ready()
-        wait_until(lambda: _local_start(cluster) > 0, "the secret is remote", 120)
+        logs = cluster[1].partition_dir(SECRET, 0)
+        wait_until(lambda: _is_trimmed(cluster, logs), "the secret is remote", 120)
         yield Attacked(cluster=cluster, daemon=daemon, raw=raw, ports=ports)
 
 
@@ -157,6 +158,12 @@ async def _fill(cluster: KafkaCluster) -> None:
     async with AIOKafkaProducer(**cluster.client_settings) as producer:
         for number in range(END):
             await producer.send_and_wait(SECRET, MARK + b" %d" % number + bytes(200), partition=0)
+
+
+def _is_trimmed(cluster: KafkaCluster, logs: Path) -> bool:
+    """Whether only its active segment is local."""
+    left = [int(log.stem) for log in logs.glob("*.log")]
+    return left == [_local_start(cluster)] and left[0] > 0
 
 
 def _local_start(cluster: KafkaCluster) -> int:

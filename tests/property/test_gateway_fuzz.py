@@ -90,7 +90,7 @@ def without_ids(data: bytes) -> bytes:
 def test_a_capture_passes_as_it_is_but_for_ids(name: str) -> None:
     core = heard([REQUESTS[name]])
     assert not core.has_ended
-    said = bytes(core.broker.bytes)
+    said = bytes(core.broker.data)
     assert without_ids(REQUESTS[name]).startswith(without_ids(said))
     for frame, original in zip(frames_of(said), frames_of(REQUESTS[name]), strict=False):
         has_answer_read = read_head(original, 0)[1] in REWRITES
@@ -102,10 +102,10 @@ def test_a_capture_passes_as_it_is_but_for_ids(name: str) -> None:
 def test_mutated_requests_pass_or_are_refused_whatever_their_pieces(name: str, draw: random.Random) -> None:
     data = mutated(REQUESTS[name], draw)
     whole, again = heard([data]), heard(pieces(data, draw))
-    assert (whole.refusal, whole.client.bytes) == (again.refusal, again.client.bytes)
+    assert (whole.refusal, whole.client.data) == (again.refusal, again.client.data)
     assert whole.refusal in (None, Refusal.MALFORMED)
     if whole.refusal is None:
-        assert whole.broker.bytes == again.broker.bytes
+        assert whole.broker.data == again.broker.data
 
 
 @settings(max_examples=300, deadline=None)

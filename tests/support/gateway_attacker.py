@@ -136,11 +136,11 @@ def read_answer(api_key: int, version: int, frame: bytes) -> Any:
     return entity_reader(schema)(frame, at)[0]
 
 
-def fetch_frame(topic: str, *, max_bytes: int = 2**24) -> bytes:
-    """Version 11, of partition 0 from offset 0 on."""
+def fetch_frame(topic: str, *, offset: int = 0, max_bytes: int = 2**24) -> bytes:
+    """Version 11, of partition 0 from ``offset`` on."""
     topic_type, row_type = _item_types(FETCH, 11, "topics", "partitions")
     row = row_type(
-        partition=0, current_leader_epoch=-1, fetch_offset=0, log_start_offset=-1, partition_max_bytes=max_bytes
+        partition=0, current_leader_epoch=-1, fetch_offset=offset, log_start_offset=-1, partition_max_bytes=max_bytes
     )
     return request_frame(
         FETCH,

@@ -17,17 +17,17 @@ from tiersidecar.services.gateway.traffic import Traffic
 class Collected:
     """``services.gateway.conversation.End``."""
 
-    bytes: bytearray = field(default_factory=bytearray)
+    data: bytearray = field(default_factory=bytearray)
 
     def write(self, data: Buffer) -> None:
-        self.bytes += data
+        self.data += data
 
     def write_all(self, pieces: Sequence[Buffer]) -> None:
         for piece in pieces:
-            self.bytes += piece
+            self.data += piece
 
     def take(self) -> bytes:
-        taken, self.bytes = bytes(self.bytes), bytearray()
+        taken, self.data = bytes(self.data), bytearray()
         return taken
 
 

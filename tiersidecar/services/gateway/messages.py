@@ -60,10 +60,18 @@ def _read_both(exchange: Exchange, response: memoryview) -> tuple[Any, Any]:
     key, version = exchange.api_key, exchange.api_version
     request = read_request(exchange)
     answered = _whole(load_response_schema(key, version), bytes(response))
+    check_asked(key, request, answered)
+    return request, answered
+
+
+def check_asked(api_key: int, request: Any, answered: Any) -> None:
+    """
+    Raises:
+        UnaskedAnswerError: the response has a partition that the request does not.
+    """
     unasked = rows_of(answered).keys() - rows_of(request).keys()
     if unasked:
-        raise UnaskedAnswerError(f"API {key}: of {next(iter(unasked))} nothing was asked")
-    return request, answered
+        raise UnaskedAnswerError(f"API {api_key}: of {next(iter(unasked))} nothing was asked")
 
 
 def rows_of(message: Any) -> dict[RowKey, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.scripted import MemoryStateLog
@@ -34,7 +36,17 @@ def looked(board: Board) -> Board:
     return board
 
 
-def partitions(board: Board) -> BoardTieredPartitions:
+class DirectoriesOf:
+    """``LogDirs``, as far as a directory's topic goes: always ``topic_id``."""
+
+    def __init__(self, topic_id: Uuid | None) -> None:
+        self._topic_id = topic_id
+
+    def topic_id_now(self, topic: str, partition: int) -> Uuid | None:
+        return self._topic_id
+
+
+def partitions(board: Board, on_disk: Uuid | None = TIERED) -> BoardTieredPartitions:
     state = MemoryStateLog()
     state.topics[ENABLED] = TopicState(topic="enabled", mode="strict")
     policies = TopicPolicies(
@@ -43,7 +55,8 @@ def partitions(board: Board) -> BoardTieredPartitions:
         defaults=lambda topic: TopicPolicy() if topic.startswith("tiered") else None,
         unnamed=TopicPolicy(),
     )
-    return BoardTieredPartitions(board, policies)
+    log_dirs: Any = DirectoriesOf(on_disk)
+    return BoardTieredPartitions(board, policies, log_dirs)
 
 
 def test_a_partition_of_ours_is_found_by_name_and_by_id() -> None:
@@ -52,6 +65,23 @@ def test_a_partition_of_ours_is_found_by_name_and_by_id() -> None:
         view = found.find(topic, 0)
         assert view is not None
         assert (view.topic_id_partition.topic_id, view.leader_epoch) == (TIERED, 7)
+
+
+@pytest.mark.parametrize("on_disk", [PLAIN, None], ids=["of another topic", "not there, or nothing written down yet"])
+def test_a_name_whose_directory_is_not_of_the_topic_that_is_known_is_nobody_s_for_now(on_disk: Uuid | None) -> None:
+    """After a topic was made anew; what is asked for by its id is of that id."""
+    made_anew = partitions(looked(Board()), on_disk)
+    with pytest.raises(MetadataNotReadyError):
+        made_anew.find("tiered", 0)
+    assert made_anew.find(bytes(TIERED), 0) is not None
+
+
+def test_a_name_of_which_the_client_was_told_another_id_is_nobody_s_for_now() -> None:
+    known = partitions(looked(Board()))
+    with pytest.raises(MetadataNotReadyError):
+        known.find("tiered", 0, {"tiered": PLAIN})
+    assert known.find("tiered", 0, {"tiered": TIERED, "plain": TIERED}) is not None
+    assert known.find(bytes(TIERED), 0, {"tiered": PLAIN}) is not None
 
 
 @pytest.mark.parametrize("topic", ["plain", bytes(PLAIN), "__consumer_offsets"])
