@@ -37,12 +37,12 @@ from tiersidecar.reading.log_starts import StateLogStarts
 from tiersidecar.reading.remote_log_reader import FetchedBatches
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.services.gateway import (
-    fetch_fill,
     leader_epoch_rewrite,
     list_offsets_rewrite,
     out_of_range,
     remote_fills,
 )
+from tiersidecar.services.gateway.border_transactions import BorderTransactions
 from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
@@ -272,7 +272,7 @@ def gateway_forgets_transactions_over_the_border() -> Patches:
     async def beyond(*args: Any) -> tuple[AbortedTransaction, ...]:
         return ()
 
-    return [patch.object(fetch_fill, "aborted_beyond", beyond)]
+    return [patch.object(BorderTransactions, "aborted_beyond", beyond)]
 
 
 def gateway_begins_where_the_broker_does() -> Patches:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +29,7 @@ class SilentBroker:
     told: Mapping[TopicIdPartition, Sequence[AbortedTransaction]] = field(default_factory=dict)
 
     async def aborted_beyond(
-        self, topic_id_partition: TopicIdPartition, end_offset: int
+        self, topic_id_partition: TopicIdPartition, end_offset: int, open_at_end: Collection[tuple[int, int]]
     ) -> Sequence[AbortedTransaction] | None:
         return self.told.get(topic_id_partition)
 

@@ -26,6 +26,7 @@ from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
@@ -103,9 +104,10 @@ class TierShell:
         self.quota, self.copy_slots = CopyQuota(quota=RateQuota(), clock=self.clock), CopySlots(10, reserved=1)
         self.pace = UploadPace(None, self.clock)
         self.manifests = ManifestCache(store=self.store, blocking=blocking)
+        self.blobs = IndexBlobReader(store=self.store, blocking=blocking, manifests=self.manifests)
         self.lineages = LineageKeeper(
             metadata=self.metadata,
-            epochs=IndexBlobReader(store=self.store, blocking=blocking, manifests=self.manifests),
+            epochs=self.blobs,
             live=self.board,
             blocking=blocking,
             clock=self.clock,
@@ -183,6 +185,7 @@ class TierShell:
             board=self.board,
             log_dirs=self.log_dirs,
             lineages=self.lineages,
+            carried=CarriedTransactions(metadata=self.metadata, blobs=self.blobs),
             metadata_log=self.metadata,
             gate=self.gate,
             remover=self.remover,

@@ -6,6 +6,7 @@ The four record kinds of ``__remote_log_metadata`` keep Kafka's names and fields
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
@@ -159,6 +160,17 @@ class SegmentScan:
     first_batch_compressed: bool
     crc32c: int
     leader_epoch_ends: tuple[int, ...] = ()
+
+
+class FollowTransactions(Protocol):
+    """Told of a segment's transactional and control batches, while something else walks it."""
+
+    def take(self, batch: bytes | bytearray | memoryview, *, where: str, position: int) -> None:
+        """The next of them, of format 2, whose checksum holds: all of it if it is a control batch, else its header at least.
+
+        Raises:
+            CorruptDataError: a marker that cannot be read.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.segments import FollowTransactions, LocalPartition, LocalSegment
 from tiersidecar.domain.segments import SegmentScan as SegmentScan
 
 
@@ -64,7 +64,7 @@ class SegmentArtefacts:
     """The small companions of a .log (LogSegmentData; S-033), each None if it is in ``faults``.
 
     ``transaction_index`` is None also when there is no such file.  ``producer_snapshot`` is that of the next base offset,
-    ``earlier_snapshot`` that of the segment's own, from which the former can be made again, or None where that is lost too.
+    ``earlier_snapshot`` that of the segment's own, from which the former can be made again, or None where that cannot be used.
     ``latest_timestamp_ms`` is the last of the time index, -1 when it is empty, None when it is at fault.
     """
 
@@ -92,8 +92,8 @@ class SegmentFile(Protocol):
     async def fingerprint(self) -> SegmentFingerprint:
         """As the file is now, through the open descriptor."""
 
-    async def scan(self) -> SegmentScan:
-        """Read the whole segment in slices off the event loop and check it.
+    async def scan(self, transactions: FollowTransactions | None = None) -> SegmentScan:
+        """Read the whole segment in slices off the event loop and check it; ``transactions`` follows its batches.
 
         Raises:
             CorruptDataError: a batch that fails its checks, with its position.

@@ -9,6 +9,7 @@ from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.transactions import open_states
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 
@@ -31,6 +32,7 @@ class OpenTransactions:
     def __init__(self, *, lookup: SegmentLookup, snapshots: ReadProducerSnapshot) -> None:
         self._lookup, self._snapshots = lookup, snapshots
         self._firsts: ByteLru[tuple[RemoteLogSegmentId, Offset], Offset] = ByteLru(_SEGMENTS_KEPT)
+        self._at_ends: ByteLru[RemoteLogSegmentId, frozenset[tuple[int, int]]] = ByteLru(_SEGMENTS_KEPT)
 
     async def first(self, located: Located) -> Offset:
         """Below it (exclusive) no transaction is open at ``located.stop_offset``: that offset itself if none is there.
@@ -46,13 +48,15 @@ class OpenTransactions:
             self._firsts.put(key, first, 1)
         return first
 
-    async def at_end(self, located: Located) -> set[tuple[int, int]]:
+    async def at_end(self, located: Located) -> frozenset[tuple[int, int]]:
         """Producer ids and first offsets of those that are open at the segment's own end."""
-        return {
-            (one.producer_id, one.current_transaction_first_offset)
-            for one in await self._snapshots.read_producer_snapshot(located.metadata)
-            if one.current_transaction_first_offset >= 0
-        }
+        segment_id = located.metadata.remote_log_segment_id
+        found = self._at_ends.get(segment_id)
+        if found is None:
+            states = open_states(await self._snapshots.read_producer_snapshot(located.metadata))
+            found = frozenset((one.producer_id, one.current_transaction_first_offset) for one in states)
+            self._at_ends.put(segment_id, found, 1 + len(found))
+        return found
 
     async def _first(self, located: Located) -> Offset:
         bound, whole = located.stop_offset, located

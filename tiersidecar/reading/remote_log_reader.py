@@ -83,6 +83,10 @@ class RemoteLogReader:
         """Up to where (exclusive) a read_committed reader gets."""
         return await self._aborted.last_stable_offset(topic_id_partition)
 
+    async def open_at(self, topic_id_partition: TopicIdPartition, end_offset: Offset) -> frozenset[tuple[int, int]]:
+        """See :meth:`AbortedTransactions.open_at`."""
+        return await self._aborted.open_at(topic_id_partition, end_offset)
+
     async def read_batches(
         self,
         topic_id_partition: TopicIdPartition,

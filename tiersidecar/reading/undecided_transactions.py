@@ -76,7 +76,7 @@ class UndecidedTransactions:
         found = self._found.get(key)
         if found is None:
             was_open = await self._open_before(before)
-            known = await self._known_after(after) if was_open else set()
+            known = await self._known_after(after) if was_open else frozenset()
             found = tuple(
                 Undecided(producer_id, Offset(first), hole)
                 for producer_id, first in sorted(was_open - known)
@@ -85,14 +85,14 @@ class UndecidedTransactions:
             self._found.put(key, found, 1)
         return found
 
-    async def _open_before(self, before: Located) -> set[tuple[int, int]]:
+    async def _open_before(self, before: Located) -> frozenset[tuple[int, int]]:
         """What may be open where the hole begins; of a segment that goes on past its history, all that may be in it."""
         if not is_cut(before):
             return await self._open.at_end(before)
         first = await self._open.first(before)
-        return {(NO_PRODUCER_ID, first)} if first < before.stop_offset else set()
+        return frozenset({(NO_PRODUCER_ID, first)} if first < before.stop_offset else ())
 
-    async def _known_after(self, after: Located) -> set[tuple[int, int]]:
+    async def _known_after(self, after: Located) -> frozenset[tuple[int, int]]:
         """Transactions whose fate is told behind the hole: aborted in the first segment there, or still open at its end."""
         aborted = (await self._indexes.indexes(after.metadata)).aborted_transactions
         return await self._open.at_end(after) | {(one.producer_id, one.first_offset) for one in aborted}

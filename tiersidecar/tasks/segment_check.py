@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -10,7 +11,10 @@ from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, SegmentNotReadyError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalSegment, SegmentScan
+from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_open_producers
 from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, Compression, read_batch_header
+from tiersidecar.formats.kafka.transactions import TransactionWalk, complete_index, lacks_none, merge_open
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.log_dirs import Artefact, LogDirs, SegmentArtefacts, SegmentFile
 
@@ -23,30 +27,39 @@ ARTEFACT_WAIT_S = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedSegment:
     """``epochs`` are those of the segment's offsets, the first start raised to its base offset.  ``rebuild`` names the
-    artefacts that must be made from the batches.  ``max_timestamp_ms`` is -1 where no record has a timestamp."""
+    artefacts that must be made from the batches.  ``max_timestamp_ms`` is -1 where no record has a timestamp.
+    ``open_at_start`` are the producers whose transaction is open where it begins, as the remote segment before it and the
+    broker tell; ``has_aborted`` says whether its transaction index has entries: published before its batches are read."""
 
     artefacts: SegmentArtefacts
     epochs: tuple[EpochEntry, ...]
     max_timestamp_ms: int
     is_compressed: bool
     rebuild: frozenset[Artefact]
+    open_at_start: tuple[ProducerState, ...]
+    has_aborted: bool
 
 
 class SegmentChecker:
     """Looks at all that is small.  The batches are checked while they go up; but those of a segment that failed once, that
-    only a pin holds, or whose time index cannot be used, are read before anything is published."""
+    only a pin holds, whose time index or transaction index cannot be used, or before which the broker has lost a transaction,
+    are read before anything is published."""
 
     def __init__(self, *, log_dirs: LogDirs, clock: Clock) -> None:
         self._log_dirs, self._clock = log_dirs, clock
         self._missing_since_s: dict[str, float] = {}
         self._suspects: set[str] = set()
 
-    async def check(self, segment: LocalSegment, file: SegmentFile, lineage: Lineage) -> CheckedSegment:
-        """Raises:
-        SegmentNotReadyError: the broker may still be writing an artefact, or its leader epochs; or the segment is of another
-            history.
-        SegmentChangedError: the segment is gone.
-        CorruptDataError: a batch fails its checks.
+    async def check(
+        self, segment: LocalSegment, file: SegmentFile, lineage: Lineage, carried: Sequence[ProducerState] = ()
+    ) -> CheckedSegment:
+        """``carried`` are the producers whose transaction is open where the remote segment before this one ends.
+
+        Raises:
+            SegmentNotReadyError: the broker may still be writing an artefact, or its leader epochs; or the segment is of
+                another history.
+            SegmentChangedError: the segment is gone.
+            CorruptDataError: a batch fails its checks.
         """
         epochs = lineage.entries_in_range(segment.base_offset, next_base_offset_of(segment))
         if not epochs:
@@ -55,9 +68,14 @@ class SegmentChecker:
         self._wait_for_what_may_come(segment, artefacts)
         rebuild = {fault.artefact for fault in artefacts.faults}
         max_timestamp_ms = artefacts.latest_timestamp_ms
-        if max_timestamp_ms is None or segment.pinned or segment.log_path in self._suspects:
-            scan = await file.scan()
+        open_at_start, is_known = _open_at_start(artefacts, carried)
+        entries = brokers_aborted(segment, artefacts)
+        must_read = Artefact.TRANSACTION_INDEX in rebuild or not is_known or segment.log_path in self._suspects
+        if max_timestamp_ms is None or segment.pinned or must_read:
+            walk = TransactionWalk(open_at_start)
+            scan = await file.scan(walk)
             require_history(segment, scan, lineage)
+            entries = complete_index(entries, walk.finish().aborted)
             if scan.max_timestamp_ms != max_timestamp_ms:
                 rebuild.add(Artefact.TIME_INDEX)
             max_timestamp_ms = scan.max_timestamp_ms
@@ -67,6 +85,8 @@ class SegmentChecker:
             max_timestamp_ms=max_timestamp_ms,
             is_compressed=await _is_compressed(file),
             rebuild=frozenset(rebuild),
+            open_at_start=open_at_start,
+            has_aborted=bool(entries),
         )
 
     def suspect(self, segment: LocalSegment) -> None:
@@ -96,6 +116,21 @@ def require_history(segment: LocalSegment, scan: SegmentScan, lineage: Lineage) 
         found = ", ".join(f"{entry.epoch} from offset {entry.start_offset}" for entry in scan.leader_epochs)
         reason = f"its batches are of leader epoch {found}: the leader-epoch-checkpoint says otherwise"
         raise SegmentNotReadyError(path=segment.log_path, reason=reason)
+
+
+def brokers_aborted(segment: LocalSegment, artefacts: SegmentArtefacts) -> tuple[AbortedTransaction, ...]:
+    """The entries of the broker's transaction index: none where it cannot be used."""
+    index = artefacts.transaction_index or b""
+    return read_transaction_index(index, base_offset=segment.base_offset, where=segment.log_path)
+
+
+def _open_at_start(
+    artefacts: SegmentArtefacts, carried: Sequence[ProducerState]
+) -> tuple[tuple[ProducerState, ...], bool]:
+    """The producers whose transaction is open, and whether the broker knows all of them: if not, it has lost its state, and its
+    transaction index may lack an entry."""
+    brokers = read_open_producers(artefacts.earlier_snapshot) if artefacts.earlier_snapshot else ()
+    return merge_open(carried, brokers), lacks_none(brokers, carried)
 
 
 async def _is_compressed(file: SegmentFile) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import SegmentNotReadyError, TruncatedDataError
@@ -11,8 +12,10 @@ from tiersidecar.formats.aiven.index_blob import IndexArtefacts
 from tiersidecar.formats.kafka.checkpoints import write_leader_epochs
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
+from tiersidecar.formats.kafka.transactions import TransactionWalk, complete_index
 from tiersidecar.ports.log_dirs import Artefact
-from tiersidecar.tasks.segment_check import CheckedSegment, next_base_offset_of, require_history
+from tiersidecar.tasks.completed_transactions import CompletedTransactions, complete_transactions
+from tiersidecar.tasks.segment_check import CheckedSegment, brokers_aborted, next_base_offset_of, require_history
 
 
 class SegmentReading:
@@ -20,8 +23,12 @@ class SegmentReading:
 
     def __init__(self, segment: LocalSegment, checked: CheckedSegment, lineage: Lineage) -> None:
         self._segment, self._checked, self._lineage = segment, checked, lineage
+        self._walk = TransactionWalk(checked.open_at_start)
         self._scanner = SegmentScanner(
-            where=segment.log_path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+            where=segment.log_path,
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+            transactions=self._walk,
         )
         self._rebuilder: SegmentRebuilder | None = None
         if checked.rebuild:
@@ -31,6 +38,7 @@ class SegmentReading:
                 earlier_snapshot=checked.artefacts.earlier_snapshot,
             )
         self.scan: SegmentScan | None = None
+        self._completed: CompletedTransactions | None = None
 
     def look(self, part: memoryview) -> None:
         """The next bytes of the file.
@@ -60,10 +68,28 @@ class SegmentReading:
                 f"its latest record is of {scan.max_timestamp_ms}, its time index says {self._checked.max_timestamp_ms}"
             )
             raise SegmentNotReadyError(path=self._segment.log_path, reason=reason)
+        self._require_published_transactions()
         self.scan = scan
 
     def artefacts(self) -> IndexArtefacts:
-        """The broker's, and in place of those that cannot be used the ones made here; after :meth:`finish`."""
+        """The broker's, and in place of those that cannot be used the ones made here; what the broker has lost of transactions
+        is added from the batches.  After :meth:`finish`."""
+        return self.transactions().artefacts
+
+    def transactions(self) -> CompletedTransactions:
+        """What was added of transactions; after :meth:`finish`."""
+        if self._completed is None:
+            self._completed = complete_transactions(self._segment, self._usable_artefacts(), self._walk.finish())
+        return self._completed
+
+    def _require_published_transactions(self) -> None:
+        """Readers ask for no transaction index that is published as empty (S-157)."""
+        entries = complete_index(brokers_aborted(self._segment, self._checked.artefacts), self._walk.finish().aborted)
+        if bool(entries) != self._checked.has_aborted:
+            reason = f"its batches have {len(entries)} aborted transactions, its transaction index says otherwise"
+            raise SegmentNotReadyError(path=self._segment.log_path, reason=reason)
+
+    def _usable_artefacts(self) -> IndexArtefacts:
         brokers, rebuild = self._checked.artefacts, self._checked.rebuild
         epochs = self._lineage.entries_below(next_base_offset_of(self._segment))
         artefacts = IndexArtefacts(
@@ -76,12 +102,11 @@ class SegmentReading:
         if self._rebuilder is None:
             return artefacts
         made = self._rebuilder.finish()
-        ours: dict[Artefact, dict[str, bytes]] = {
+        ours: dict[Artefact, dict[str, Any]] = {
             Artefact.OFFSET_INDEX: {"offset_index": made.offset_index},
             Artefact.TIME_INDEX: {"time_index": made.time_index},
             Artefact.PRODUCER_SNAPSHOT: {"producer_snapshot": made.producer_snapshot},
-            # There was one, so it is published as not empty: readers will ask for it.
-            Artefact.TRANSACTION_INDEX: {"transaction_index": made.transaction_index or b""},
+            Artefact.TRANSACTION_INDEX: {"transaction_index": made.transaction_index},
         }
         for artefact in rebuild:
             artefacts = replace(artefacts, **ours[artefact])

@@ -29,12 +29,20 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata, 
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import Failpoints
-from tiersidecar.ports.log_dirs import Artefact, LogDirs, SegmentFile
+from tiersidecar.ports.log_dirs import LogDirs, SegmentFile
 from tiersidecar.ports.metadata_log import MetadataView, PublishMetadata
-from tiersidecar.ports.metrics.copying import COPY_BYTES, COPY_ERRORS, COPY_REQUESTS, REBUILT_ARTEFACTS
+from tiersidecar.ports.metrics.copying import (
+    COMPLETED_TRANSACTIONS,
+    COPY_BYTES,
+    COPY_ERRORS,
+    COPY_REQUESTS,
+    REBUILT_ARTEFACTS,
+)
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.completed_transactions import CompletedTransactions
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -71,6 +79,7 @@ class SegmentUploader:
         board: Board,
         log_dirs: LogDirs,
         lineages: LineageSource,
+        carried: CarriedTransactions,
         metadata_log: PublishedMetadata,
         gate: StoreGate,
         remover: SegmentRemover,
@@ -86,6 +95,7 @@ class SegmentUploader:
         self._objects, self._checker = objects, checker
         self._custom_metadata_max_bytes = custom_metadata_max_bytes
         self._board, self._log_dirs, self._lineages, self._metadata_log = board, log_dirs, lineages, metadata_log
+        self._carried = carried
         self._gate, self._remover, self._in_flight = gate, remover, in_flight
         self._blocking = blocking
         self._clock, self._ids, self._failpoints = clock, ids, failpoints
@@ -132,26 +142,28 @@ class SegmentUploader:
         began_s = self._clock.monotonic_s()
         async with self._log_dirs.open_segment(segment) as file:
             before = await file.fingerprint()
-            checked = await self._checker.check(segment, file, lineage)
+            carried = await self._carried.at(tip, segment.base_offset, lineage)
+            checked = await self._checker.check(segment, file, lineage, carried)
             started = self._started(tip, segment, file, checked)
             await self._failpoints.reach("copy.checked")
             async with self._in_flight.copying(started.remote_log_segment_id):
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
                 await check_still_wanted(started, segment, lineage)
-                custom_metadata = await self._put(started, segment, file, checked, lineage)
+                custom_metadata, completed = await self._put(started, segment, file, checked, lineage)
                 if await file.fingerprint() != before:
                     raise SegmentChangedError(path=segment.log_path, reason="its size or time of change moved")
                 await self._check_still_ours(partition, segment, checked.epochs)
                 await self._failpoints.reach("copy.proven")
                 finished = await self._finish(partition, started, custom_metadata)
+        self._carried.keep(finished, completed.open_at_end)
         self._tell(partition, segment, checked, finished, began_s)
+        self._tell_added(finished, completed)
         return finished
 
     def _started(
         self, tip: TopicIdPartition, segment: LocalSegment, file: SegmentFile, checked: CheckedSegment
     ) -> RemoteLogSegmentMetadata:
-        has_transaction_index = checked.artefacts.transaction_index or Artefact.TRANSACTION_INDEX in checked.rebuild
         return RemoteLogSegmentMetadata(
             remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=tip, uuid=self._ids.random_uuid()),
             start_offset=segment.base_offset,
@@ -161,7 +173,7 @@ class SegmentUploader:
             event_timestamp_ms=self._clock.now_ms(),
             segment_size_in_bytes=file.size_bytes,
             segment_leader_epochs=checked.epochs,
-            txn_index_empty=not has_transaction_index,
+            txn_index_empty=not checked.has_aborted,
         )
 
     async def _put(
@@ -171,14 +183,15 @@ class SegmentUploader:
         file: SegmentFile,
         checked: CheckedSegment,
         lineage: Lineage,
-    ) -> bytes | None:
+    ) -> tuple[bytes | None, CompletedTransactions]:
         reading = SegmentReading(segment, checked, lineage)
         try:
-            return await self._objects.put(started, file, reading, is_compressed=checked.is_compressed)
+            custom_metadata = await self._objects.put(started, file, reading, is_compressed=checked.is_compressed)
         except (CorruptDataError, SegmentNotReadyError):
             # Next time it is read first: damage must not cost the metadata topic three events per attempt.
             self._checker.suspect(segment)
             raise
+        return custom_metadata, reading.transactions()
 
     async def _check_still_wanted(
         self, started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage
@@ -289,6 +302,20 @@ class SegmentUploader:
                 reasons=[fault.reason for fault in checked.artefacts.faults],
                 from_earlier_snapshot=checked.artefacts.earlier_snapshot is not None,
             )
+
+    def _tell_added(self, finished: RemoteLogSegmentMetadata, completed: CompletedTransactions) -> None:
+        tip = finished.topic_id_partition
+        if not completed.added:
+            return
+        self._telemetry.count(COMPLETED_TRANSACTIONS, len(completed.added), topic=tip.topic)
+        log.warning(
+            "segment.transactions.completed",
+            topic=tip.topic,
+            partition=tip.partition,
+            segment_id=str(finished.remote_log_segment_id),
+            producer_ids=sorted({one.producer_id for one in completed.added}),
+            entries=len(completed.added),
+        )
 
 
 async def _check_nothing(started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage) -> None:

@@ -10,20 +10,23 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock
-from tests.support.remote_events import fold
+from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import SegmentNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.index_blob import IndexKind
 from tiersidecar.formats.aiven.manifest import read_manifest
-from tiersidecar.formats.kafka.indexes import read_time_index
+from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_time_index, read_transaction_index
 from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
+from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
+from tiersidecar.formats.kafka.transactions import open_states
+from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 
@@ -158,3 +161,57 @@ async def test_batches_of_another_history_are_not_copied(shell: TierShell) -> No
     with pytest.raises(SegmentNotReadyError, match="leader epoch 0 from offset 0"):
         await shell.copy.run(shell.board.assignment[tip])
     assert not [one for one in shell.metadata.events if one.state is State.COPY_SEGMENT_FINISHED]
+
+
+def lose_producers(shell: TierShell, tip: TopicIdPartition, number: int) -> None:
+    """What a broker's files are whose log begins with this segment: as if no producer had written before."""
+    snapshot: bytes | None = None
+    for one in shell.board.local.partitions[tip].segments[number:]:
+        rebuilder = SegmentRebuilder(where=one.log_path, base_offset=one.base_offset, earlier_snapshot=snapshot)
+        rebuilder.feed(Path(one.log_path).read_bytes())
+        made = rebuilder.finish()
+        Path(one.directory, f"{one.base_offset:020d}.txnindex").write_bytes(made.transaction_index or b"")
+        snapshot = made.producer_snapshot
+        if one.next_base_offset is not None:
+            companion(one, "snapshot").write_bytes(snapshot)
+    Path(one.directory, f"{shell.board.local.partitions[tip].segments[number].base_offset:020d}.snapshot").unlink()
+
+
+async def artefacts_of(shell: TierShell, tip: TopicIdPartition) -> list[tuple[bytes, set[tuple[int, int]]]]:
+    """Transaction index, and what is open where it ends, of each segment that was copied."""
+    found = []
+    for one in in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED):
+        index = (await shell.blobs.read_index_files(one)).transaction_index
+        assert one.txn_index_empty == (not index)
+        states = open_states(await shell.blobs.read_producer_snapshot(one))
+        found.append((index, {(state.producer_id, state.current_transaction_first_offset) for state in states}))
+    return found
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_transactions_that_the_broker_has_lost_are_read_off_the_batches(
+    shell: TierShell, tmp_path: Path, number: int, restarted: bool
+) -> None:
+    """Rule 14: index, snapshot and the flag in the event are as if it had lost nothing, also where another sidecar goes on."""
+    tip, border = segment(shell, "transactions-0", number)
+    whole = TierShell(
+        tmp_path / "whole", shell.blocking, LayoutSettings(), TopicPolicy(), partitions=("plain-0", "transactions-0")
+    )
+    await whole.look()
+    await whole.copy.run(whole.tiered(whole.tip("transactions-0")))
+    expected = await artefacts_of(whole, whole.tip("transactions-0"))
+
+    shell.broker.last_stable_offsets[tip], stable = border.base_offset, shell.broker.last_stable_offsets[tip]
+    await shell.copy.run(shell.tiered(tip))
+    lose_producers(shell, tip, number)
+    shell.broker.last_stable_offsets[tip] = stable
+    if restarted:
+        shell.uploader._carried = CarriedTransactions(metadata=shell.metadata, blobs=shell.blobs)
+    await shell.copy.run(shell.tiered(tip))
+    assert await artefacts_of(shell, tip) == expected
+    assert any(one.first_offset < border.base_offset for one in entries_of(expected[number:])), "one crosses the border"
+
+
+def entries_of(artefacts: list[tuple[bytes, set[tuple[int, int]]]]) -> list[AbortedTransaction]:
+    return [one for index, _ in artefacts for one in read_transaction_index(index, base_offset=Offset(0))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 
@@ -25,6 +25,7 @@ from tiersidecar.adapters.kafka.topic_admin import KafkaTopicAdmin
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
+from tiersidecar.formats.kafka.border_walk import BorderWalk
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.broker import ClusterDescription, OffsetAnswer, OffsetSpec, TrimAnswer
 
@@ -161,11 +162,12 @@ class KafkaBroker(KafkaTopicAdmin):
         return answers
 
     async def aborted_beyond(
-        self, topic_id_partition: TopicIdPartition, end_offset: int
+        self, topic_id_partition: TopicIdPartition, end_offset: int, open_at_end: Collection[tuple[int, int]] = ()
     ) -> Sequence[AbortedTransaction] | None:
-        """The aborted transactions that reach over ``end_offset``, the end (exclusive) of the remote tier; None when the
-        broker cannot tell (:mod:`~tiersidecar.adapters.kafka.border_reads`)."""
-        return await read_aborted_beyond(self._routes, topic_id_partition, end_offset, max_age_s=_LEADERS_MAX_AGE_S)
+        """The aborted transactions that reach over ``end_offset``, the end (exclusive) of the remote tier, at which those of
+        ``open_at_end`` are open; None when the broker cannot tell (:mod:`~tiersidecar.adapters.kafka.border_reads`)."""
+        walk = BorderWalk(end_offset, open_at_end)
+        return await read_aborted_beyond(self._routes, topic_id_partition, walk, max_age_s=_LEADERS_MAX_AGE_S)
 
     async def delete_records(
         self,

@@ -47,7 +47,7 @@ class _Reading:
             time_index=time_index,
             transaction_index=transaction_index,
             producer_snapshot=producer_snapshot,
-            earlier_snapshot=self._earlier_snapshot() if self._faults else None,
+            earlier_snapshot=self._earlier_snapshot(),
             latest_timestamp_ms=latest_timestamp_ms,
             faults=tuple(self._faults),
         )

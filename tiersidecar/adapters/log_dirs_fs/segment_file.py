@@ -12,7 +12,7 @@ from tiersidecar.adapters.log_dirs_fs.page_cache import PageCacheFootprint
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.domain.errors import LogDirError, SegmentChangedError, SegmentNotReadyError, TruncatedDataError
-from tiersidecar.domain.segments import LocalSegment, SegmentScan
+from tiersidecar.domain.segments import FollowTransactions, LocalSegment, SegmentScan
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.log_dirs import SegmentFingerprint
@@ -64,10 +64,13 @@ class OpenSegmentFile:
         status = await self._run(os.fstat, self._fileno)
         return SegmentFingerprint(inode=status.st_ino, size_bytes=status.st_size, modified_ns=status.st_mtime_ns)
 
-    async def scan(self) -> SegmentScan:
+    async def scan(self, transactions: FollowTransactions | None = None) -> SegmentScan:
         segment = self._segment
         scanner = SegmentScanner(
-            where=self._path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset
+            where=self._path,
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
+            transactions=transactions,
         )
         buffer = memoryview(bytearray(min(SLICE_BYTES, self._size_bytes)))
         position = 0

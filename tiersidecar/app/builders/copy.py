@@ -6,6 +6,8 @@ from tiersidecar.app.builders.store import layout_settings
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
+from tiersidecar.reading.carried_transactions import CarriedTransactions
+from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.copy import CopyTask
@@ -51,6 +53,12 @@ def build_uploader(parts: Parts, *, gate: StoreGate, in_flight: InFlight, remove
         board=parts.board,
         log_dirs=parts.log_dirs,
         lineages=parts.lineages,
+        carried=CarriedTransactions(
+            metadata=parts.metadata,
+            blobs=IndexBlobReader(
+                store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
+            ),
+        ),
         metadata_log=parts.metadata,
         gate=gate,
         remover=remover,

@@ -55,6 +55,15 @@ def read_producer_snapshot(data: Buffer, *, where: str = "producer snapshot") ->
         TruncatedDataError: shorter than its count says.
         CorruptDataError: another version, or the checksum differs.
     """
+    return PackedRows(bytes(_rows(data, where)), _ENTRY, _state)
+
+
+def read_open_producers(data: Buffer, *, where: str = "producer snapshot") -> tuple[ProducerState, ...]:
+    """As :func:`read_producer_snapshot`, those with an open transaction: mostly few of many."""
+    return tuple(_state(row) for row in _ENTRY.iter_unpack(_rows(data, where)) if row[-1] != _NONE)
+
+
+def _rows(data: Buffer, where: str) -> memoryview:
     if len(data) < _HEAD.size:
         raise TruncatedDataError(where=where, position=len(data), reason=f"{len(data)} bytes are no producer snapshot")
     version, crc, count = _HEAD.unpack_from(data)
@@ -68,7 +77,7 @@ def read_producer_snapshot(data: Buffer, *, where: str = "producer snapshot") ->
     if actual != crc or count < 0 or len(data) != expected:
         reason = f"checksum is {actual:#010x}, the file says {crc:#010x}; {len(data)} bytes for {count} producers"
         raise CorruptDataError(where=where, position=_CRC_END, reason=reason)
-    return PackedRows(bytes(memoryview(data)[_HEAD.size :]), _ENTRY, _state)
+    return memoryview(data)[_HEAD.size :]
 
 
 def _state(row: tuple[Any, ...]) -> ProducerState:

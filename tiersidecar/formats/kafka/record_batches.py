@@ -41,8 +41,8 @@ _LEGACY_MINIMUM = {0: 14, 1: 22}
 
 COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME_FLAG = 0x08
-_TRANSACTIONAL_FLAG = 0x10
-_CONTROL_FLAG = 0x20
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
 
 _SEQUENCE_MODULUS = 1 << 31
 NO_TIMESTAMP = -1
@@ -107,9 +107,7 @@ class RecordBatchHeader:
     @property
     def last_sequence(self) -> int:
         """Producer sequences wrap from 2^31-1 to 0 (``DefaultRecordBatch.incrementSequence``)."""
-        if self.base_sequence < 0:
-            return -1
-        return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
+        return incremented_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
     def compression(self) -> Compression:
@@ -122,12 +120,17 @@ class RecordBatchHeader:
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL_FLAG)
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
 
     @property
     def is_control(self) -> bool:
         """Whether the records are markers, which no consumer is shown."""
-        return bool(self.attributes & _CONTROL_FLAG)
+        return bool(self.attributes & CONTROL_FLAG)
+
+
+def incremented_sequence(sequence: int, count: int) -> int:
+    """``sequence`` moved on by ``count``, back to 0 after the highest; -1 where there is none."""
+    return -1 if sequence < 0 else (sequence + count) % _SEQUENCE_MODULUS
 
 
 def read_batch_header(

@@ -10,7 +10,7 @@ from crc32c import crc32c
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
-from tiersidecar.domain.segments import SegmentScan
+from tiersidecar.domain.segments import FollowTransactions, SegmentScan
 from tiersidecar.formats.kafka.record_batches import (
     BATCH_HEADER_SIZE,
     CRC_START_V2,
@@ -22,10 +22,13 @@ from tiersidecar.formats.kafka.record_batches import (
     RecordBatchHeader,
     read_batch_header,
 )
+from tiersidecar.formats.kafka.transactions import TRANSACTION_FLAGS, TransactionWalk
 
 _SCANNED = Struct(">qiibIhi8xq")
 """The fields of a format 2 header that the fast path looks at."""
 _LEAST_LENGTH_V2 = BATCH_HEADER_SIZE - LOG_OVERHEAD
+_MOST_CONTROL_BYTES = 64 * 1024
+"""A control batch has one small record; what is larger ends no transaction, and is not kept."""
 _HEADER_SIZES = {0: 18, 1: 26, 2: BATCH_HEADER_SIZE}
 
 
@@ -38,10 +41,19 @@ class SegmentScanner:
 
     ``base_offset`` and ``next_base_offset`` are the segment's and its successor's: together they show a damaged offset,
     which no checksum covers.  A damaged epoch shows when the scan is compared with the lineage (``Lineage.explains``).
+    ``transactions`` is told of every sound batch that is of a transaction.
     """
 
-    def __init__(self, *, where: str, base_offset: int = 0, next_base_offset: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        where: str,
+        base_offset: int = 0,
+        next_base_offset: int | None = None,
+        transactions: FollowTransactions | None = None,
+    ) -> None:
         self._where = where
+        self._transactions: FollowTransactions = TransactionWalk() if transactions is None else transactions
         self._next_base_offset = next_base_offset
         self._slice_position = 0
         self._file_crc = 0
@@ -106,7 +118,7 @@ class SegmentScanner:
         epoch, last_offset, max_timestamp = self._epoch, self._last_offset, self._max_timestamp
         count = 0
         while size - offset >= BATCH_HEADER_SIZE:
-            base, length, batch_epoch, magic, crc, _, delta, timestamp = unpack(view, offset)
+            base, length, batch_epoch, magic, crc, attributes, delta, timestamp = unpack(view, offset)
             stop = offset + LOG_OVERHEAD + length
             if magic != 2 or length < _LEAST_LENGTH_V2 or stop > size:
                 break
@@ -114,6 +126,9 @@ class SegmentScanner:
                 break
             if checksum(view[offset + CRC_START_V2 : stop]) != crc:
                 break
+            if attributes & TRANSACTION_FLAGS:
+                place = self._slice_position + offset
+                self._transactions.take(view[offset:stop], where=self._where, position=place)
             last_offset = base + delta
             if timestamp > max_timestamp:
                 max_timestamp = timestamp
@@ -131,6 +146,8 @@ class SegmentScanner:
         if header is None:
             return offset
         stop = min(offset + self._body_missing, len(view))
+        if header.is_control and header.size_bytes <= _MOST_CONTROL_BYTES:
+            self._head += view[offset:stop]
         self._body_crc = _extend_crc(header.magic, view[offset:stop], self._body_crc)
         self._body_missing -= stop - offset
         if self._body_missing == 0:
@@ -165,6 +182,9 @@ class SegmentScanner:
                 self._epoch_ends.append(self._last_offset)
             self._epochs.append(EpochEntry(epoch, Offset(header.base_offset)))
             self._epoch = epoch
+        is_whole = not header.is_control or len(self._head) == header.size_bytes
+        if header.attributes & TRANSACTION_FLAGS and is_whole:
+            self._transactions.take(self._head, where=self._where, position=self._batch_position)
         if self._batch_count == 0:
             self._is_first_compressed = header.compression is not Compression.NONE
         self._batch_count += 1

@@ -73,6 +73,12 @@ REBUILT_ARTEFACTS = Metric(
     help="Indexes and producer snapshots of copied segments that were missing or damaged and made from the batches.",
     labels=("topic", "artefact"),
 )
+COMPLETED_TRANSACTIONS = Metric(
+    name="tiersidecar_completed_transactions_total",
+    kind="counter",
+    help="Aborted transactions of copied segments that the broker's transaction index lacked and the batches told.",
+    labels=("topic",),
+)
 PINS_BYTES = Metric(
     name="tiersidecar_pins_bytes",
     kind="gauge",

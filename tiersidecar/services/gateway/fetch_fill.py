@@ -25,7 +25,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLED_BYTES, GATEWAY_FILLS
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
-from tiersidecar.services.gateway.border_transactions import NotLocal, Undecided, aborted_beyond
+from tiersidecar.services.gateway.border_transactions import BorderTransactions, NotLocal, Undecided
 from tiersidecar.services.gateway.exchange import Exchange
 from tiersidecar.services.gateway.out_of_range import Judged
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
@@ -55,6 +55,7 @@ class FetchFill:
 
     def __init__(self, *, fills: RemoteFills, reader: RemoteLogReader, clock: Clock, telemetry: Telemetry) -> None:
         self._fills, self._reader, self._clock, self._telemetry = fills, reader, clock, telemetry
+        self._border = BorderTransactions(reader)
         self._troubled: dict[TopicIdPartition, str] = {}
 
     def fill_at_once(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition] | None:
@@ -152,7 +153,8 @@ class FetchFill:
         judged, want = wanted.judged[key], _want(wanted, key, grant)
         assert judged.bounds is not None
         if want.read_committed and want.offset >= await self._reader.last_stable_offset(want.partition):
-            beyond = await aborted_beyond(wanted.exchange, key, judged.bounds.end)
+            history = judged.bounds.history
+            beyond = await self._border.aborted_beyond(wanted.exchange, key, want.partition, history)
             if isinstance(beyond, Undecided):
                 return _NOTHING
             if isinstance(beyond, NotLocal):
@@ -160,7 +162,7 @@ class FetchFill:
                 raise OffsetOutOfRangeError(
                     subject=str(want.partition), offset=bounds.end, start=bounds.start, stop=bounds.end
                 )
-            want = replace(want, aborted_beyond=beyond, history=judged.bounds.history)
+            want = replace(want, aborted_beyond=beyond, history=history)
         return await self._fills.read(want)
 
     def _answer(

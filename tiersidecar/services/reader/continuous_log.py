@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
@@ -26,6 +27,7 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.ports.broker import Credentials, LocalBatches, ReadLocal
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import History
@@ -73,6 +75,7 @@ class ContinuousLog:
         self._local = local
         self._blocking = blocking
         self._pending = pending
+        self._walks = BorderWalks()
 
     async def read_batches(self, read: LogRead, *, max_bytes: int) -> FetchedBatches:
         """One bounded answer, of one tier: it ends at the border at the latest.
@@ -218,9 +221,7 @@ class ContinuousLog:
     async def _decided(self, read: LogRead, history: History, stop: int) -> _Decided:
         """How far below ``stop`` the remote tier can be read, which ends where ``history`` does (S-156).
 
-        One Fetch at the border tells them all: the broker lists each aborted transaction that reaches into what it returns,
-        and goes on searching as long as one is missing, because no earlier marker has a last stable offset past the border.
-        While a transaction is open at the border it tells none.
+        While a transaction is open at the border, no end of any is told (:class:`BorderWalks`).
         """
         if not read.read_committed:
             return _Decided(stop)
@@ -228,19 +229,13 @@ class ContinuousLog:
         stable = await self._reader.last_stable_offset(read.partition)
         if self._local is None or stop <= stable:
             return _Decided(min(stop, stable))
+        open_at_end = await self._reader.open_at(read.partition, end_offset)
+        fetch = partial(self._fetch_bytes, self._local, read)
         try:
-            last_epoch = _epoch_before(end_offset, history)
-            fetched = await self._fetch(self._local, read, end_offset, max_bytes=1, last_fetched_epoch=last_epoch)
+            beyond = await self._walks.aborted_beyond(read.partition, history, open_at_end, fetch)
         except OffsetOutOfRangeError as error:
             return _Decided(stable, missing=error if end_offset < error.start else None)
-        if fetched.last_stable_offset <= end_offset:
-            return _Decided(stable)
-        last = Offset(fetched.last_stable_offset - 1)
-        beyond = tuple(
-            AbortedTransaction(producer_id, first, last, fetched.last_stable_offset)
-            for producer_id, first in fetched.aborted
-        )
-        return _Decided(stop, beyond)
+        return _Decided(stable) if beyond is None else _Decided(stop, beyond)
 
     async def _is_deleted(self, partition: TopicIdPartition, offset: int) -> bool:
         """Whether nobody may have ``offset`` any more, whoever still has it."""
@@ -314,6 +309,11 @@ class ContinuousLog:
             read_committed=read.read_committed,
             last_fetched_epoch=last_fetched_epoch,
         )
+
+    async def _fetch_bytes(
+        self, local: ReadLocal, read: LogRead, offset: int, max_bytes: int, last_epoch: LeaderEpoch
+    ) -> LocalBatches:
+        return await self._fetch(local, read, offset, max_bytes=max_bytes, last_fetched_epoch=last_epoch)
 
     async def _cut(self, fetched: LocalBatches, read: LogRead, offset: int, stop: int) -> BrokerPart | None:
         return await self._blocking.run(part_of, fetched, read.partition, offset, stop, read.read_committed)

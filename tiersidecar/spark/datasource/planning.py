@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,9 +25,10 @@ _AT_ONCE = 16
 
 class AbortedBeyond(Protocol):
     async def aborted_beyond(
-        self, topic_id_partition: TopicIdPartition, end_offset: int
+        self, topic_id_partition: TopicIdPartition, end_offset: int, open_at_end: Collection[tuple[int, int]]
     ) -> Sequence[AbortedTransaction] | None:
-        """The aborted transactions that reach over ``end_offset``, by the broker's own log from there on.
+        """The aborted transactions that reach over ``end_offset``, by the broker's own log from there on.  ``open_at_end`` has
+        producer id and first offset of those that the remote tier has as open: of each, the end is looked for.
 
         None when it cannot tell: a transaction is still open there, or the offset is not in the broker's log.
         """
@@ -73,7 +74,8 @@ class RemoteTier:
         stable = await self._reads.reader.last_stable_offset(partition)
         if stable >= end:
             return RemoteEnd(end)
-        beyond = await self._border.aborted_beyond(partition, end)
+        open_at_end = await self._reads.reader.open_at(partition, end)
+        beyond = await self._border.aborted_beyond(partition, end, open_at_end)
         return RemoteEnd(stable) if beyond is None else RemoteEnd(end, tuple(beyond))
 
 

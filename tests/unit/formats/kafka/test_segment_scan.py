@@ -25,7 +25,7 @@ SEGMENTS = [
 ]
 
 
-def scan(log: bytes, slices: Sequence[int] = (), **bounds: int) -> SegmentScan:
+def scan(log: bytes, slices: Sequence[int] = (), **bounds: Any) -> SegmentScan:
     """The scan of ``log``, cut at ``slices``."""
     scanner = SegmentScanner(where="a.log", **bounds)
     cuts = [0, *sorted(slices), len(log)]

@@ -1,0 +1,91 @@
+"""Transactions that are open at the border, by the broker's list and by the markers in its batches (rule 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.broker import LocalBatches
+from tiersidecar.reading.border_walks import BorderWalks
+from tiersidecar.reading.segment_lookup import History
+from tiersidecar.simulation.records import Batch, Marker, data_batch, marker_batch
+
+PARTITION = TopicIdPartition(topic_id=Uuid(b"border-topic-id0"), topic="border", partition=0)
+BORDER = 100
+HISTORY = History(Lineage((EpochEntry(LeaderEpoch(0), Offset(0)),)), Offset(BORDER))
+ONE, OTHER = (1, Offset(10)), (2, Offset(20))
+
+
+class Broker:
+    """``lists`` is what it has as aborted; ``asked`` are the offsets of its Fetches, each answered by one batch."""
+
+    def __init__(self, batches: Sequence[Batch], lists: Sequence[tuple[int, Offset]] = ()) -> None:
+        self.batches, self.lists, self.asked = batches, tuple(lists), list[int]()
+        self.stable = batches[-1].next_offset
+
+    async def fetch(self, offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
+        self.asked.append(offset)
+        held = [one for one in self.batches if one.last_offset >= offset and one.base_offset < self.stable]
+        stable = Offset(self.stable)
+        return LocalBatches(
+            records=held[0].data if held else b"", high_watermark=stable, last_stable_offset=stable, aborted=self.lists
+        )
+
+
+def log(*ends: tuple[int, Marker] | None) -> list[Batch]:
+    """From the border on: a marker of a producer, or a record of nobody's."""
+    return [
+        data_batch(offset, [(1, b"value")], leader_epoch=0)
+        if end is None
+        else marker_batch(offset, end[1], leader_epoch=0, timestamp_ms=1, producer_id=end[0])
+        for offset, end in enumerate(ends, BORDER)
+    ]
+
+
+ABORT_ONE, COMMIT_ONE, ABORT_OTHER = (1, Marker.ABORT), (1, Marker.COMMIT), (2, Marker.ABORT)
+
+
+@pytest.mark.parametrize(
+    ("batches", "lists", "open_at_end", "hidden", "asked"),
+    [
+        pytest.param(log(None, ABORT_ONE), [ONE], {ONE}, {ONE}, 1, id="the broker lists it"),
+        pytest.param(log(None, None, ABORT_ONE), [], {ONE}, {ONE}, 3, id="the broker has lost it, the marker is an abort"),
+        pytest.param(log(None, COMMIT_ONE), [], {ONE}, set(), 2, id="the broker lists none, the marker is a commit"),
+        pytest.param(log(None, COMMIT_ONE, ABORT_ONE), [], {ONE}, set(), 2, id="the first marker counts"),
+        pytest.param(log(None, None), [], {ONE}, None, 2, id="no marker below the last stable offset: undecided"),
+        pytest.param(log(ABORT_OTHER, ABORT_ONE), [OTHER], {ONE, OTHER}, {ONE, OTHER}, 2, id="one is listed, one is lost"),
+        pytest.param(log(None, ABORT_ONE), [(1, Offset(100))], {ONE}, {ONE, (1, 100)}, 2, id="a later batch is its first"),
+        pytest.param(log(None, None), [ONE], set(), {ONE}, 1, id="the remote tier cannot name it: the broker's list counts"),
+    ],
+)  # fmt: skip
+async def test_what_is_hidden(
+    batches: list[Batch], lists: list[tuple[int, Offset]], open_at_end: set[tuple[int, int]], hidden: object, asked: int
+) -> None:
+    broker = Broker(batches, lists)
+    found = await BorderWalks().aborted_beyond(PARTITION, HISTORY, frozenset(open_at_end), broker.fetch)
+    told = None if found is None else {(one.producer_id, one.first_offset) for one in found}
+    assert told == hidden
+    assert len(broker.asked) == asked
+
+
+async def test_what_was_looked_through_is_not_fetched_again_and_each_reader_asks_the_broker_itself() -> None:
+    walks, broker = BorderWalks(), Broker(log(None, None, None, ABORT_ONE, None))
+    broker.stable = BORDER + 2
+    open_at_end = frozenset({ONE})
+    assert await walks.aborted_beyond(PARTITION, HISTORY, open_at_end, broker.fetch) is None
+    broker.stable = BORDER + 5
+    for _ in range(2):
+        found = await walks.aborted_beyond(PARTITION, HISTORY, open_at_end, broker.fetch)
+        assert found is not None
+        assert [(one.producer_id, one.first_offset, one.last_offset) for one in found] == [(1, 10, BORDER + 3)]
+    assert broker.asked == [100, 101, 100, 102, 103, 100]
+
+
+async def test_nothing_is_told_while_the_broker_itself_is_undecided() -> None:
+    broker = Broker(log(ABORT_ONE))
+    broker.stable = BORDER
+    assert await BorderWalks().aborted_beyond(PARTITION, HISTORY, frozenset({ONE}), broker.fetch) is None

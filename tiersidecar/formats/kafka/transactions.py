@@ -1,0 +1,175 @@
+"""Transactions, read off a segment's batches (DESIGN.md rule 14; ``ProducerStateManager``, ``CompletedTxn``).
+
+A broker that has lost its producers' state (a move to another log dir, a new replica, a crash after the last snapshot was
+deleted) writes no abort entry for a transaction that began before, and a producer snapshot in which that one is not open.
+The batches have the markers, and the segment before has what was open where this one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from struct import Struct
+
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.record_batches import (
+    CONTROL_FLAG,
+    TRANSACTIONAL_FLAG,
+    Buffer,
+    incremented_sequence,
+    read_batch_header,
+)
+from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
+
+TRANSACTION_FLAGS = TRANSACTIONAL_FLAG | CONTROL_FLAG
+"""Of a batch without any of them a walk need not be told."""
+
+_FIELDS = Struct(">q13xhi8xqqhi")
+"""Of a header: base offset, attributes, last offset delta, max timestamp, producer id, producer epoch, base sequence."""
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentTransactions:
+    """What a segment's batches say: the transactions whose abort marker is in it, by marker, and the state of the producers
+    whose transaction is open where it ends, by producer id."""
+
+    aborted: tuple[AbortedTransaction, ...] = ()
+    open_at_end: tuple[ProducerState, ...] = ()
+
+
+class TransactionWalk:
+    """Follows the transactions through the batches of a segment, in their order.
+
+    ``open_at_start`` has the producers whose transaction is open where the segment begins; others in it are left out.
+    """
+
+    def __init__(self, open_at_start: Iterable[ProducerState] = ()) -> None:
+        carried = [one for one in open_at_start if one.current_transaction_first_offset != _NONE]
+        self._carried = {one.producer_id: one for one in carried}
+        self._firsts: dict[int, int] = {one.producer_id: one.current_transaction_first_offset for one in carried}
+        self._latest: dict[int, tuple[int, int, int, int, int]] = {}
+        self._aborted: list[AbortedTransaction] = []
+
+    def take(self, batch: Buffer, *, where: str, position: int) -> None:
+        """See :class:`~tiersidecar.domain.segments.FollowTransactions`."""
+        base_offset, attributes, delta, timestamp_ms, producer_id, epoch, sequence = _FIELDS.unpack_from(batch)
+        if attributes & CONTROL_FLAG:
+            self._take_markers(batch, where, position)
+        elif producer_id >= 0:
+            self._firsts.setdefault(producer_id, base_offset)
+            self._latest[producer_id] = (base_offset, delta, epoch, sequence, timestamp_ms)
+
+    def finish(self) -> SegmentTransactions:
+        """What was seen, after the last batch."""
+        return SegmentTransactions(
+            aborted=tuple(self._aborted), open_at_end=tuple(self._state(one) for one in sorted(self._firsts))
+        )
+
+    def _take_markers(self, batch: Buffer, where: str, position: int) -> None:
+        header = read_batch_header(batch, where=where, position=position)
+        for record in read_records(batch, where=where, position=position):
+            marker = read_control_marker(record, where=where)
+            if marker is None:
+                continue
+            first_offset = self._firsts.pop(header.producer_id, None)
+            if marker.kind is ControlKind.ABORT and first_offset is not None:
+                stable = min(self._firsts.values(), default=header.next_offset)
+                entry = (header.producer_id, Offset(first_offset), header.base_offset, Offset(stable))
+                self._aborted.append(AbortedTransaction(*entry))
+
+    def _state(self, producer_id: int) -> ProducerState:
+        carried = self._carried.get(producer_id, ProducerState(producer_id=producer_id))
+        carried = replace(carried, current_transaction_first_offset=self._firsts[producer_id])
+        latest = self._latest.get(producer_id)
+        if latest is None:
+            return carried
+        base_offset, delta, epoch, sequence, timestamp_ms = latest
+        return replace(
+            carried,
+            epoch=epoch,
+            last_sequence=incremented_sequence(sequence, delta),
+            last_offset=base_offset + delta,
+            offset_delta=delta,
+            timestamp_ms=timestamp_ms,
+        )
+
+
+def open_states(states: Iterable[ProducerState], below: int | None = None) -> tuple[ProducerState, ...]:
+    """Those with an open transaction, that begins below offset ``below`` if that is given."""
+    return tuple(
+        one
+        for one in states
+        if one.current_transaction_first_offset != _NONE
+        and (below is None or one.current_transaction_first_offset < below)
+    )
+
+
+def merge_open(ours: Iterable[ProducerState], brokers: Iterable[ProducerState]) -> tuple[ProducerState, ...]:
+    """The producers whose transaction is open by either, by producer id.  Who has lost a transaction's beginning takes a later
+    batch of it for the first: the lower offset is the right one."""
+    found = {one.producer_id: one for one in open_states(ours)}
+    for one in open_states(brokers):
+        known = found.get(one.producer_id)
+        first_offset = one.current_transaction_first_offset
+        if known is not None:
+            first_offset = min(first_offset, known.current_transaction_first_offset)
+        found[one.producer_id] = replace(one, current_transaction_first_offset=first_offset)
+    return tuple(found[producer_id] for producer_id in sorted(found))
+
+
+def lacks_none(brokers: Iterable[ProducerState], ours: Iterable[ProducerState]) -> bool:
+    """Whether each transaction that is open by ``ours`` is by ``brokers``, from the same offset on or an earlier one."""
+    firsts = {one.producer_id: one.current_transaction_first_offset for one in open_states(brokers)}
+    return all(
+        firsts.get(one.producer_id, one.current_transaction_first_offset + 1) <= one.current_transaction_first_offset
+        for one in open_states(ours)
+    )
+
+
+def complete_index(
+    brokers: Sequence[AbortedTransaction], derived: Sequence[AbortedTransaction]
+) -> tuple[AbortedTransaction, ...]:
+    """The broker's entries and, where it lacks them, those from the batches, by marker.  Of two for one marker the first offset
+    and the last stable offset are the lower ones: state that was lost can only raise them."""
+    found = {one.last_offset: one for one in brokers}
+    for one in derived:
+        known = found.get(one.last_offset)
+        if known is not None and known.producer_id == one.producer_id:
+            one = one._replace(
+                first_offset=min(one.first_offset, known.first_offset),
+                last_stable_offset=min(one.last_stable_offset, known.last_stable_offset),
+            )
+        found[one.last_offset] = one
+    return tuple(found[last_offset] for last_offset in sorted(found))
+
+
+def complete_snapshot(
+    brokers: Sequence[ProducerState], open_at_end: Sequence[ProducerState]
+) -> tuple[ProducerState, ...]:
+    """The broker's producers in their order, and those with an open transaction that it does not know, or knows a later first
+    offset of."""
+    missing = {one.producer_id: one for one in open_at_end}
+    found = []
+    for one in brokers:
+        known = missing.pop(one.producer_id, None)
+        if known is not None:
+            (known,) = merge_open((known,), (one,)) if open_states((one,)) else (known,)
+            one = replace(one, current_transaction_first_offset=known.current_transaction_first_offset)
+        found.append(one)
+    return (*found, *missing.values())
+
+
+def lacking_entries(
+    uploaded: Sequence[AbortedTransaction], expected: Sequence[AbortedTransaction]
+) -> tuple[AbortedTransaction, ...]:
+    """Those of ``expected``, which the batches tell, that the ``uploaded`` index does not hide, or not from their first offset
+    on: with any of them, read_committed shows aborted records."""
+    firsts = {(one.producer_id, one.last_offset): one.first_offset for one in uploaded}
+    return tuple(
+        one
+        for one in expected
+        if firsts.get((one.producer_id, one.last_offset), one.first_offset + 1) > one.first_offset
+    )

@@ -1,0 +1,72 @@
+"""Walks behind the border of the tiers that have been begun: a reader that comes again goes on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
+from tiersidecar.formats.kafka.border_walk import BorderWalk, Transaction
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.ports.broker import LocalBatches
+from tiersidecar.reading.byte_lru import ByteLru
+from tiersidecar.reading.segment_lookup import History
+
+_WALKS_KEPT = 10_000
+_STEP_BYTES = 256 * 1024
+
+FetchLocal = Callable[[int, int, LeaderEpoch], Awaitable[LocalBatches]]
+"""What the broker gives a read_committed reader from an offset on, in about as many bytes, a whole batch at least.  The leader
+epoch is that of the record right before, -1 where it is not known: a broker may know of an election before the lineage does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    partition: TopicIdPartition
+    history: History
+    open_at_end: frozenset[Transaction]
+
+
+class BorderWalks:
+    """Finds the aborted transactions that reach over the border.  Each reader asks the broker itself, by which it is
+    authorised; what the batches behind the border tell, all share."""
+
+    def __init__(self) -> None:
+        self._kept: ByteLru[_Key, BorderWalk] = ByteLru(_WALKS_KEPT)
+
+    async def aborted_beyond(
+        self,
+        partition: TopicIdPartition,
+        history: History,
+        open_at_end: frozenset[Transaction],
+        fetch: FetchLocal,
+    ) -> tuple[AbortedTransaction, ...] | None:
+        """The aborted transactions that reach over the end of ``history``; None while one is undecided there.
+
+        ``open_at_end`` are those that the remote tier has as open.  One Fetch at the border tells the aborted ones that the
+        broker knows: it lists each that reaches into what it returns, and goes on searching as long as one is missing, because
+        no earlier marker has a last stable offset past the border.  For the others the batches are looked through up to their
+        markers.
+
+        Raises:
+            As ``fetch``.
+            CorruptDataError: a batch behind the border cannot be read.
+        """
+        key = _Key(partition, history, open_at_end)
+        walk = self._kept.get(key)
+        if walk is None:
+            epoch = history.lineage.epoch_for_offset(history.end - 1)
+            walk = BorderWalk(history.end, open_at_end, NO_EPOCH if epoch is None else epoch)
+            self._kept.put(key, walk, 1)
+        answer = await fetch(history.end, 1, walk.epoch_before)
+        listed, stable, where = frozenset(answer.aborted), answer.last_stable_offset, f"Fetch of {partition}"
+        if stable <= history.end:
+            return None
+        walk.take(answer.records, where=where)
+        while walk.seeks(listed):
+            if walk.next_offset >= stable:
+                return None
+            if not walk.take((await fetch(walk.next_offset, _STEP_BYTES, walk.last_epoch)).records, where=where):
+                return None
+        return walk.aborted(listed, Offset(stable))
