@@ -29,9 +29,12 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.kafka.border_walk import BorderWalk
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
 from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
+from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.log_starts import StateLogStarts
 from tiersidecar.reading.remote_log_reader import FetchedBatches
@@ -206,6 +209,19 @@ def users_delete_not_shown() -> Patches:
 
 def aborted_transactions_not_copied() -> Patches:
     return [patch.object(segment_artefacts._Reading, "_transaction_index", lambda self: None)]
+
+
+def open_transactions_not_carried() -> Patches:
+    """As the first release: what the broker has lost of producers, the remote tier has not either."""
+
+    async def at(*args: Any) -> tuple[ProducerState, ...]:
+        return ()
+
+    return [patch.object(CarriedTransactions, "at", at)]
+
+
+def brokers_list_at_the_border_trusted() -> Patches:
+    return [patch.object(BorderWalk, "seeks", lambda self, listed: False)]
 
 
 def store_errors_swallowed() -> Patches:
@@ -408,6 +424,8 @@ MUTATIONS = (
     Mutation(plant=own_writes_not_read_back, kind=_F, seed=2),
     Mutation(plant=users_delete_not_shown, kind=_C, seed=10),
     Mutation(plant=aborted_transactions_not_copied, kind=_F, seed=2),
+    Mutation(plant=open_transactions_not_carried, kind=_C, seed=3),
+    Mutation(plant=brokers_list_at_the_border_trusted, kind=_C, seed=7),
     Mutation(plant=store_errors_swallowed, kind=_F, seed=0),
     Mutation(plant=between_the_tiers_is_out_of_range, kind=_C, seed=0),
     Mutation(plant=gateway_sends_away_by_what_it_remembers, kind=_C, seed=0),

@@ -55,6 +55,8 @@ async def strike(world: World, planned: PlannedBlow) -> None:
             sidecar.disk.is_full = False
         case Blow.USER_DELETE:
             await _delete_records(world, partition, planned)
+        case Blow.LOST_PRODUCERS:
+            _pick(sorted(partition.logs.items()), planned)[1].forget_producers()
         case Blow.FAR_BEHIND:
             await _elect_far_behind(world, partition, planned)
         case _:

@@ -188,7 +188,7 @@ def read_replica(
     end = found[-1].next_offset if found else offset
     aborted = [
         (producer_id, Offset(first))
-        for producer_id, first, marker in aborted_transactions(log.batches)
+        for producer_id, first, marker in aborted_transactions(log.known())
         if read_committed and first < end and marker >= offset
     ]
     return LocalBatches(

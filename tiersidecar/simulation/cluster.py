@@ -72,9 +72,9 @@ class SimulatedPartition:
 
     def last_stable_offset(self, of: ReplicaLog | None = None) -> int:
         """Exclusive: below it every transaction is decided, by a marker that is committed.  As the leader knows it, or ``of``
-        another replica."""
+        another replica: it may have lost one that is open."""
         log = of or self.leader_log
-        return min([*open_transactions(log.batches, log.high_watermark).values(), log.high_watermark])
+        return min([*open_transactions(log.known(), log.high_watermark).values(), log.high_watermark])
 
     def may_begin_at(self, *, retention_ms: int, retention_bytes: int, now_ms: int) -> int:
         """The highest offset at which the log may begin: below it everything is past retention, or a user deleted it.

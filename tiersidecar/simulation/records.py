@@ -129,8 +129,13 @@ def aborted_transactions(batches: Iterable[Batch]) -> list[tuple[int, int, int]]
 
 
 def visible_offsets(batches: Sequence[Batch], start: int, stop: int) -> list[int]:
-    """What a read_committed consumer is shown of the offsets from ``start`` up to, not including, ``stop``."""
-    hidden = aborted_transactions(batches)
+    """What a read_committed consumer is shown of the offsets from ``start`` up to, not including, ``stop``: nothing of a
+    transaction that is aborted, or open at the end of ``batches``."""
+    end = batches[-1].next_offset if batches else 0
+    hidden = [
+        *aborted_transactions(batches),
+        *((pid, first, end) for pid, first in open_transactions(batches, end).items()),
+    ]
     shown: list[int] = []
     for batch in batches:
         if batch.marker is not None or batch.last_offset < start or batch.base_offset >= stop:

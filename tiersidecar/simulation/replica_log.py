@@ -48,6 +48,8 @@ class ReplicaLog:
         self.segments: list[int] = []
         self.epochs: list[EpochEntry] = []
         self.high_watermark = 0
+        self.producers_known_from = 0
+        """Below it this replica has no producers' state: it writes no abort entry for a transaction that began there."""
         self._active_bytes = 0
         self.directory.mkdir(parents=True)
         metadata = f"version: 0\ntopic_id: {format_uuid(partition.topic_id)}\n"
@@ -67,6 +69,10 @@ class ReplicaLog:
     def held(self) -> list[Batch]:
         """What the files hold, from the log start on."""
         return self.batches[self.position_of(self.log_start_offset) :]
+
+    def known(self) -> list[Batch]:
+        """Those by which this replica knows of transactions."""
+        return self.batches[self.position_of(self.producers_known_from) :]
 
     # -- what makes it longer
 
@@ -96,6 +102,10 @@ class ReplicaLog:
     def roll(self) -> None:
         """Seal the active segment: its companions are written whole, and a new one begins."""
         base, end = self.segments[-1], self.log_end_offset
+        self._write_companions(base, end)
+        self._open_segment(end)
+
+    def _write_companions(self, base: int, end: int) -> None:
         earlier = self._path(base, "snapshot")
         rebuilder = SegmentRebuilder(
             where=str(base),
@@ -109,7 +119,6 @@ class ReplicaLog:
         if made.transaction_index is not None:
             self._path(base, "txnindex").write_bytes(made.transaction_index)
         self._path(end, "snapshot").write_bytes(made.producer_snapshot)
-        self._open_segment(end)
 
     # -- what makes it shorter
 
@@ -119,6 +128,7 @@ class ReplicaLog:
             return
         keep = self.position_of(offset)
         self.batches = self.batches[:keep]
+        self.producers_known_from = min(self.producers_known_from, offset)
         above = [base for base in self.segments[1:] if base >= offset]
         self.segments = self.segments[: len(self.segments) - len(above)]
         self._rename_away(above)
@@ -139,16 +149,12 @@ class ReplicaLog:
         self._write_epochs()
 
     def start_anew_at(self, offset: int) -> None:
-        """Drop all files: this replica had fallen behind its leader's log start, and takes over its history.
-
-        The producers' state comes along, which a real broker loses here.
-        """
+        """Drop all files: this replica had fallen behind its leader's log start, and takes over its history, but for the
+        producers' state."""
         self._rename_away(self.segments)
         self.segments, self.epochs = [], []
         self.log_start_offset, self.high_watermark = offset, min(self.high_watermark, offset)
-        states = SegmentRebuilder(where="history", base_offset=Offset(0), earlier_snapshot=None)
-        states.feed(b"".join(batch.data for batch in self.batches))
-        self._path(offset, "snapshot").write_bytes(states.finish().producer_snapshot)
+        self.producers_known_from = offset
         self._open_segment(offset)
         self._write_epochs()
 
@@ -178,6 +184,16 @@ class ReplicaLog:
                 return
             self.raise_log_start(self.segments[1])
             self.delete_segments_below_log_start()
+
+    def forget_producers(self) -> None:
+        """As a move to another log dir: what the files have is replicated anew, without the state of producers before it."""
+        self.producers_known_from = max(self.producers_known_from, self.segments[0])
+        self._path(self.segments[0], "snapshot").unlink(missing_ok=True)
+        for base, end in pairwise(self.segments):
+            for path in (self._path(base, "txnindex"), self._path(end, "snapshot")):
+                path.unlink(missing_ok=True)
+            self._write_companions(base, end)
+        self._stamp(self.directory)
 
     def forget_log_start(self) -> None:
         """As an unclean stop of the broker does: the log start falls back to the first file that is still there."""

@@ -46,6 +46,7 @@ class Blow(StrEnum):
     DISK_FULL = "disk full"
     USER_DELETE = "records deleted by a user"
     FAR_BEHIND = "unclean election of a follower far behind"
+    LOST_PRODUCERS = "producers' state lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +170,12 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         is_by_time = scenario.retention_ms >= 0 or scenario.broker_retention_ms >= 0
         late_ms = 0 if is_by_time else chances.choose("timestamps late", (0, 5_000, 30_000))
         scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
-    unlike = (Blow.FAR_BEHIND, Blow.DISK_FULL, Blow.UNCLEAN) if is_race else (Blow.FAR_BEHIND,)
+    beside = (Blow.FAR_BEHIND, Blow.LOST_PRODUCERS)
+    unlike = (*beside, Blow.DISK_FULL, Blow.UNCLEAN) if is_race else beside
     blows = _plan(scenario, chances, tuple(blow for blow in Blow if blow not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:
         blows = (*blows, _far_behind(scenario, chances))
+    blows = (*blows, *_lost_producers(scenario, chances))
     if is_race:
         blows = tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in blows)
     return replace(scenario, blows=blows)
@@ -200,6 +203,22 @@ def _far_behind(scenario: Scenario, chances: Chances) -> PlannedBlow:
         at_s=chances.between("far behind at", 1, scenario.duration_s * 0.6),
         lasts_s=chances.choose("far behind lasts", (15.0, 30.0, 60.0)),
         target=chances.draw("far behind target"),
+    )
+
+
+def _lost_producers(scenario: Scenario, chances: Chances) -> tuple[PlannedBlow, ...]:
+    """In half of the runs, some times: a replica is moved to another log dir, and once nothing but its own files is left."""
+    if chances.draw("lost producers") < 0.5:
+        return ()
+    return tuple(
+        PlannedBlow(
+            name=f"lost producers {number}",
+            blow=Blow.LOST_PRODUCERS,
+            at_s=chances.between("lost producers at", 1, scenario.duration_s),
+            lasts_s=0.0,
+            target=chances.draw("lost producers target"),
+        )
+        for number in range(6)
     )
 
 
