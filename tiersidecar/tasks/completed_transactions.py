@@ -24,12 +24,14 @@ from tiersidecar.formats.kafka.transactions import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedTransactions:
-    """Artefacts as they go up; ``added`` are the entries that the broker's transaction index lacked, or had with later offsets,
-    ``open_at_end`` the producers whose transaction is open where the segment ends."""
+    """Artefacts as they go up; ``added`` are the entries that the broker's transaction index lacked, or had later offsets in;
+    ``open_at_end`` the producers whose transaction is open where the segment ends, of those in ``undecided`` the broker has
+    lost it, so that its last stable offset says nothing of them."""
 
     artefacts: IndexArtefacts
     added: tuple[AbortedTransaction, ...]
     open_at_end: tuple[ProducerState, ...]
+    undecided: tuple[ProducerState, ...]
 
 
 def complete_transactions(
@@ -42,7 +44,8 @@ def complete_transactions(
     if entries != brokers:
         artefacts = replace(artefacts, transaction_index=write_transaction_index(entries))
     open_at_end = read_open_producers(artefacts.producer_snapshot, where=segment.log_path)
-    if not lacks_none(open_at_end, derived.open_at_end):
+    undecided = tuple(one for one in derived.open_at_end if not lacks_none(open_at_end, (one,)))
+    if undecided:
         states = read_producer_snapshot(artefacts.producer_snapshot, where=segment.log_path)
         completed = complete_snapshot(states, derived.open_at_end)
         artefacts = replace(artefacts, producer_snapshot=write_producer_snapshot(completed))
@@ -52,4 +55,5 @@ def complete_transactions(
         artefacts=artefacts,
         added=tuple(one for one in entries if one not in known),
         open_at_end=open_at_end,
+        undecided=undecided,
     )

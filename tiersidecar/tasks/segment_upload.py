@@ -305,17 +305,18 @@ class SegmentUploader:
 
     def _tell_added(self, finished: RemoteLogSegmentMetadata, completed: CompletedTransactions) -> None:
         tip = finished.topic_id_partition
-        if not completed.added:
-            return
-        self._telemetry.count(COMPLETED_TRANSACTIONS, len(completed.added), topic=tip.topic)
-        log.warning(
-            "segment.transactions.completed",
-            topic=tip.topic,
-            partition=tip.partition,
-            segment_id=str(finished.remote_log_segment_id),
-            producer_ids=sorted({one.producer_id for one in completed.added}),
-            entries=len(completed.added),
-        )
+        told = log.bind(topic=tip.topic, partition=tip.partition, segment_id=str(finished.remote_log_segment_id))
+        if completed.added:
+            self._telemetry.count(COMPLETED_TRANSACTIONS, len(completed.added), topic=tip.topic)
+            producer_ids = sorted({one.producer_id for one in completed.added})
+            told.warning("segment.transactions.completed", producer_ids=producer_ids, entries=len(completed.added))
+        for one in completed.undecided:
+            told.warning(
+                "segment.transactions.undecided",
+                producer_id=one.producer_id,
+                producer_epoch=one.epoch,
+                first_offset=one.current_transaction_first_offset,
+            )
 
 
 async def _check_nothing(started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage) -> None:
