@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from tiersidecar.adapters.log_dirs_fs import segment_artefacts
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
 from tiersidecar.decide import copy as decide_copy_module
@@ -29,7 +28,6 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.formats.kafka.border_walk import BorderWalk
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
@@ -207,10 +205,6 @@ def users_delete_not_shown() -> Patches:
     return [patch.object(StateLogStarts, "remote_log_start_offset", lambda self, tip, lineage: NO_OFFSET)]
 
 
-def aborted_transactions_not_copied() -> Patches:
-    return [patch.object(segment_artefacts._Reading, "_transaction_index", lambda self: None)]
-
-
 def open_transactions_not_carried() -> Patches:
     """As the first release: what the broker has lost of producers, the remote tier has not either."""
 
@@ -218,10 +212,6 @@ def open_transactions_not_carried() -> Patches:
         return ()
 
     return [patch.object(CarriedTransactions, "at", at)]
-
-
-def brokers_list_at_the_border_trusted() -> Patches:
-    return [patch.object(BorderWalk, "seeks", lambda self, listed: False)]
 
 
 def store_errors_swallowed() -> Patches:
@@ -423,9 +413,7 @@ MUTATIONS = (
     Mutation(plant=lineage_from_the_brokers_file, kind=_C, seed=0),
     Mutation(plant=own_writes_not_read_back, kind=_F, seed=2),
     Mutation(plant=users_delete_not_shown, kind=_C, seed=10),
-    Mutation(plant=aborted_transactions_not_copied, kind=_F, seed=2),
     Mutation(plant=open_transactions_not_carried, kind=_C, seed=3),
-    Mutation(plant=brokers_list_at_the_border_trusted, kind=_C, seed=7),
     Mutation(plant=store_errors_swallowed, kind=_F, seed=0),
     Mutation(plant=between_the_tiers_is_out_of_range, kind=_C, seed=0),
     Mutation(plant=gateway_sends_away_by_what_it_remembers, kind=_C, seed=0),

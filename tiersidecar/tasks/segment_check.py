@@ -118,7 +118,7 @@ def require_history(segment: LocalSegment, scan: SegmentScan, lineage: Lineage) 
         raise SegmentNotReadyError(path=segment.log_path, reason=reason)
 
 
-def brokers_aborted(segment: LocalSegment, artefacts: SegmentArtefacts) -> tuple[AbortedTransaction, ...]:
+def brokers_aborted(segment: LocalSegment, artefacts: SegmentArtefacts) -> Sequence[AbortedTransaction]:
     """The entries of the broker's transaction index: none where it cannot be used."""
     index = artefacts.transaction_index or b""
     return read_transaction_index(index, base_offset=segment.base_offset, where=segment.log_path)

@@ -1,0 +1,62 @@
+"""Whether the transaction index and producer snapshot of a remote segment are what its batches say (DESIGN.md rule 14).
+
+Earlier versions, and brokers with native tiering, uploaded what the broker's files had: after a broker had lost its producers'
+state, less than the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.record_batches import Buffer
+from tiersidecar.formats.kafka.segment_scan import SegmentScanner
+from tiersidecar.formats.kafka.transactions import (
+    SegmentTransactions,
+    TransactionWalk,
+    lacking_entries,
+    lacks_none,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionFaults:
+    """``lacking_entries`` are aborted transactions that the uploaded index does not hide, ``lost_states`` producers whose
+    transaction is open where the segment ends, and not by the uploaded snapshot: what follows then lacks its end."""
+
+    lacking_entries: tuple[AbortedTransaction, ...]
+    lost_states: tuple[ProducerState, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.lacking_entries or self.lost_states)
+
+
+def expected_transactions(
+    slices: Iterable[Buffer], *, base_offset: Offset, open_at_start: Iterable[ProducerState], where: str = "segment"
+) -> SegmentTransactions:
+    """What the batches of a segment say, given as slices of its .log in order, and the producers whose transaction is open
+    where it begins: by the snapshot of the segment before it, once that one has been checked and completed likewise.
+
+    Raises:
+        CorruptDataError: a batch fails its checks.
+        TruncatedDataError: the file ends within a batch.
+    """
+    walk = TransactionWalk(open_at_start)
+    scanner = SegmentScanner(where=where, base_offset=base_offset, transactions=walk)
+    for one in slices:
+        scanner.feed(one)
+    scanner.finish()
+    return walk.finish()
+
+
+def check_transactions(
+    expected: SegmentTransactions, entries: Sequence[AbortedTransaction], states: Sequence[ProducerState]
+) -> TransactionFaults:
+    """What the uploaded index ``entries`` and the uploaded snapshot ``states`` lack of what is ``expected``."""
+    return TransactionFaults(
+        lacking_entries=lacking_entries(entries, expected.aborted),
+        lost_states=tuple(one for one in expected.open_at_end if not lacks_none(states, (one,))),
+    )
