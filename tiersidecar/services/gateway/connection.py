@@ -151,7 +151,7 @@ class GatewayConnection:
 
     def _set_deadline(self) -> None:
         number, unfinished_bytes = self._conversation.unfinished_request
-        if not unfinished_bytes:
+        if unfinished_bytes == 0:
             self._deadline_s = None
         elif self._deadline_s is None or number != self._deadline_of:
             allowed_s = self._limits.request_timeout_s + unfinished_bytes / self._limits.slowest_bytes_per_s

@@ -12,12 +12,12 @@ its two ends.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, Flag, auto
+from enum import Enum, auto
 from typing import Any, Protocol
 
 from tiersidecar.formats.wire.cursor import Cursor
@@ -34,7 +34,7 @@ from tiersidecar.services.gateway.exchange import (
 )
 from tiersidecar.services.gateway.frames import WAITS, Frames, Looks, Needs, Passes, Takes, Verdict
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
-from tiersidecar.services.gateway.login import LoginState, is_no_request
+from tiersidecar.services.gateway.login import NO_API_KEY_FROM, LoginState, is_no_request
 from tiersidecar.services.gateway.request_heads import (
     HEAD_BYTES,
     LEAST_REQUEST_BYTES,
@@ -53,6 +53,8 @@ _ID, _HEAD = struct.Struct(">i"), struct.Struct(">ii")
 _REQUEST_ID_AT, _ANSWER_ID_AT = 8, 4
 _MOST_TOKEN_BYTES = 524_288
 """``sasl.server.max.receive.size``."""
+_CONNECTING, _ALONE, _FULL = 1, 2, 4
+"""Why no further request goes to the broker for now: bits of a plain number, which are looked at with each frame."""
 _FREE_BYTES = 256 * 1024
 """What each connection may collect without asking: one read's worth, so that small answers never wait behind large ones, and
 an answer that a rewrite asked for never waits for memory that the rewrite itself holds."""
@@ -133,15 +135,6 @@ class _Pending:
     is_alone: bool = False
 
 
-class _Hold(Flag):
-    """Why no further request goes to the broker for now."""
-
-    NOTHING = 0
-    CONNECTING = auto()
-    ALONE = auto()
-    FULL = auto()
-
-
 class Conversation:
     """Implements :class:`Upstream` for its rewrites.  SASL tokens may go without headers where the rewrite of SaslHandshake has
     version 0, which begins them."""
@@ -157,18 +150,18 @@ class Conversation:
         client: End,
         broker: End,
         host: Host,
-        new_id: Callable[[], int] = lambda: secrets.randbits(32) - 2**31,
+        new_id: Callable[[], int] | None = None,
     ) -> None:
         self._state, self._traffic, self._limits, self._memory = state, traffic, limits, memory
         self._rewrites = {key: (rewrite, rewrite.versions()) for key, rewrite in rewrites.items()}
         self._client, self._broker, self._host = client, broker, host
         handshake = rewrites.get(ApiKey.SASL_HANDSHAKE)
         self._raw_tokens = handshake is not None and 0 in handshake.versions()
-        self._new_id = new_id
+        self._new_id = new_id or _random_ids().__next__
         self._pending: deque[_Pending] = deque()
         self._requests = Frames(self._begin_request, self._broker.write)
         self._answers = Frames(self._begin_answer, self._to_client)
-        self._holds = _Hold.CONNECTING
+        self._holds = _CONNECTING
         self._has_asked = self._is_closed = False
         self._memory_bytes = 0  # of responses that are written, but not yet taken by the client
         self._granted_bytes = self._waits_for_bytes = 0  # of the response memory, for the answer that comes next
@@ -177,7 +170,7 @@ class Conversation:
 
     def connected(self) -> None:
         """Both ends are there."""
-        self._release(_Hold.CONNECTING)
+        self._release(_CONNECTING)
 
     def from_client(self, data: Buffer) -> None:
         """Take what the client has sent."""
@@ -255,21 +248,22 @@ class Conversation:
         if len(frame) < _SIZE_BYTES:
             return Needs(_SIZE_BYTES)
         (size,) = _ID.unpack_from(frame)
-        token = self._judge_token(frame, size)
-        if token is not None:
-            return token
+        if self._state.login.is_raw or (self._raw_tokens and not self._has_asked):
+            token = self._judge_token(frame, size)
+            if token is not None:
+                return token
         if not LEAST_REQUEST_BYTES <= size <= self._limits.socket_request_max_bytes:
             limit = self._limits.socket_request_max_bytes
             raise MalformedMessageError(f"a request of {size} bytes, the limit is {limit}")
         if len(frame) < HEAD_BYTES:
             return Needs(HEAD_BYTES)
-        if is_no_request(frame[_SIZE_BYTES:]):
-            raise MalformedMessageError("a frame that is no request: SASL tokens go in SaslAuthenticate")
         return self._judge_request(frame)
 
     def _judge_request(self, frame: memoryview) -> Verdict:
         size, api_key, api_version, correlation_id = read_head(frame, 0)
         total = _SIZE_BYTES + size
+        if not 0 <= api_key < NO_API_KEY_FROM:
+            raise MalformedMessageError("a frame that is no request: SASL tokens go in SaslAuthenticate")
         rewrite, versions = self._rewrites.get(api_key, (None, None))
         if versions is not None and api_version not in versions:
             if api_key != ApiKey.API_VERSIONS:
@@ -350,9 +344,9 @@ class Conversation:
         self._traffic.requests += 1
         self._pending.append(pending)
         if pending.is_alone:
-            self._holds |= _Hold.ALONE
+            self._holds |= _ALONE
         if len(self._pending) >= self._limits.max_in_flight_requests:
-            self._holds |= _Hold.FULL
+            self._holds |= _FULL
 
     # SASL tokens without headers (KIP-43), where they are allowed
 
@@ -369,8 +363,6 @@ class Conversation:
         for one: no token of a mechanism that we know does.  One may end without a last token of the broker's (GSSAPI).
         """
         login = self._state.login
-        if not login.is_raw and (self._has_asked or not self._raw_tokens):
-            return None
         if size >= LEAST_REQUEST_BYTES and (login.raw_tokens or not login.is_raw):
             if len(frame) < _SIZE_BYTES + 2:
                 return Needs(_SIZE_BYTES + 2)
@@ -503,15 +495,15 @@ class Conversation:
             return
         self._send_own()
         if len(self._pending) <= self._limits.max_in_flight_requests // 2:
-            self._holds &= ~_Hold.FULL
-        self._release(_Hold.ALONE if pending.is_alone else _Hold.NOTHING)
+            self._holds &= ~_FULL
+        self._release(_ALONE if pending.is_alone else 0)
 
     def _send_own(self) -> None:
         """The answers of ours that are next."""
         while self._pending and self._pending[0].fate is _Fate.OWN:
             self._to_client(memoryview(self._pending.popleft().frame))
 
-    def _release(self, why: _Hold) -> None:
+    def _release(self, why: int) -> None:
         self._holds &= ~why
         if self._requests.waits and not self._holds:
             self._guard(Refusal.MALFORMED, self._requests.go_on)
@@ -546,6 +538,12 @@ class Conversation:
         size_bytes = min(size_bytes, self._memory_bytes)
         self._memory_bytes -= size_bytes
         self._memory.give_back(size_bytes)
+
+
+def _random_ids() -> Iterator[int]:
+    while True:
+        for (one,) in struct.iter_unpack(">i", os.urandom(256)):
+            yield one
 
 
 def _framed(header: Buffer, body: Sequence[Buffer]) -> list[Buffer]:

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from tiersidecar.services.gateway.exchange import Buffer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Needs:
     """The frame cannot be judged before this many bytes of it are there."""
 
     total_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Waits:
     """No frame may begin now: the owner calls :meth:`Frames.go_on` when one may."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Passes:
     """It goes on as it arrives; ``passed`` is called when all of it has."""
 
@@ -31,7 +31,7 @@ class Passes:
     passed: Callable[[], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Looks:
     """It is given to ``look`` as it arrives, in place of going on; ``passed`` is called when all of it has been."""
 
@@ -40,7 +40,7 @@ class Looks:
     passed: Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Takes:
     """It is given to ``take`` when all of it is there, in a buffer of its own."""
 
@@ -49,6 +49,7 @@ class Takes:
 
 
 Verdict = Needs | Waits | Passes | Looks | Takes
+"""One is made for each frame, so these are not frozen, which would take a microsecond more."""
 WAITS = Waits()
 
 
@@ -123,7 +124,7 @@ class Frames:
         while at < size and not self._is_closed:
             if self._under_way is None:
                 verdict = WAITS if self._waits else self._begin(view[at:])
-                if isinstance(verdict, Needs | Waits):
+                if isinstance(verdict, (Needs, Waits)):
                     self._send(view[run:at])
                     self._waits = isinstance(verdict, Waits)
                     self._wanted = 0 if isinstance(verdict, Waits) else verdict.total_bytes

@@ -13,7 +13,7 @@ from enum import Enum, auto
 ANONYMOUS = "User:ANONYMOUS"
 NOT_KNOWN = "User:?"
 """Logged in, by a mechanism whose tokens the gateway does not read."""
-_NO_API_KEY_FROM = 1024
+NO_API_KEY_FROM = 1024
 
 
 class LoginState(Enum):
@@ -94,7 +94,7 @@ def is_no_request(first_bytes: bytes | memoryview) -> bool:
 
     GSSAPI's tokens start with 0x60 (RFC 2743 section 3.1) or 0x04, 0x05 (RFC 4121 section 4.2), SCRAM's second with ``c=``.
     """
-    return not 0 <= int.from_bytes(first_bytes[:2], "big", signed=True) < _NO_API_KEY_FROM
+    return not 0 <= int.from_bytes(first_bytes[:2], "big", signed=True) < NO_API_KEY_FROM
 
 
 def is_last(mechanism: str, answer: bytes) -> bool:

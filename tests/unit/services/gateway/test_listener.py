@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.scripted_kafka import Ends, gateway_between, request, response
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED, GATEWAY_CONNECTIONS_REFUSED
@@ -337,6 +338,18 @@ async def test_malformed_bytes_end_their_connection_and_no_other(sent: bytes) ->
         other_broker.send(response(1))
         assert await other.frame() == response(1)
     assert closed(ends)["malformed"] == 1
+
+
+async def test_a_conversation_that_is_refused_is_audited_with_its_client_s_address() -> None:
+    async with gateway_between() as ends:
+        client, _ = await ends.pair()
+        host, port = client.writer.get_extra_info("sockname")[:2]
+        with capture_logs() as events:
+            client.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert await client.ends() == b""
+    (event,) = [one for one in events if one["event"] == "gateway.audit.refused"]
+    expected = {"client": f"{host}:{port}", "principal": "User:ANONYMOUS", "kind": "malformed", "listener": "GATEWAY"}
+    assert expected.items() <= event.items()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""A partition directory is of the topic whose id is written in it now, whatever it was of before."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tiersidecar.adapters.log_dirs_fs.topic_ids_now import TopicIdsNow
+from tiersidecar.domain.ids import Uuid, format_uuid
+
+FORMER, LATTER = Uuid(b"f" * 16), Uuid(b"l" * 16)
+
+
+def made(log_dir: Path, topic_id: Uuid | None) -> Path:
+    directory = log_dir / "orders-3"
+    directory.mkdir(parents=True)
+    if topic_id is not None:
+        (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_uuid(topic_id)}")
+    return directory
+
+
+def test_a_topic_that_is_made_anew_is_seen_at_once(tmp_path: Path) -> None:
+    ids, former = TopicIdsNow([str(tmp_path / "a"), str(tmp_path / "b")]), made(tmp_path / "b", FORMER)
+    assert [ids.find("orders", 3) for _ in range(2)] == [FORMER, FORMER]
+    former.rename(tmp_path / "b" / "orders-3.0123456789abcdef-delete")
+    assert ids.find("orders", 3) is None
+    made(tmp_path / "b", LATTER)
+    assert ids.find("orders", 3) == LATTER
+
+
+def test_it_may_come_back_in_another_log_dir(tmp_path: Path) -> None:
+    ids, former = TopicIdsNow([str(tmp_path / "a"), str(tmp_path / "b")]), made(tmp_path / "b", FORMER)
+    assert ids.find("orders", 3) == FORMER
+    shutil.rmtree(former)
+    made(tmp_path / "a", LATTER)
+    assert ids.find("orders", 3) == LATTER
+
+
+def test_while_nothing_is_written_down_it_is_of_none(tmp_path: Path) -> None:
+    directory = made(tmp_path, None)
+    ids = TopicIdsNow([str(tmp_path)])
+    assert ids.find("orders", 3) is None
+    (directory / "partition.metadata").write_text("version: 0\n")
+    assert ids.find("orders", 3) is None
+    assert ids.find("orders", 4) is None

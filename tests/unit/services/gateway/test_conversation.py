@@ -1,0 +1,137 @@
+"""Answers are bound to questions: by ids of the gateway's own, by their order, and by what was asked (issue 17)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.gateway_attacker import CORRELATION_ID, delete_frame, fetch_frame
+from tests.support.gateway_conversations import FillsAll, frame, handshake, rewrites_over, token_frame, with_size
+from tests.support.gateway_core import Core
+from tests.support.model_broker import DELETE_RECORDS, HEARTBEAT, METADATA, OWN, ModelBroker, delete_row
+from tests.support.scripted_kafka import ADVERTISED
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.services.gateway.conversation import Refusal
+from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
+
+FORMER, LATTER = Uuid(b"f" * 16), Uuid(b"l" * 16)
+
+
+def opened(*, raw_tokens: bool = False) -> Core:
+    return Core(rewrites_over(FillsAll(), raw_tokens=raw_tokens))
+
+
+def wire_id(core: Core) -> bytes:
+    """Of the last request at the broker, which is taken."""
+    return core.broker.take()[8:12]
+
+
+def test_a_request_whose_answer_is_read_goes_under_another_id_each_time() -> None:
+    seen = set()
+    for _ in range(20):
+        core = opened()
+        core.conversation.from_client(fetch_frame(OWN))
+        seen.add(wire_id(core))
+    assert len(seen) == 20
+    assert struct.pack(">i", CORRELATION_ID) not in seen
+
+
+def test_an_answer_to_the_client_s_own_id_is_not_one_to_the_request() -> None:
+    core = opened()
+    core.conversation.from_client(fetch_frame(OWN))
+    core.conversation.from_broker(with_size(struct.pack(">i", CORRELATION_ID) + bytes(14)))
+    assert core.refusal is Refusal.UNBOUND
+    assert core.client.take() == b""
+
+
+def test_the_client_s_id_is_put_back() -> None:
+    core = opened()
+    core.conversation.from_client(frame(METADATA))
+    core.conversation.from_broker(with_size(wire_id(core) + struct.pack(">iii", 0, 1, 0)))
+    assert core.client.take() == with_size(struct.pack(">iiii", CORRELATION_ID, 0, 1, 0))
+
+
+def test_the_principal_is_the_one_that_the_broker_let_in() -> None:
+    core, broker = opened(), ModelBroker()
+    for step in (handshake("PLAIN", 1), token_frame(b"\0mallory\0mallory-secret", 1)):
+        assert core.state.login.principal == "User:ANONYMOUS"
+        core.conversation.from_client(step)
+        core.conversation.from_broker(broker.feed(core.broker.take()))
+    assert core.state.login.principal == "User:mallory"
+
+
+def test_nothing_is_judged_while_a_handshake_has_no_answer() -> None:
+    """Whatever it may turn out to be by then."""
+    core = opened(raw_tokens=True)
+    core.conversation.from_client(handshake("PLAIN", 0) + with_size(b"\0mallory\0mallory-secret") + frame(HEARTBEAT))
+    assert not core.conversation.wants_request_bytes
+    broker = ModelBroker()
+    for _ in range(3):
+        core.conversation.from_broker(broker.feed(core.broker.take()))
+    assert core.refusal is None
+    assert len(broker.answers) == 3
+
+
+def test_a_token_without_an_answer_is_told_by_the_id_of_the_next_answer() -> None:
+    core, broker = opened(raw_tokens=True), ModelBroker()
+    for step in (handshake("GSSAPI", 0), with_size(b"\x60a"), with_size(b"\x05\x04b")):
+        core.conversation.from_client(step)
+        core.conversation.from_broker(broker.feed(core.broker.take()))
+    core.client.take()
+    core.conversation.from_client(with_size(b"\x05\x04c") + frame(HEARTBEAT))
+    core.conversation.from_broker(broker.feed(core.broker.take()))
+    assert core.refusal is None
+    assert core.client.take() == with_size(struct.pack(">ih", CORRELATION_ID, 0))
+
+
+async def test_a_delete_of_one_partition_twice_does_not_reach_the_broker() -> None:
+    core, twice = opened(), delete_frame(OWN, 150)
+    body_at = len(twice) - 4 - 4 - 12 - 2 - len(OWN) - 4
+    topic = twice[body_at + 4 : -4]
+    doubled = twice[4:body_at] + struct.pack(">i", 2) + topic * 2 + twice[-4:]
+    core.conversation.from_client(with_size(doubled))
+    assert (core.refusal, core.broker.take()) == (Refusal.MALFORMED, b"")
+
+
+async def test_a_delete_is_audited_with_principal_and_address() -> None:
+    core, broker = opened(), ModelBroker()
+    with capture_logs() as events:
+        for step in (handshake("PLAIN", 1), token_frame(b"\0mallory\0mallory-secret", 1), delete_frame(OWN, 150)):
+            core.conversation.from_client(step)
+            core.conversation.from_broker(broker.feed(core.broker.take()))
+            await core.idle()
+    (event,) = [one for one in events if one["event"] == "gateway.audit.delete"]
+    about = {"principal": "User:mallory", "client": "127.0.0.1:1", "client_id": "attacker"}
+    what = {"topic": OWN, "partition": 0, "offset": 150, "outcome": "none"}
+    assert (about | what).items() <= event.items()
+
+
+async def test_a_delete_that_was_not_asked_for_ends_the_conversation() -> None:
+    tier = FillsAll()
+    core = Core(rewrites_over(tier, raw_tokens=False))
+    core.conversation.from_client(delete_frame(OWN, 150))
+    answer = struct.pack(">ii", 0, 1) + delete_row("secret", 0, 150, 0)
+    core.conversation.from_broker(with_size(wire_id(core) + answer))
+    await core.idle()
+    assert core.refusal is Refusal.UNBOUND
+    assert not tier.state.partition_states
+    assert DELETE_RECORDS in rewrites_over(tier, raw_tokens=False)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"), [(LATTER, {"anew": LATTER}), (FORMER, {})], ids=["another id", "the one that is known"]
+)
+def test_another_id_than_the_known_one_is_remembered_for_this_client(told: Uuid, expected: dict[str, Uuid]) -> None:
+    rewrites = frame_rewrites(ADVERTISED, topic_id=lambda name: FORMER)
+    rewrites[18] = ApiVersionsRewrite(rewrites)
+    core = Core(rewrites)
+    core.conversation.from_client(with_size(struct.pack(">hhih", METADATA, 12, 1, 0) + b"\0\0\0\0\0"))
+    brokers = b"\2" + struct.pack(">i", 1) + b"\2h" + struct.pack(">i", 9092) + b"\0\0"
+    row = b"\2" + struct.pack(">hiii", 0, 0, 1, 5) + (b"\2" + struct.pack(">i", 1)) * 2 + b"\1\0"
+    topic = struct.pack(">h", 0) + b"\5anew" + told + b"\0" + row + struct.pack(">i", -1) + b"\0"
+    body = b"\0" + bytes(4) + brokers + b"\0" + struct.pack(">i", 1) + b"\2" + topic + b"\0"
+    core.conversation.from_broker(with_size(wire_id(core) + body))
+    assert core.refusal is None, core.error
+    assert core.state.topic_ids == expected
