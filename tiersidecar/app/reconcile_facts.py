@@ -10,9 +10,8 @@ from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.app.topic_bounds import TopicBounds, read_topic_bounds
 from tiersidecar.domain.ids import format_uuid
-from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.spark.reconcile_job import KnownTopic
 
 _TOPICS_AT_ONCE = 500
@@ -20,12 +19,11 @@ _TOPICS_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """``begin`` and ``end`` are the metadata topic's offsets by partition, the end exclusive."""
+    """``metadata`` is where the metadata topic begins and ends."""
 
     cluster_id: str
     topics: Sequence[KnownTopic]
-    begin: dict[int, int]
-    end: dict[int, int]
+    metadata: TopicBounds
 
 
 async def read_cluster_facts(config: Config) -> ClusterFacts:
@@ -48,26 +46,14 @@ async def read_cluster_facts(config: Config) -> ClusterFacts:
                 KnownTopic(topic=topic, topic_id=format_uuid(topic_id), is_compacted=topic in compacted)
                 for topic, topic_id in ids.items()
             ],
-            begin=await _offsets(broker, config.remote_log_metadata_topic_name, OffsetSpec.EARLIEST),
-            end=await _offsets(broker, config.remote_log_metadata_topic_name, OffsetSpec.LATEST),
+            metadata=await read_topic_bounds(broker, config.remote_log_metadata_topic_name),
         )
 
 
 async def read_metadata_end(config: Config) -> dict[int, int]:
     """Where the metadata topic ends now; raises as :func:`read_cluster_facts`."""
     async with _open_broker(config) as broker:
-        return await _offsets(broker, config.remote_log_metadata_topic_name, OffsetSpec.LATEST)
-
-
-async def _offsets(broker: KafkaBroker, topic: str, spec: OffsetSpec) -> dict[int, int]:
-    views = await broker.describe_partitions([topic])
-    if not views:
-        raise BrokerRefusedError(api="Metadata", subject=f"topic {topic}", error="UNKNOWN_TOPIC_OR_PARTITION")
-    answers = await broker.list_offsets({view.topic_id_partition: view.leader_epoch for view in views}, spec)
-    for tip, answer in answers.items():
-        if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
-    return {tip.partition: answer.offset for tip, answer in answers.items()}
+        return (await read_topic_bounds(broker, config.remote_log_metadata_topic_name)).end
 
 
 async def _compacted(broker: KafkaBroker, topics: Sequence[str]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.executor_store import ExecutorKeyRing, ExecutorStore
 from tiersidecar.app.reconcile_facts import ClusterFacts, read_cluster_facts, read_metadata_end
+from tiersidecar.app.store_facts import read_former_look, read_owners
+from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, metadata_doubt
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.domain.ids import format_uuid
@@ -26,7 +28,13 @@ from tiersidecar.spark.inventory import manifest_at, read_inventory
 from tiersidecar.spark.inventory_format import InventoryFormat
 from tiersidecar.spark.kafka_options import kafka_options
 from tiersidecar.spark.metadata_topic import Cut, MetadataTopic
-from tiersidecar.spark.reconcile_job import Reconciled, ReconcileInputs, Reconciler, ReconcileSettings
+from tiersidecar.spark.reconcile_job import (
+    KnownTopic,
+    Reconciled,
+    ReconcileInputs,
+    Reconciler,
+    ReconcileSettings,
+)
 from tiersidecar.spark.report import REPORT_FILES, SUMMARY_FILE, Summary, write_findings, write_summary
 
 if TYPE_CHECKING:
@@ -59,6 +67,7 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
     clock = SystemClock()
     started_ms = clock.now_ms()
     facts = asyncio.run(read_cluster_facts(config))
+    said = asyncio.run(_read_store(config, facts.cluster_id))
     topic = MetadataTopic(
         topic=config.remote_log_metadata_topic_name,
         options=kafka_options(bootstrap_servers(config.broker), broker_security(config.broker)),
@@ -77,7 +86,7 @@ def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say:
     )
     job = Reconciler(spark, settings, say)
     try:
-        reconciled = job.run(_inputs(spark, cuts, options), now_ms=clock.now_ms)
+        reconciled = job.run(_inputs(spark, config, cuts, said, options), now_ms=clock.now_ms)
         say("writing the report")
         counts = write_findings(reconciled.findings, options.report)
     finally:
@@ -117,28 +126,68 @@ class _Cuts:
 
     def __init__(self, spark: SparkSession, config: Config, topic: MetadataTopic, facts: ClusterFacts) -> None:
         self._spark, self._config, self._topic, self.facts = spark, config, topic, facts
-        self.end: Cut = facts.end
+        self.end: Cut = facts.metadata.end
 
     def early(self) -> DataFrame:
-        return self._topic.read(self._spark, self.facts.begin, self.facts.end)
+        return self._topic.read(self._spark, self.facts.metadata.begin, self.facts.metadata.end)
 
     def late(self) -> DataFrame:
         self.end = asyncio.run(read_metadata_end(self._config))
-        return self._topic.read(self._spark, self.facts.end, self.end)
+        return self._topic.read(self._spark, self.facts.metadata.end, self.end)
 
 
-def _inputs(spark: SparkSession, cuts: _Cuts, options: RunOptions) -> ReconcileInputs:
+def _inputs(spark: SparkSession, config: Config, cuts: _Cuts, said: _StoreSays, options: RunOptions) -> ReconcileInputs:
     objects = None
     if options.inventory:
         form = options.inventory_format
         objects = read_inventory(spark, list(options.inventory), form, options.inventory_columns)
+
+    def doubt(known: int, foreign: int) -> str:
+        return metadata_doubt(
+            MetadataFacts(
+                topic=config.remote_log_metadata_topic_name,
+                topic_id=cuts.facts.metadata.topic_id,
+                begin=cuts.facts.metadata.begin,
+                end=cuts.facts.metadata.end,
+                former=said.former,
+                segment_count=known,
+                foreign_segment_count=foreign,
+            )
+        )
+
     return ReconcileInputs(
         early_events=cuts.early(),
         late_events=cuts.late,
-        topics=cuts.facts.topics,
+        topics=_topics(cuts.facts, said.owners),
         objects=objects,
         inventory_time_ms=options.inventory_time_ms,
+        metadata_doubt=doubt,
     )
+
+
+def _topics(facts: ClusterFacts, owners: Mapping[str, str]) -> list[KnownTopic]:
+    """Topics of the cluster that the store does not call another's, and ids of former ones that it calls this cluster's."""
+    ours = [one for one in facts.topics if owners.get(one.topic_id, facts.cluster_id) == facts.cluster_id]
+    gone = owners.keys() - {one.topic_id for one in facts.topics}
+    was_ours = sorted(topic_id for topic_id in gone if owners[topic_id] == facts.cluster_id)
+    return [*ours, *(KnownTopic(topic="", topic_id=topic_id, is_gone=True) for topic_id in was_ours)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoreSays:
+    """``owners`` are cluster ids by topic id."""
+
+    former: FormerLook | None
+    owners: Mapping[str, str]
+
+
+async def _read_store(config: Config, cluster_id: str) -> _StoreSays:
+    clock, ids = SystemClock(), SystemIds()
+    async with open_store(config, pace=UploadPace(None, clock), clock=clock, ids=ids, telemetry=NoTelemetry()) as store:
+        return _StoreSays(
+            former=await read_former_look(store, config, cluster_id),
+            owners=await read_owners(store, config.store.key_prefix),
+        )
 
 
 def _summary(
@@ -159,9 +208,11 @@ def _summary(
         started_ms=started_ms,
         finished_ms=finished_ms,
         metadata_topic=config.remote_log_metadata_topic_name,
-        metadata_begin=cuts.facts.begin,
-        metadata_cut=cuts.facts.end,
+        metadata_topic_id=cuts.facts.metadata.topic_id,
+        metadata_begin=cuts.facts.metadata.begin,
+        metadata_cut=cuts.facts.metadata.end,
         metadata_end=dict(cuts.end),
+        metadata_doubt=seen.metadata_doubt,
         event_count=seen.event_count,
         segment_count=seen.segment_count,
         live_segment_count=seen.live_segment_count,

@@ -13,11 +13,13 @@ from tiersidecar.decide.reconcile_offsets import readable_offsets
 from tiersidecar.decide.reconcile_repair import ManifestState, RepairView
 from tiersidecar.decide.recopy import without
 from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.aiven.keys import ObjectKind
+from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.formats.aiven.keys import ObjectKind, recorded_keys
 from tiersidecar.formats.aiven.manifest import Manifest
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import StoredObject
@@ -40,13 +42,14 @@ class PartitionLook:
 
     Of the segments ``doubted`` something is damaged: they stand for no other.  ``leader_epoch`` is the partition's now, None
     where no leader is known: while no segment of that epoch is remote, it may have cut the lineage that the segments tell.
-    ``is_native``: the broker itself tiers the topic.
+    ``is_native``: the broker itself tiers the topic; ``not_ours``: why its data are not this cluster's.
     """
 
     def __init__(
         self,
         segments: Iterable[RemoteLogSegmentMetadata],
         state: PartitionState,
+        trash: Iterable[TrashEntry],
         leader_epoch: int | None,
         presence: SegmentPresence,
         marks: Mapping[str, Mark],
@@ -54,11 +57,12 @@ class PartitionLook:
         doubted: Iterable[str],
         *,
         is_native: bool,
+        not_ours: str,
     ) -> None:
         self._segments = {format_uuid(one.remote_log_segment_id.uuid): one for one in segments}
-        self._state, self._leader_epoch = state, leader_epoch
+        self._state, self._trash, self._leader_epoch = state, list(trash), leader_epoch
         self._presence, self._marks, self._desk = presence, marks, desk
-        self._doubted, self._is_native = set(doubted), is_native
+        self._doubted, self._is_native, self._not_ours = set(doubted), is_native, not_ours
 
     def give_up(self, segment_id: str) -> None:
         """It is to go: no other may go because of it."""
@@ -84,6 +88,7 @@ class PartitionLook:
             since_ms=-1 if metadata is None else metadata.event_timestamp_ms,
             object_size_bytes=None if stored is None else stored.size_bytes,
             modified_ms=-1 if stored is None else stored.modified_ms,
+            not_ours=self._not_ours or _keys_fault(metadata),
             is_native=self._is_native,
             manifest=manifest_state,
             manifest_fault=fault,
@@ -143,13 +148,24 @@ class PartitionLook:
 
     @cached_property
     def _standing(self) -> dict[str, RemoteLogSegmentMetadata]:
-        """Segments that others may go for, ascending: finished, wholly of the lineage, and not to be expired as a whole."""
+        """Segments that others may go for, ascending: finished, wholly of the lineage, and neither to be expired as a
+        whole nor in the trash."""
         start = self._state.start_in(self._lineage)
         return {
             key: one
             for key, one in self._segments.items()
             if one.state is State.COPY_SEGMENT_FINISHED and one.is_within(self._lineage) and one.end_offset >= start
+            if not any(entry.covers(one, self._lineage) for entry in self._trash)
         }
+
+
+def _keys_fault(metadata: RemoteLogSegmentMetadata | None) -> str:
+    try:
+        if metadata is not None:
+            recorded_keys(metadata)
+    except CorruptDataError as error:
+        return f"its custom metadata are another plugin's, and nothing tells where its objects are: {error}"
+    return ""
 
 
 def _is_unchanged(mark: Mark, stored: StoredObject) -> bool:

@@ -26,7 +26,10 @@ from tiersidecar.app.held_lease import HeldLease, claimed_lease
 from tiersidecar.app.repair_look import PartitionLook
 from tiersidecar.app.repair_marks import Mark, drop_marks, put_marks, read_marks
 from tiersidecar.app.repair_recopy import RecopyDesk, RecopyOutcome, owner_of, request_for
+from tiersidecar.app.store_facts import read_owner
+from tiersidecar.app.topic_bounds import TopicBounds
 from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, doubt_of_topic
 from tiersidecar.decide.reconcile_findings import ACTIONS, Action, Finding, FindingKind
 from tiersidecar.decide.reconcile_repair import (
     Repair,
@@ -90,8 +93,20 @@ def read_report(directory: Path) -> tuple[Mapping[str, Any], list[Finding]]:
     ]
 
 
-def report_facts(summary: Mapping[str, Any], config: Config, cluster_id: str) -> ReportFacts:
-    """For :func:`tiersidecar.decide.reconcile_repair.refusal`."""
+def report_facts(summary: Mapping[str, Any], config: Config, cluster_id: str, metadata: TopicBounds) -> ReportFacts:
+    """For :func:`tiersidecar.decide.reconcile_repair.refusal`; ``metadata`` is the metadata topic as it is now."""
+    seen = FormerLook(
+        run_id=summary["run_id"],
+        topic_id=summary.get("metadata_topic_id", ""),
+        end={int(partition): end for partition, end in summary["metadata_end"].items()},
+    )
+    now = MetadataFacts(
+        topic=config.remote_log_metadata_topic_name,
+        topic_id=metadata.topic_id,
+        begin=metadata.begin,
+        end=metadata.end,
+        former=seen,
+    )
     return ReportFacts(
         schema_version=summary["schema_version"],
         cluster_id=summary["cluster_id"],
@@ -103,6 +118,7 @@ def report_facts(summary: Mapping[str, Any], config: Config, cluster_id: str) ->
         begins_at_zero=not any(summary["metadata_begin"].values()),
         object_count=summary["object_count"],
         orphan_count=summary["orphan_count"],
+        metadata_doubt=summary.get("metadata_doubt", "") or doubt_of_topic(now),
     )
 
 
@@ -132,10 +148,14 @@ class Repairer:
             marks = await read_marks(store, self._key_prefix)
             for owner, group in groupby(sorted(findings, key=owner_of), key=owner_of):
                 of_this = list(group)
+                if not 0 <= owner.partition < 2**31:
+                    step = RepairStep(repair=Repair.LEAVE, reason=f"partition {owner.partition} is none of Kafka's")
+                    planned += [PlannedStep(finding=one, step=step, metadata=None, stored=None) for one in of_this]
+                    continue
                 self._damaged[owner] |= {one.segment_id for one in of_this if ACTIONS[one.kind] is Action.RECOPY}
                 partition = await self._look_at(owner, store, marks)
                 for finding in of_this:
-                    planned.append(await self._planned(partition, finding))  # noqa: PERF401 - one at a time, on purpose
+                    planned.append(await self._planned(partition, finding))
         return planned
 
     async def apply(self, planned: Sequence[PlannedStep]) -> list[RecopyOutcome]:
@@ -202,24 +222,36 @@ class Repairer:
         await self._session.state.catch_up()
         segments = (await self._session.remote_segments([owner]))[owner]
         requested = segments_of(self._session.state.recopies(owner))
+        views = await self._session.broker.describe_partitions([owner.topic])
+        lives_here = any(view.topic_id_partition.topic_id == owner.topic_id for view in views)
         return PartitionLook(
             segments,
             self._session.state.partition_state(owner),
-            await self._leader_epoch(owner),
+            self._session.state.trash(owner),
+            next((view.leader_epoch for view in views if view.topic_id_partition == owner), None),
             SegmentPresence(store, self._key_prefix),
             marks,
             self._desk,
             self._damaged[owner] | {format_uuid(uuid) for uuid in requested},
             is_native=await self._is_native(owner.topic),
+            not_ours=await self._not_ours(store, format_uuid(owner.topic_id), lives_here=lives_here),
         )
 
     async def _is_native(self, topic: str) -> bool:
         configs = await self._session.broker.describe_topic_configs([topic])
         return configs.get(topic, {}).get("remote.storage.enable") == "true"
 
-    async def _leader_epoch(self, owner: TopicIdPartition) -> int | None:
-        views = await self._session.broker.describe_partitions([owner.topic])
-        return next((view.leader_epoch for view in views if view.topic_id_partition == owner), None)
+    async def _not_ours(self, store: Store, topic_id: str, *, lives_here: bool) -> str:
+        """Why the topic id's data are not this cluster's, as the store says, or else because it has no such topic."""
+        cluster_id = (await self._session.broker.describe_cluster()).cluster_id
+        said = await read_owner(store, self._key_prefix, topic_id)
+        if said is None:
+            return "" if lives_here else "the cluster has no topic of this id, and the store does not say whose it is"
+        return (
+            ""
+            if said == cluster_id
+            else f"the store says that its topic's data are cluster {said}'s, this is {cluster_id}"
+        )
 
     async def _planned(self, partition: PartitionLook, finding: Finding) -> PlannedStep:
         look = await partition.look(finding)

@@ -26,6 +26,7 @@ class FindingKind(StrEnum):
     FOREIGN_OBJECT = "foreign-object"
     UNREADABLE_EVENT = "unreadable-event"
     CORRUPT_CONTENT = "corrupt-content"
+    LOST_METADATA = "lost-metadata"
 
 
 class Action(StrEnum):
@@ -56,6 +57,7 @@ ACTIONS = {
     FindingKind.FOREIGN_OBJECT: Action.LOOK,
     FindingKind.UNREADABLE_EVENT: Action.LOOK,
     FindingKind.CORRUPT_CONTENT: Action.RECOPY,
+    FindingKind.LOST_METADATA: Action.LOOK,
 }
 """What a report proposes.  Repair decides anew, and does less (:mod:`tiersidecar.decide.reconcile_repair`)."""
 

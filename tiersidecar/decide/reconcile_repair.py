@@ -54,7 +54,8 @@ class RepairStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFacts:
-    """What a report says of itself, and what is so here."""
+    """What a report says of itself, and what is so here.  ``metadata_doubt`` is the report's, or what looking at the
+    metadata topic again gives."""
 
     schema_version: int
     cluster_id: str
@@ -66,6 +67,7 @@ class ReportFacts:
     begins_at_zero: bool
     object_count: int
     orphan_count: int
+    metadata_doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +75,19 @@ class RepairView:
     """How it is now.
 
     ``state`` is the segment's, None where no event names it or its deletion is finished; ``since_ms`` its last event's time.
-    ``is_native``: the broker itself tiers the topic.  ``object_size_bytes`` is None when the object is gone.  ``manifest`` is
-    the one beside the object, ``manifest_fault`` what is wrong with it and where.  ``is_covered`` says that it is of the
-    lineage, and that other live segments of the lineage, whole and with all their objects, hold all of its records.
-    ``is_readable``, of a gap: the lineage reads its offsets, be it from the front of a segment that an unclean election has
-    cut.  ``marked_ms`` is when the object, as it is now, was marked; None: it was not.  ``is_whole`` says that the segment's
-    manifest is right and its other objects have the sizes that it says.  ``is_asked``: the sidecars were asked for another
-    copy, and ``why_unrecoverable`` what they said, if none has the data; "" while one may have.
+    ``not_ours`` says why the topic id's data are not this cluster's to touch.  ``is_native``: the broker itself tiers
+    the topic.  ``object_size_bytes`` is None when the object is gone.  ``manifest`` is the one beside the object,
+    ``manifest_fault`` what is wrong with it and where.  ``is_covered`` says that it is of the lineage, and that other
+    live segments of the lineage, whole and with all their objects, hold all of its records. ``is_readable``, of a gap:
+    the lineage reads its offsets, be it from the front of a segment that an unclean election has cut.  ``marked_ms`` is
+    when the object, as it is now, was marked; None: it was not.  ``is_whole`` says that the segment's manifest is right
+    and its other objects have the sizes that it says.  ``is_asked``: the sidecars were asked for another copy, and
+    ``why_unrecoverable`` what they said, if none has the data; "" while one may have.
     """
 
     state: State | None = None
     since_ms: int = -1
+    not_ours: str = ""
     is_native: bool = False
     object_size_bytes: int | None = None
     modified_ms: int = -1
@@ -110,6 +114,8 @@ def refusal(facts: ReportFacts, most_orphans: float = MOST_ORPHANS) -> str:
         )
     if not facts.begins_at_zero:
         return "the metadata topic does not begin at offset 0: events are lost, and what they named would look like orphans"
+    if facts.metadata_doubt:
+        return facts.metadata_doubt
     if facts.orphan_count > facts.object_count * most_orphans:
         share = facts.orphan_count / max(facts.object_count, 1)
         return (
@@ -121,6 +127,8 @@ def refusal(facts: ReportFacts, most_orphans: float = MOST_ORPHANS) -> str:
 
 def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_grace_ms: int, now_ms: int) -> RepairStep:
     """One finding; "leave" is the answer wherever there is doubt."""
+    if view.not_ours:
+        return _leave(view.not_ours)
     match finding.kind:
         case FindingKind.ORPHAN_OBJECT | FindingKind.OBJECT_AFTER_DELETE if view.manifest in _DOUBTFUL:
             return _leave(f"nothing tells what it holds: {view.manifest_fault}")
@@ -166,6 +174,8 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
             return _leave("which of the two is right is for people to say: docs/reconcile.md")
         case FindingKind.UNKNOWN_TOPIC_ID | FindingKind.FOREIGN_OBJECT | FindingKind.UNREADABLE_EVENT:
             return _leave("nothing proves that it is ours to touch")
+        case FindingKind.LOST_METADATA:
+            return _leave("events are missing: nothing proves that it is a leftover")
         case _:
             assert_never(finding.kind)
 

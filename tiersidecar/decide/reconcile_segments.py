@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.domain.segments import NO_LOG_END
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 LOG, INDEXES, MANIFEST = KINDS = "log", "indexes", "rsm-manifest"
@@ -46,8 +47,11 @@ class SegmentRow:
     """One segment.  ``before`` and ``after`` are None where no event is known at that cut.
 
     ``since_ms`` is the time of its last event; ``keys`` is what the metadata name, by kind, empty without any;
-    ``is_topic_known`` whether the cluster has a topic of this id; ``remote_size_bytes`` the custom metadata's, or -1;
-    ``is_plain`` that no chunk can have been transformed, so that the .log has exactly ``segment_size_bytes``.
+    ``is_topic_known`` whether the cluster has a topic of this id, and ``is_topic_owned`` whether the store says that the id was
+    this cluster's; ``has_topics_name``, of a segment without events, whether its key names the topic of this id, under a prefix
+    of ours.  ``known_until`` is the highest end offset that any event of the partition names, -1 without events.
+    ``remote_size_bytes`` is the custom metadata's, or -1; ``is_plain`` that no chunk can have been transformed, so that
+    the .log has exactly ``segment_size_bytes``.
     """
 
     topic: str
@@ -63,6 +67,9 @@ class SegmentRow:
     remote_size_bytes: int = -1
     is_plain: bool = False
     is_topic_known: bool = True
+    is_topic_owned: bool = False
+    has_topics_name: bool = True
+    known_until: int = NO_LOG_END
     keys: dict[str, str] = field(default_factory=dict)
     objects: dict[str, Listed] = field(default_factory=dict)
     manifest: ManifestFacts | None = None
@@ -78,24 +85,36 @@ def needs_manifest(row: SegmentRow) -> bool:
     return row.is_live and row.is_topic_known and MANIFEST in row.objects
 
 
-def decide_segment(row: SegmentRow, graces: Graces, now_ms: int) -> tuple[Finding, ...]:
-    """All that is wrong with it, one finding per object at most."""
-    found = _with_metadata(row, graces, now_ms) if row.after is not None else _without_metadata(row, graces, now_ms)
-    return tuple(found)
+def decide_segment(row: SegmentRow, graces: Graces, now_ms: int, metadata_doubt: str = "") -> tuple[Finding, ...]:
+    """All that is wrong with it, one finding per object at most.  ``metadata_doubt`` says why the metadata may lack events."""
+    if row.after is not None:
+        return tuple(_with_metadata(row, graces, now_ms))
+    kind, detail = _without_metadata(row, metadata_doubt)
+    return tuple(_leftovers(row, kind, f"no event names its segment{detail}", graces, now_ms))
 
 
-def _without_metadata(row: SegmentRow, graces: Graces, now_ms: int) -> Iterator[Finding]:
+def _without_metadata(row: SegmentRow, metadata_doubt: str) -> tuple[FindingKind, str]:
+    """COPY_SEGMENT_STARTED is durable before the first object: no event means that it is another's, or that events are lost."""
     # A bucket may be shared: what is of no topic of this cluster is not ours to call an orphan.
-    kind = FindingKind.ORPHAN_OBJECT if row.is_topic_known else FindingKind.UNKNOWN_TOPIC_ID
-    detail = (
-        "no event names its segment" if row.is_topic_known else "no event names its segment, and no topic has this id"
-    )
-    yield from _leftovers(row, kind, detail, graces, now_ms)
+    if not row.is_topic_known:
+        return FindingKind.UNKNOWN_TOPIC_ID, ", and no topic has this id"
+    if not row.has_topics_name:
+        return FindingKind.FOREIGN_OBJECT, ", and the topic of this id has another name than the key says"
+    if metadata_doubt:
+        return FindingKind.LOST_METADATA, f", but {metadata_doubt}"
+    if row.known_until < 0:
+        return FindingKind.LOST_METADATA, ", but there are none of its whole partition"
+    if row.start_offset > row.known_until:
+        return FindingKind.LOST_METADATA, f", but those of its partition end at offset {row.known_until}"
+    return FindingKind.ORPHAN_OBJECT, ""
 
 
 def _with_metadata(row: SegmentRow, graces: Graces, now_ms: int) -> Iterator[Finding]:
     age_ms = now_ms - row.since_ms
+    is_ours = row.is_topic_known or row.is_topic_owned
     match row.after:
+        case State.DELETE_SEGMENT_STARTED | State.DELETE_SEGMENT_FINISHED if not is_ours:
+            yield from _of_unknown_topic(row, graces, age_ms)
         case State.COPY_SEGMENT_STARTED if row.is_topic_known:
             if age_ms >= graces.copy_ms:
                 yield _of(row, FindingKind.STUCK_COPY, age_ms, "its copy was started and has not finished")
@@ -113,6 +132,14 @@ def _with_metadata(row: SegmentRow, graces: Graces, now_ms: int) -> Iterator[Fin
                 yield _of(row, FindingKind.UNKNOWN_TOPIC_ID, age_ms, "the cluster has no topic of this id")
             elif row.is_live:
                 yield from _of_live(row, age_ms)
+
+
+def _of_unknown_topic(row: SegmentRow, graces: Graces, age_ms: int) -> Iterator[Finding]:
+    """It may be another cluster's, whose metadata were mirrored here: then whatever is there is its to delete."""
+    is_gone = row.after is State.DELETE_SEGMENT_FINISHED and not row.objects
+    if not is_gone and row.before is row.after and age_ms >= graces.finding_ms:
+        detail = "the cluster has no topic of this id, and nothing says that the id was this cluster's"
+        yield _of(row, FindingKind.UNKNOWN_TOPIC_ID, age_ms, detail)
 
 
 def _of_live(row: SegmentRow, age_ms: int) -> Iterator[Finding]:

@@ -31,16 +31,14 @@ from tiersidecar.domain.segments import (
 )
 from tiersidecar.domain.states import (
     PARTITION_DELETE_TRANSITIONS,
-    SEGMENT_TRANSITIONS,
+    SEGMENT_ADDITIONS,
+    SEGMENT_UPDATES,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
 )
 
-_STARTED = int(RemoteLogSegmentState.COPY_SEGMENT_STARTED)
 _FINISHED = int(RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 _DELETING = int(RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
-# Only an added segment is COPY_SEGMENT_STARTED: no update says so, not even of one that is.
-_UPDATES = tuple(frozenset(map(int, SEGMENT_TRANSITIONS[state])) - {_STARTED} for state in RemoteLogSegmentState)
 
 
 class _Slice(NamedTuple):
@@ -201,13 +199,14 @@ class RemoteLogMetadataCache:
 
     def _check_added(self, uuid: bytes, target: int) -> int | None:
         number = self._rows.find(uuid)
-        if target != _STARTED or (number is not None and self._rows.state(number) != _STARTED):
-            raise self._illegal(uuid, None if number is None else self._rows.state(number), target)
+        source = None if number is None else self._rows.state(number)
+        if target not in SEGMENT_ADDITIONS[source]:
+            raise self._illegal(uuid, source, target)
         return number
 
     def _check_updated(self, number: int, target: int) -> None:
         source = self._rows.state(number)
-        if target not in _UPDATES[source]:
+        if target not in SEGMENT_UPDATES[source]:
             raise self._illegal(self._rows.uuid(number), source, target)
 
     def _check_deleted(self, target: RemotePartitionDeleteState) -> None:

@@ -33,6 +33,20 @@ SEGMENT_TRANSITIONS: dict[RemoteLogSegmentState | None, frozenset[RemoteLogSegme
     _S.DELETE_SEGMENT_FINISHED: frozenset({_S.DELETE_SEGMENT_FINISHED}),
 }
 
+SEGMENT_ADDITIONS: dict[int | None, frozenset[int]] = {
+    None: frozenset({int(_S.COPY_SEGMENT_STARTED)}),
+    int(_S.COPY_SEGMENT_STARTED): frozenset({int(_S.COPY_SEGMENT_STARTED)}),
+    int(_S.COPY_SEGMENT_FINISHED): frozenset(),
+    int(_S.DELETE_SEGMENT_STARTED): frozenset(),
+}
+"""States that a RemoteLogSegmentMetadata may say of a segment, by the one that it is in; None: not known, or deleted."""
+
+# Only an added segment is COPY_SEGMENT_STARTED: no update says so, not even of one that is.
+SEGMENT_UPDATES: tuple[frozenset[int], ...] = tuple(
+    frozenset(map(int, SEGMENT_TRANSITIONS[state])) - {int(_S.COPY_SEGMENT_STARTED)} for state in RemoteLogSegmentState
+)
+"""States that a RemoteLogSegmentMetadataUpdate may say of a segment, by the one that it is in."""
+
 PARTITION_DELETE_TRANSITIONS: dict[RemotePartitionDeleteState | None, frozenset[RemotePartitionDeleteState]] = {
     None: frozenset({_P.DELETE_PARTITION_MARKED}),
     _P.DELETE_PARTITION_MARKED: frozenset({_P.DELETE_PARTITION_MARKED, _P.DELETE_PARTITION_STARTED}),

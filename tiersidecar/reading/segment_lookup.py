@@ -315,8 +315,8 @@ def agreed_stop(metadata: RemoteLogSegmentMetadata, lineage: Lineage, offset: in
 
 
 def _stops(lineage: Lineage) -> list[Offset | None]:
-    """Where each epoch ends (exclusive), None for the last one."""
-    return [*(entry.start_offset for entry in lineage.entries[1:]), None]
+    """Where each epoch ends (exclusive), None for the last one; of a partition with nothing remote there is none."""
+    return [*(entry.start_offset for entry in lineage.entries[1:]), None][: len(lineage.entries)]
 
 
 def _finished(segments: Iterator[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:

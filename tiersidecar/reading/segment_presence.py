@@ -17,8 +17,12 @@ class SegmentPresence:
         self._store, self._key_prefix = store, key_prefix
 
     async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
-        """Whether its manifest can be read, is of this segment, and the other two objects have the sizes that it says."""
-        keys = recorded_keys(metadata, self._key_prefix)
+        """Whether its manifest can be read, is of this segment, and the other two objects have the sizes that it says.  One
+        whose custom metadata are another plugin's is not: nothing tells where its objects are."""
+        try:
+            keys = recorded_keys(metadata, self._key_prefix)
+        except CorruptDataError:
+            return False
         manifest, _ = await self.read_manifest(keys.manifest, bounds_of(metadata))
         if manifest is None or not _is_of(manifest, metadata):
             return False

@@ -1,86 +1,202 @@
-"""Events to the last state of each segment, by DataFrame operations alone: nothing of it comes to the driver.
+"""Events to the last state of each segment, by DataFrame operations: nothing of it comes to the driver.
 
-The states are those of the daemon's cache (:mod:`tiersidecar.domain.states`), told from the first event of each state: an
-update counts if what it leads to is allowed from where the segment was.  All events of a segment are in one partition of the
-topic, so their offsets order them.
+The states are those of the daemon's cache.  Nearly all segments go the straight way, each state once and one after the
+other: theirs is told from the offsets of those events.  All others, with repeated, refused or reordered events, are
+folded one by one by :func:`tiersidecar.domain.segment_fold.fold_segment`, whose rules are the cache's.  All events of a
+segment are in one partition of the topic, so their offsets order them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
+from tiersidecar.domain.segment_fold import FoldedSegment, SegmentStep, clearings, fold_segment
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.metadata import hot
+from tiersidecar.spark.columns import EVENTS, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_IDENTITY = ("topic", "topic_id", "partition", "start_offset", "end_offset", "segment_size_bytes", "epochs")
+_SEGMENT = ("topic_id", "partition", "uuid")
+_ADDED = ("topic", "start_offset", "end_offset", "segment_size_bytes", "epochs")
+
+SEGMENTS = pa.schema(
+    [EVENTS.field(name) for name in (*_SEGMENT, *_ADDED)]
+    + [
+        ("object_prefix", pa.string()),
+        ("remote_size_bytes", pa.int64()),
+        ("broker_id", pa.int32()),
+        ("since_ms", pa.int64()),
+        ("after", pa.int32()),
+        ("before", pa.int32()),
+        ("started_at", pa.int64()),
+        ("finished_at", pa.int64()),
+    ]
+)
+"""One segment.  ``broker_id`` is the one that copied it; ``since_ms`` the time of the last event that counts."""
+
+_CROOKED = (
+    "log_offset", "is_late", "api_key", "state", "broker_id", "event_timestamp_ms", *_ADDED, "object_prefix",
+    "remote_size_bytes",
+)  # fmt: skip
+"""Columns of events that the fold of one segment looks at."""
+
+_ROWS = 5000
+
+_DELETIONS = "deletions"
+"""A column of the partition's own deletion events, ``offset:is_late:state``, or null."""
 
 
-def folded(events: DataFrame, key_prefix: str) -> DataFrame:
-    """One row per segment that an event added, in whatever state: its identity, ``before`` and ``after``, and ``stem``, its
-    objects' key without the suffix.
+def folded(events: DataFrame, key_prefix: str, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """One row per segment that an event added, in whatever state: columns of :data:`SEGMENTS`, ``before`` and ``after``
+    the cut, and ``stem``, its objects' key without the suffix.
 
-    ``before`` is null where the segment was added late.
+    ``before`` is null where the segment was added late.  ``keep`` is given what is read twice.
     """
+    counted = keep(_counted(events))
+    straight = counted.where(_is_straight()).select(*_straight_columns())
+    if counted.where(~_is_straight()).isEmpty():
+        return with_stem(straight, key_prefix)
+    crooked = counted.where(~_is_straight()).select(*_SEGMENT, _DELETIONS)
+    theirs = events.join(crooked, list(_SEGMENT)).select(*_SEGMENT, _DELETIONS, *_CROOKED)
+    # Not by applyInArrow, which costs milliseconds for each group.
+    in_order = theirs.repartition(*_SEGMENT).sortWithinPartitions(*_SEGMENT, "log_offset")
+    one_by_one = in_order.mapInArrow(_folded_one_by_one, ddl(SEGMENTS))
+    return with_stem(straight.unionByName(one_by_one), key_prefix)
+
+
+def _counted(events: DataFrame) -> DataFrame:
+    """A row per segment with an addition: the first event of each state, and how many events there are."""
     is_added, offset = F.col("api_key") == hot.ADDED, F.col("log_offset")
 
     def first(state: State) -> Column:
-        reached = (F.col("state") == int(state)) & F.col("api_key").isin(hot.ADDED, hot.UPDATED)
+        kind = hot.ADDED if state is State.COPY_SEGMENT_STARTED else hot.UPDATED
+        reached = (F.col("state") == int(state)) & (F.col("api_key") == kind)
         # The lowest offset, and in its last bit whether that event was late.
         return F.min(F.when(reached, offset * 2 + F.col("is_late").cast("bigint")))
 
-    grouped = events.where(F.col("uuid").isNotNull()).groupBy("uuid")
-    counted = grouped.agg(
-        F.max_by(F.struct(*_IDENTITY), F.when(is_added, offset)).alias("added"),
+    is_of_segment = F.col("api_key").isin(hot.ADDED, hot.UPDATED)
+    counted = events.where(is_of_segment).groupBy(*_SEGMENT).agg(
+        F.count("*").alias("events"),
+        F.max_by(F.struct(*_ADDED), F.when(is_added, offset)).alias("added"),
         F.max_by("object_prefix", F.when(F.col("object_prefix").isNotNull(), offset)).alias("object_prefix"),
-        F.max("remote_size_bytes").alias("remote_size_bytes"),
+        F.max_by("remote_size_bytes", F.when(F.col("remote_size_bytes").isNotNull(), offset)).alias("remote_size_bytes"),
         F.max_by("broker_id", F.when(F.col("state") <= int(State.COPY_SEGMENT_FINISHED), offset)).alias("broker_id"),
-        F.max("event_timestamp_ms").alias("since_ms"),
-        first(State.COPY_SEGMENT_STARTED).alias("at_0"),
-        first(State.COPY_SEGMENT_FINISHED).alias("at_1"),
-        first(State.DELETE_SEGMENT_STARTED).alias("at_2"),
-        first(State.DELETE_SEGMENT_FINISHED).alias("at_3"),
-    ).where(F.col("at_0").isNotNull() & F.col("added").isNotNull())
-    states = counted.select(
-        "uuid",
-        "added.*",
-        "object_prefix",
-        "remote_size_bytes",
-        "broker_id",
-        "since_ms",
-        _state(late=True).alias("after"),
-        _state(late=False).alias("before"),
-        F.shiftright("at_0", 1).alias("started_at"),
-        F.shiftright("at_1", 1).alias("finished_at"),
-    )
-    return states.withColumn("stem", _stem(key_prefix))
+        F.max_by("event_timestamp_ms", offset).alias("since_ms"),
+        *(first(state).alias(f"at_{int(state)}") for state in State),
+    ).where(F.col("at_0").isNotNull())  # fmt: skip
+    deletions = events.where(F.col("api_key") == hot.PARTITION_DELETE).groupBy("topic_id", "partition").agg(
+        F.array_join(
+            F.transform(
+                F.array_sort(F.collect_list(F.struct("log_offset", "is_late", "state"))),
+                lambda one: F.concat_ws(
+                    ":",
+                    one["log_offset"].cast("string"),
+                    one["is_late"].cast("int").cast("string"),
+                    one["state"].cast("string"),
+                ),
+            ),
+            ",",
+        ).alias(_DELETIONS)
+    )  # fmt: skip
+    return counted.join(F.broadcast(deletions), ["topic_id", "partition"], "left")
+
+
+def _is_straight() -> Column:
+    """Each state at most once, in their order, and nothing else."""
+    at = [F.col(f"at_{int(state)}") for state in State]
+    known = sum((one.isNotNull().cast("int") for one in at[1:]), F.lit(1))
+    ascends = F.col("events") == known
+    for before, after in ((at[0], at[1]), (at[0], at[2]), (at[1], at[2]), (at[2], at[3])):
+        ascends = ascends & F.coalesce(before < after, F.expr("true"))
+    has_begun = at[3].isNull() | at[2].isNotNull()
+    return ascends & has_begun & F.col(_DELETIONS).isNull()
+
+
+def _straight_columns() -> list[Column]:
+    told: dict[str, Column] = {
+        **{name: F.col(f"added.{name}") for name in _ADDED},
+        "after": _state(late=True),
+        "before": _state(late=False),
+        "started_at": F.shiftright("at_0", 1),
+        "finished_at": F.shiftright("at_1", 1),
+    }
+    return [told.get(name, F.col(name)).alias(name) for name in SEGMENTS.names]
 
 
 def _state(*, late: bool) -> Column:
     """State by the events up to the cut; of all events if ``late``."""
 
-    def counts(at: str) -> Column:
-        known = F.col(at).isNotNull()
-        return known if late else known & (F.col(at) % 2 == 0)
+    def counts(state: State) -> Column:
+        at = F.col(f"at_{int(state)}")
+        return at.isNotNull() if late else at.isNotNull() & (at % 2 == 0)
 
-    finished_in_time = F.col("at_2").isNull() | (F.col("at_1") < F.col("at_2"))
-    deleting = counts("at_2") & (F.col("at_2") > F.col("at_0"))
+    deleting = counts(State.DELETE_SEGMENT_STARTED)
     return (
-        F.when(~counts("at_0"), F.lit(None).cast("int"))
-        .when(deleting & counts("at_3") & (F.col("at_3") > F.col("at_2")), int(State.DELETE_SEGMENT_FINISHED))
+        F.when(~counts(State.COPY_SEGMENT_STARTED), F.lit(None).cast("int"))
+        .when(deleting & counts(State.DELETE_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_FINISHED))
         .when(deleting, int(State.DELETE_SEGMENT_STARTED))
-        .when(counts("at_1") & (F.col("at_1") > F.col("at_0")) & finished_in_time, int(State.COPY_SEGMENT_FINISHED))
+        .when(counts(State.COPY_SEGMENT_FINISHED), int(State.COPY_SEGMENT_FINISHED))
         .otherwise(int(State.COPY_SEGMENT_STARTED))
     )
 
 
-def _stem(key_prefix: str) -> Column:
-    """``main_path`` of :mod:`tiersidecar.formats.aiven.keys`, under the recorded prefix or ours."""
-    return F.concat(
+def _folded_one_by_one(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``mapInArrow``'s function: events in the order of their segments, and of each in the order of their offsets."""
+    rows = (row for batch in batches for row in batch.to_pylist())
+    groups = groupby(rows, key=lambda row: tuple(row[name] for name in _SEGMENT))
+    segments = (found for _, group in groups if (found := _folded_one(list(group))) is not None)
+    while some := list(islice(segments, _ROWS)):
+        yield pa.RecordBatch.from_pylist(some, schema=SEGMENTS)
+
+
+def _folded_one(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    deletions = [tuple(map(int, one.split(":"))) for one in (rows[0][_DELETIONS] or "").split(",") if one]
+    after = fold_segment(_steps(rows), clearings((offset, state) for offset, _, state in deletions))
+    if after is None:
+        return None
+    early = clearings((offset, state) for offset, is_late, state in deletions if not is_late)
+    return _row(after, fold_segment(_steps(row for row in rows if not row["is_late"]), early), rows)
+
+
+def _steps(rows: Iterable[dict[str, Any]]) -> Iterable[SegmentStep[dict[str, Any]]]:
+    for row in rows:
+        yield SegmentStep(
+            offset=row["log_offset"], is_addition=row["api_key"] == hot.ADDED, state=row["state"], row=row
+        )
+
+
+def _row(
+    after: FoldedSegment[dict[str, Any]], before: FoldedSegment[dict[str, Any]] | None, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    copied = after.finished or after.added
+
+    def told(name: str) -> Any:
+        """The last that any event said: where objects were, they are, whoever left it out later."""
+        return next((row[name] for row in reversed(rows) if row[name] is not None), None)
+
+    return {
+        **{name: after.added.row[name] for name in (*_SEGMENT, *_ADDED)},
+        "object_prefix": told("object_prefix"),
+        "remote_size_bytes": told("remote_size_bytes"),
+        "broker_id": copied.row["broker_id"],
+        "since_ms": after.last.row["event_timestamp_ms"],
+        "after": int(after.state),
+        "before": None if before is None else int(before.state),
+        "started_at": after.started_at,
+        "finished_at": after.finished_at,
+    }
+
+
+def with_stem(segments: DataFrame, key_prefix: str) -> DataFrame:
+    """With ``main_path`` of :mod:`tiersidecar.formats.aiven.keys`, under the recorded prefix or ours, as ``stem``."""
+    stem = F.concat(
         F.coalesce(F.col("object_prefix"), F.lit(key_prefix)),
         F.col("topic"),
         F.lit("-"),
@@ -92,6 +208,7 @@ def _stem(key_prefix: str) -> Column:
         F.lit("-"),
         uuid_text(F.col("uuid")),
     )
+    return segments.withColumn("stem", stem)
 
 
 def uuid_text(column: Column) -> Column:

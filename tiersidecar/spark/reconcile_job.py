@@ -24,10 +24,10 @@ from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import ObjectKind
 from tiersidecar.formats.metadata import hot
-from tiersidecar.spark.columns import FINDINGS, UNREADABLE, ddl, findings_batch
+from tiersidecar.spark.columns import FINDINGS, ddl, findings_batch
 from tiersidecar.spark.deep_check import DeepCheck
 from tiersidecar.spark.events import decoded
-from tiersidecar.spark.fold import folded, uuid_text
+from tiersidecar.spark.fold import folded, uuid_text, with_stem
 from tiersidecar.spark.listing import StoreOpener, listed, ranges_between
 from tiersidecar.spark.objects_by_segment import by_segment, is_foreign, layout_of, sizes
 from tiersidecar.spark.offsets_check import offset_findings
@@ -43,11 +43,13 @@ _SAMPLES_PER_BOUND = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTopic:
-    """A topic that the cluster has: its id in 22 characters."""
+    """A topic that the cluster has: its id in 22 characters.  ``is_gone``: it had one of this id, as the store says; its name
+    does not matter."""
 
     topic: str
     topic_id: str
     is_compacted: bool = False
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class ReconcileInputs:
 
     ``early_events`` are those up to the first cut; ``late_events`` is asked after the listing, for those from there on.
     ``objects`` is an inventory, or None: then the store is listed.  An inventory is older than all events: those after
-    ``inventory_time_ms`` count as late.
+    ``inventory_time_ms`` count as late.  ``metadata_doubt`` is asked when all events are read, with the numbers of segments of
+    known and of unknown topics: why they may not be all, or not this cluster's; "" if nothing says so.
     """
 
     early_events: DataFrame
@@ -64,6 +67,7 @@ class ReconcileInputs:
     topics: Sequence[KnownTopic]
     objects: DataFrame | None = None
     inventory_time_ms: int | None = None
+    metadata_doubt: Callable[[int, int], str] = lambda known, foreign: ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,7 @@ class Reconciled:
     object_bytes: int
     orphan_count: int
     orphan_bytes: int
+    metadata_doubt: str = ""
 
 
 class Reconciler:
@@ -111,37 +116,35 @@ class Reconciler:
         if inputs.inventory_time_ms is not None:
             is_after = F.coalesce(F.col("event_timestamp_ms") >= inputs.inventory_time_ms, F.expr("false"))
             early = early.withColumn("is_late", is_after)
+        self._say("reading the metadata topic")
+        early = self._keep(early)
         if objects is None:
-            self._say("reading the metadata topic")
-            early = self._keep(early)
             ranges = self._ranges(early)
             self._say(f"listing the store in {len(ranges)} ranges")
             assert self._settings.open_store is not None, "without an inventory the store is listed"
             objects = self._keep(listed(self._spark, self._settings.open_store, ranges))
         self._say("reading what was published meanwhile")
-        late = decoded(inputs.late_events().withColumn("is_late", F.expr("true")))
-        events = early.unionByName(late)
-        seen_events, seen_segments = Observation("events"), Observation("segments")
-        seen_objects, seen_findings = Observation("objects"), Observation("findings")
+        events = early.unionByName(self._keep(decoded(inputs.late_events().withColumn("is_late", F.expr("true")))))
+        event_count, bad_count = events.agg(F.count("*"), F.count("fault")).collect()[0]
+        seen_segments, seen_objects, seen_findings = (Observation(name) for name in ("segments", "objects", "findings"))
         known = self._topics(inputs.topics)
-        folded_events = folded(_observed_events(events, seen_events), self._settings.key_prefix)
+        folded_events = folded(events, self._settings.key_prefix, self._keep)
         segments = self._keep(_observed_segments(self._with_topics(folded_events, known), seen_segments))
-        recorded = seen_segments.get["prefixes"] or []
-        layout = layout_of({self._settings.key_prefix, *recorded})
+        prefixes = {self._settings.key_prefix, *(seen_segments.get["prefixes"] or [])}
+        doubt = inputs.metadata_doubt(seen_segments.get["known"], seen_segments.get["all"] - seen_segments.get["known"])
         self._say("comparing")
         decided_ms = now_ms()
         observed = objects.observe(seen_objects, F.count("*").alias("all"), F.sum("size_bytes").alias("bytes"))
-        findings = self._of_segments(
-            segments, by_segment(observed, layout, self._settings.key_prefix), known, layout, decided_ms
-        )
+        by_stem = by_segment(observed, layout_of(prefixes), self._settings.key_prefix)
+        findings = self._of_segments(segments, by_stem, known, prefixes, doubt, decided_ms)
         findings = findings.unionByName(offset_findings(segments, self._settings.graces, decided_ms))
-        if seen_events.get["unreadable"]:
-            bad = events.where(F.col("api_key") == UNREADABLE).select("log_partition", "log_offset", "fault")
+        if bad_count:
+            bad = events.where(F.col("fault").isNotNull()).select("log_partition", "log_offset", "fault")
             findings = findings.unionByName(bad.mapInArrow(_unreadable_events, ddl(FINDINGS)))
         findings = self._keep(_observed_findings(findings, seen_findings))
         return Reconciled(
             findings=findings,
-            event_count=seen_events.get["all"],
+            event_count=event_count,
             segment_count=seen_segments.get["all"],
             live_segment_count=seen_segments.get["live"],
             live_bytes=seen_segments.get["live_bytes"] or 0,
@@ -149,6 +152,7 @@ class Reconciler:
             object_bytes=seen_objects.get["bytes"] or 0,
             orphan_count=seen_findings.get["orphans"],
             orphan_bytes=seen_findings.get["orphan_bytes"] or 0,
+            metadata_doubt=doubt,
         )
 
     def close(self) -> None:
@@ -170,7 +174,7 @@ class Reconciler:
         wanted = min(ranges, _MOST_RANGES, max(count, 1))
         share = min(1.0, wanted * _SAMPLES_PER_BOUND / max(count, 1))
         stems = sorted(
-            row[0] for row in folded(added.sample(share, seed=1), self._settings.key_prefix).select("stem").collect()
+            row[0] for row in with_stem(added.sample(share, seed=1), self._settings.key_prefix).select("stem").collect()
         )
         bounds = stems[:: max(1, len(stems) // wanted)]
         return ranges_between(self._prefixes(events), bounds)
@@ -181,20 +185,21 @@ class Reconciler:
         return {self._settings.key_prefix, *(row[0] for row in recorded)}
 
     def _topics(self, topics: Sequence[KnownTopic]) -> DataFrame:
-        rows = [(one.topic_id, True, one.is_compacted) for one in topics]
-        return self._spark.createDataFrame(rows, "topic_id_text string, topic_known boolean, topic_compacted boolean")
+        rows = [(one.topic_id, one.topic, not one.is_gone, one.is_gone, one.is_compacted) for one in topics]
+        columns = "topic_known boolean, topic_owned boolean, topic_compacted boolean"
+        return self._spark.createDataFrame(rows, f"topic_id_text string, topic_name string, {columns}")
 
     def _with_topics(self, segments: DataFrame, known: DataFrame) -> DataFrame:
         named = segments.withColumn("topic_id_text", uuid_text(F.col("topic_id")))
-        return _told(named.join(F.broadcast(known), "topic_id_text", "left"))
+        return _told(named.join(F.broadcast(known), "topic_id_text", "left")).drop("topic_name")
 
     def _of_segments(
-        self, segments: DataFrame, objects: DataFrame, known: DataFrame, layout: str, now_ms: int
+        self, segments: DataFrame, objects: DataFrame, known: DataFrame, prefixes: set[str], doubt: str, now_ms: int
     ) -> DataFrame:
         told = segments.select(
             "stem", "topic", F.col("topic_id_text").alias("topic_id"), "partition",
             uuid_text(F.col("uuid")).alias("segment_id"), "start_offset", "end_offset", "epochs", "before", "after",
-            "since_ms", "segment_size_bytes", "remote_size_bytes", "is_topic_known",
+            "since_ms", "segment_size_bytes", "remote_size_bytes", "is_topic_known", "is_topic_owned",
         )  # fmt: skip
         joined = told.join(objects, "stem", "full_outer")
         reads = self._settings.reads_manifests and self._settings.open_store is not None
@@ -206,13 +211,13 @@ class Reconciler:
             reads_manifests=reads,
             is_plain=self._settings.is_plain,
             deep=self._settings.deep,
+            metadata_doubt=doubt,
         )
-        return _named(rows, known, layout).mapInArrow(check.of_batches, ddl(FINDINGS))
-
-
-def _observed_events(events: DataFrame, seen: Observation) -> DataFrame:
-    is_unreadable = F.col("api_key") == UNREADABLE
-    return events.observe(seen, F.count("*").alias("all"), F.count(F.when(is_unreadable, 1)).alias("unreadable"))
+        ends = segments.groupBy("topic_id_text", "partition").agg(F.max("end_offset").alias("known_until"))
+        named = _named(rows, known, prefixes).join(
+            F.broadcast(ends.withColumnRenamed("topic_id_text", "topic_id")), ["topic_id", "partition"], "left"
+        )
+        return named.mapInArrow(check.of_batches, ddl(FINDINGS))
 
 
 def _observed_segments(segments: DataFrame, seen: Observation) -> DataFrame:
@@ -220,6 +225,7 @@ def _observed_segments(segments: DataFrame, seen: Observation) -> DataFrame:
     return segments.observe(
         seen,
         F.count("*").alias("all"),
+        F.count(F.when(F.col("is_topic_known"), 1)).alias("known"),
         F.count(F.when(is_live, 1)).alias("live"),
         F.sum(F.when(is_live, F.col("segment_size_bytes"))).alias("live_bytes"),
         F.collect_set("object_prefix").alias("prefixes"),
@@ -235,19 +241,32 @@ def _observed_findings(findings: DataFrame, seen: Observation) -> DataFrame:
     )
 
 
-def _named(rows: DataFrame, known: DataFrame, layout: str) -> DataFrame:
-    """What objects without any event say of themselves, by their keys."""
-    names = ("topic", "topic_id", "partition", "start_offset", "segment_id")
+def _named(rows: DataFrame, known: DataFrame, prefixes: set[str]) -> DataFrame:
+    """What objects without any event say of themselves, by their keys.
+
+    Where prefixes begin alike, a key can be read in two ways, of which the topic's id is the same: its topic is the one
+    of that id, and the key must begin with a prefix of ours and that topic's name.
+    """
+    layout, names = layout_of(prefixes), ("topic", "topic_id", "partition", "start_offset", "segment_id")
     key, named = F.concat("stem", F.lit(f".{ObjectKind.LOG}")), rows
+    has_no_events = F.col("after").isNull()
     for place, name in enumerate(names, 1):
         said = F.regexp_extract(key, layout, place)
         if name in {"partition", "start_offset"}:
             # 20 digits may be more than a long holds: that is no offset of Kafka's.
             said = F.coalesce(said.try_cast("bigint"), F.lit(-1))
-        named = named.withColumn(name, F.when(F.col("after").isNull(), said).otherwise(F.col(name)))
-    keyed = named.withColumnRenamed("topic_id", "topic_id_text").drop("is_topic_known")
-    joined = _told(keyed.join(F.broadcast(known), "topic_id_text", "left"))
-    return joined.withColumnRenamed("topic_id_text", "topic_id")
+        named = named.withColumn(name, F.when(has_no_events, said).otherwise(F.col(name)))
+    keyed = named.withColumnRenamed("topic_id", "topic_id_text").drop("is_topic_known", "is_topic_owned")
+    told = _told(keyed.join(F.broadcast(known), "topic_id_text", "left"))
+    has_topics_name = F.expr("false")
+    for prefix in sorted(prefixes):
+        begin = F.concat(F.lit(prefix), F.col("topic_name"), F.lit("-"), F.col("topic_id_text"), F.lit("/"))
+        has_topics_name = has_topics_name | F.coalesce(F.col("stem").startswith(begin), F.expr("false"))
+    topic = F.when(has_no_events & F.col("is_topic_known"), F.col("topic_name")).otherwise(F.col("topic"))
+    named_so = told.withColumns({"has_topics_name": ~has_no_events | has_topics_name, "topic": topic}).drop(
+        "topic_name"
+    )
+    return named_so.withColumnRenamed("topic_id_text", "topic_id")
 
 
 def _told(rows: DataFrame) -> DataFrame:
@@ -255,9 +274,10 @@ def _told(rows: DataFrame) -> DataFrame:
     return rows.withColumns(
         {
             "is_topic_known": F.coalesce("topic_known", F.expr("false")),
+            "is_topic_owned": F.coalesce("topic_owned", F.expr("false")),
             "is_compacted": F.coalesce("topic_compacted", F.expr("false")),
         }
-    ).drop("topic_known", "topic_compacted")
+    ).drop("topic_known", "topic_owned", "topic_compacted")
 
 
 def _is_in_order(*, is_plain: bool, reads_manifests: bool) -> Column:

@@ -37,6 +37,7 @@ class Summary:
     """What a run was and saw; times in milliseconds since 1970.
 
     ``metadata_begin`` is where the metadata topic's partitions began: anything but 0 means that events are missing.
+    ``metadata_doubt`` says why some may be missing, or why they are another cluster's: no orphan is proposed for deletion then.
     """
 
     run_id: str
@@ -62,6 +63,8 @@ class Summary:
     grace_ms: int
     copy_grace_ms: int
     findings: Mapping[str, int] = field(default_factory=dict)
+    metadata_topic_id: str = ""
+    metadata_doubt: str = ""
     schema_version: int = REPORT_SCHEMA_VERSION
 
     @property

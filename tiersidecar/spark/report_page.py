@@ -44,6 +44,7 @@ def _facts(summary: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("Cluster", summary["cluster_id"]),
         ("Store", summary["store"]),
         ("Events", summary["event_count"]),
+        ("Doubt about the metadata", summary["metadata_doubt"] or "none"),
         ("Segments, live ones", f"{summary['segment_count']}, {summary['live_segment_count']}"),
         ("Objects, bytes", f"{summary['object_count']}, {summary['object_bytes']}"),
         ("Manifests read", "yes" if summary["manifests_read"] else "no"),

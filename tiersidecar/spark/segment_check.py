@@ -34,14 +34,15 @@ from tiersidecar.spark.objects_by_segment import OBJECT_COLUMNS
 
 _REQUESTS_AT_ONCE = 32
 _PRESENCE = {FindingKind.MISSING_OBJECT, FindingKind.SIZE_MISMATCH}
-_EXCESS = {FindingKind.ORPHAN_OBJECT, FindingKind.OBJECT_AFTER_DELETE}
+_EXCESS = {FindingKind.ORPHAN_OBJECT, FindingKind.OBJECT_AFTER_DELETE, FindingKind.LOST_METADATA}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCheck:
     """What an executor does with rows of segments.
 
-    Without ``open_store`` only the listing counts.  ``deep`` reads the objects themselves.
+    Without ``open_store`` only the listing counts.  ``deep`` reads the objects themselves.  ``metadata_doubt`` says why events
+    may be missing.
     """
 
     graces: Graces
@@ -50,6 +51,7 @@ class SegmentCheck:
     reads_manifests: bool = True
     is_plain: bool = False
     deep: DeepCheck | None = None
+    metadata_doubt: str = ""
 
     def of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``mapInArrow``'s function: one batch of findings for each batch of rows."""
@@ -74,12 +76,12 @@ class SegmentCheck:
     async def _check_row(self, store: Store | None, columns: dict[str, Any]) -> list[Finding]:
         row = self._row(columns)
         if store is None:
-            return [*decide_segment(row, self.graces, self.now_ms)]
+            return [*decide_segment(row, self.graces, self.now_ms, self.metadata_doubt)]
         manifest = None
         if self.reads_manifests and needs_manifest(row):
             facts, manifest = await _read_manifest(store, row, columns)
             row = replace(row, manifest=facts)
-        candidates = decide_segment(row, self.graces, self.now_ms)
+        candidates = decide_segment(row, self.graces, self.now_ms, self.metadata_doubt)
         found = [finding for finding in candidates if await _still_so(store, finding)]
         if self.deep is not None and manifest is not None and row.is_live and not found:
             found += await self.deep.check(store, row, manifest, self.now_ms)
@@ -117,6 +119,9 @@ class SegmentCheck:
             remote_size_bytes=-1 if columns["remote_size_bytes"] is None else columns["remote_size_bytes"],
             is_plain=self.is_plain,
             is_topic_known=columns["is_topic_known"],
+            is_topic_owned=columns["is_topic_owned"],
+            has_topics_name=columns["has_topics_name"],
+            known_until=-1 if columns["known_until"] is None else columns["known_until"],
             keys=keys if has_events else {},
             objects={
                 kind: Listed(key=keys[kind], size_bytes=columns[f"{name}_bytes"], modified_ms=columns[f"{name}_ms"])

@@ -36,6 +36,7 @@ from tiersidecar.domain.segments import (
     RemotePartitionDeleteMetadata,
 )
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.ports.state_log import PartitionState
 
@@ -410,6 +411,18 @@ async def test_a_copy_is_not_needless_because_of_one_that_expires(world: World) 
     assert await world.plan(world.finding(K.OFFSET_OVERLAP, twin)) == [Repair.LEAVE]
 
 
+async def test_a_copy_is_not_needless_because_of_one_in_the_trash(world: World) -> None:
+    kept, twin = await world.add(0), await world.add(0)
+    entry = TrashEntry(
+        id=TrashId(generation=0, leader_epoch=LeaderEpoch(0), kind=TrashKind.REPAIR, opened_ms=0),
+        decided_ms=0,
+        due_ms=2**60,
+        segments=frozenset({kept.remote_log_segment_id.uuid}),
+    )
+    await world.session.state.put_into_trash(kept.topic_id_partition, [entry])
+    assert await world.plan(world.finding(K.OFFSET_OVERLAP, twin)) == [Repair.LEAVE]
+
+
 async def test_a_gap_that_the_front_of_a_cut_segment_fills_is_none(world: World) -> None:
     await world.add(0)
     await world.add(10)
@@ -458,3 +471,55 @@ async def test_nothing_goes_while_a_topic_is_not_to_be_trusted(world: World, log
     with pytest.raises(MetadataNotReadyError, match="it lost data"):
         await repairer.apply(planned)
     assert len(world.states()) == 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "repair"),
+    [
+        pytest.param(None, Repair.DELETE_SEGMENT, id="the store does not say, and the topic is here"),
+        pytest.param('{"cluster_id": "scripted"}', Repair.DELETE_SEGMENT, id="this cluster's"),
+        pytest.param('{"cluster_id": "another"}', Repair.LEAVE, id="another cluster's"),
+        pytest.param("{", Repair.LEAVE, id="an owner that cannot be read"),
+    ],
+)
+async def test_what_the_store_calls_another_clusters_is_left(world: World, owner: str | None, repair: Repair) -> None:
+    """A bucket mounted by another cluster with mirrored topics (finding 3)."""
+    twin = [await world.add(0), await world.add(0)][1]
+    if owner is not None:
+        world.write(f".tiersidecar/owners/{format_uuid(twin.topic_id_partition.topic_id)}.json", owner.encode())
+    assert await world.repair(world.finding(K.OFFSET_OVERLAP, twin)) == [repair]
+    assert len(world.states()) == (1 if repair is Repair.DELETE_SEGMENT else 2)
+
+
+async def test_what_is_of_a_topic_that_is_not_here_is_left(world: World) -> None:
+    twin = [await world.add(0), await world.add(0)][1]
+    (orphan,) = world.orphan_of(twin, with_manifest=False)
+    world.broker.views = ()
+    assert await world.repair(world.finding(K.OFFSET_OVERLAP, twin), orphan) == [Repair.LEAVE] * 2
+
+
+async def test_a_segment_of_another_plugins_custom_metadata_ends_no_repair(world: World) -> None:
+    """Nothing tells where its objects are: it is left, it covers nothing, and the others are repaired."""
+    strange, other = await world.add(0), await world.add(0)
+    update = RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=strange.remote_log_segment_id,
+        broker_id=strange.broker_id,
+        event_timestamp_ms=0,
+        state=State.COPY_SEGMENT_FINISHED,
+        custom_metadata=b"\xffanother's",
+    )
+    await world.builder.run.metadata.publish(update)
+    stuck = await world.add(10, state=State.COPY_SEGMENT_STARTED)
+    found = [
+        world.finding(K.OFFSET_OVERLAP, strange),
+        world.finding(K.OFFSET_OVERLAP, other),
+        world.finding(K.STUCK_COPY, stuck),
+    ]
+    assert await world.repair(*found) == [Repair.LEAVE, Repair.LEAVE, Repair.DELETE_SEGMENT]
+    assert len(world.states()) == 2
+
+
+async def test_a_finding_of_a_partition_beyond_all_bounds_ends_no_repair(world: World) -> None:
+    stuck = await world.add(10, state=State.COPY_SEGMENT_STARTED)
+    found = world.finding(K.STUCK_COPY, stuck)
+    assert await world.repair(found, replace(found, partition=2**31)) == [Repair.DELETE_SEGMENT, Repair.LEAVE]

@@ -153,6 +153,12 @@ FACTS = ReportFacts(
             Repair.UNRECOVERABLE,
             id="what no broker has",
         ),
+        pytest.param(
+            K.STUCK_COPY,
+            RepairView(state=State.COPY_SEGMENT_STARTED, since_ms=0, not_ours="it is another's"),
+            Repair.LEAVE,
+            id="a stuck copy of another cluster",
+        ),
         pytest.param(K.OFFSET_GAP, RepairView(), Repair.RECOPY, id="offsets that are in no segment"),
         pytest.param(K.OFFSET_GAP, RepairView(is_readable=True), Repair.LEAVE, id="a gap that is filled by now"),
         pytest.param(
@@ -179,6 +185,7 @@ def test_what_needs_data_or_a_person_is_left_alone(kind: FindingKind) -> None:
         pytest.param(FACTS, "", id="a report of here, with one orphan in a hundred"),
         pytest.param(replace(FACTS, orphan_count=11), "more than 1.0%", id="more orphans than one in a hundred"),
         pytest.param(replace(FACTS, object_count=0, orphan_count=0), "", id="an empty bucket"),
+        pytest.param(replace(FACTS, metadata_doubt="events are lost"), "events are lost", id="metadata in doubt"),
         pytest.param(replace(FACTS, begins_at_zero=False), "does not begin at offset 0", id="events are lost"),
         pytest.param(replace(FACTS, this_cluster_id="d"), "cluster c", id="another cluster's report"),
         pytest.param(replace(FACTS, this_key_prefix=""), "key.prefix 'p/'", id="another key prefix"),

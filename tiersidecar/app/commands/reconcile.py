@@ -181,5 +181,8 @@ def _show(summary: Summary, report: Path, console: Console) -> None:
     seen = f"{summary.object_count:,} objects, {summary.segment_count:,} segments ({summary.live_segment_count:,} live)"
     took_s = (summary.finished_ms - summary.started_ms) / 1000
     console.print(f"{seen}, {summary.event_count:,} events in {took_s:.0f} s", soft_wrap=True)
+    if summary.metadata_doubt:
+        doubt = f"[red]no orphan is proposed for deletion:[/red] {escape(summary.metadata_doubt)}"
+        console.print(doubt, soft_wrap=True)
     verdict = f"[yellow]{summary.finding_count:,} findings[/yellow]" if summary.findings else "[green]clean[/green]"
     console.print(f"{verdict}: {escape(str(report))}", soft_wrap=True)

@@ -69,16 +69,20 @@ def repair(
 async def look_at_report(session: Session, report: Path, settings: RepairSettings, most_orphans: float) -> Intent:
     """What of the report is still so, and what is done about it."""
     from tiersidecar.app.repair_run import Repairer, read_report, report_facts
+    from tiersidecar.app.topic_bounds import read_topic_bounds
 
     summary, findings = read_report(report)
     cluster = await session.broker.describe_cluster()
     facts = {"run": summary["run_id"], "findings": sum(summary["findings"].values()), "repairable": len(findings)}
-    refused = refusal(report_facts(summary, session.config, cluster.cluster_id), most_orphans)
+    bounds = await read_topic_bounds(session.broker, session.config.remote_log_metadata_topic_name)
+    refused = refusal(report_facts(summary, session.config, cluster.cluster_id, bounds), most_orphans)
     if not refused and not session.config.deletes_enabled:
         refused = "deletes.enabled is false"
     if refused:
         return Intent(facts=facts, refusal=refused)
     repairer = Repairer(session, settings)
+    if reason := repairer.reason_not_to_delete:
+        return Intent(facts=facts, refusal=reason)
     planned = await repairer.plan(findings)
     doing = [one for one in planned if one.step.repair is not Repair.LEAVE]
     left = Counter(one.step.reason for one in planned if one.step.repair is Repair.LEAVE)

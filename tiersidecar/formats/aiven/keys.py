@@ -46,8 +46,12 @@ class ParsedObjectKey:
     kind: ObjectKind
 
 
+_BELOW_2_31 = (
+    "0|[1-9][0-9]{0,8}|1[0-9]{9}|20[0-9]{8}|21[0-3][0-9]{7}|214[0-6][0-9]{6}|2147[0-3][0-9]{5}|21474[0-7][0-9]{4}"
+    "|214748[0-2][0-9]{3}|2147483[0-5][0-9]{2}|21474836[0-3][0-9]|214748364[0-7]"
+)
 LAYOUT_PATTERN = (
-    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<topic_id>[a-zA-Z0-9_-]{21}[AQgw])/(?P<partition>0|[1-9][0-9]{0,9})"
+    rf"(?P<topic>[a-zA-Z0-9._-]{{1,249}})-(?P<topic_id>[a-zA-Z0-9_-]{{21}}[AQgw])/(?P<partition>{_BELOW_2_31})"
     r"/(?P<offset>[0-9]{20})-(?P<uuid>[a-zA-Z0-9_-]{21}[AQgw])\.(?P<kind>log|indexes|rsm-manifest)"
 )
 """A key without its prefix, in the words that Python, Java and RE2 share but for the names of groups.

@@ -227,3 +227,11 @@ def test_what_may_have_been_aborted_in_a_hole_is_an_error_unless_data_may_be_los
         rows = reads.rows(run.partitions, {**committed, "failOnDataLoss": "false"})
         assert [row["offset"] for row in rows] == [1, 2, *range(first, first + PER_BATCH * BATCHES)]
         assert [row["offset"] for row in reads.rows(run.partitions, ends)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_a_partition_with_nothing_remote_has_no_rows(level: str) -> None:
+    builder = RemoteBuilder()
+    asyncio.run(builder.run.metadata.assign(builder.run.partitions))
+    with opened_rows(builder.run) as reads:
+        assert reads.rows(reads.run.partitions, {"isolation.level": level}) == []
