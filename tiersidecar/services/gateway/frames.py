@@ -91,7 +91,7 @@ class Frames:
     def unfinished_bytes(self) -> int:
         if self._under_way is not None:
             return self._under_way.total_bytes
-        return 0 if self._waits else max(self._wanted, len(self._kept))
+        return 0 if self._waits or not self._kept else max(self._wanted, len(self._kept))
 
     def close(self) -> None:
         """Nothing more goes on, of what is being cut either."""

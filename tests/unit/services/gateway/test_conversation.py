@@ -46,6 +46,17 @@ def test_an_answer_to_the_client_s_own_id_is_not_one_to_the_request() -> None:
     assert core.client.take() == b""
 
 
+@pytest.mark.parametrize("request_frame", [frame(HEARTBEAT), frame(METADATA), fetch_frame(OWN), delete_frame(OWN, 1)])
+def test_between_requests_none_is_unfinished_however_the_last_one_came(request_frame: bytes) -> None:
+    """Or an idle connection would be cut off, as one whose request does not arrive."""
+    core = opened()
+    for number in range(len(request_frame)):
+        core.conversation.from_client(request_frame[number : number + 1])
+        is_whole = number == len(request_frame) - 1
+        assert (core.conversation.unfinished_request[1] == 0) is is_whole
+    assert core.conversation.kept_bytes == 0
+
+
 def test_the_client_s_id_is_put_back() -> None:
     core = opened()
     core.conversation.from_client(frame(METADATA))
