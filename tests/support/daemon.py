@@ -26,7 +26,11 @@ READY_TIMEOUT_S = 60.0
 def daemon_settings(
     directory: Path, *, bootstrap_servers: str, log_dirs: list[Path], topics: list[dict[str, Any]], **others: Any
 ) -> dict[str, Any]:
-    """A whole configuration as YAML data: short intervals, one replica, everything below ``directory``."""
+    """A whole configuration as YAML data: short intervals, one replica, everything below ``directory``.
+
+    Deletes are done at once, unlike by default: most tests that delete ask what is left of objects and metadata.  Those of
+    the trash itself set the delays.
+    """
     store = directory / "store"
     store.mkdir(parents=True, exist_ok=True)
     return {
@@ -41,6 +45,8 @@ def daemon_settings(
         "remote.log.metadata.topic.num.partitions": 5,
         "remote.log.metadata.topic.replication.factor": 1,
         "remote.log.metadata.topic.min.isr": 1,
+        "delete.delay": 0,
+        "user.delete.delay": 0,
         "read": {"listen": f"127.0.0.1:{free_port()}"},
         "status": {"listen": f"127.0.0.1:{free_port()}"},
         "logging": {"level": "info", "format": "json"},

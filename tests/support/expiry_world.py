@@ -21,6 +21,7 @@ from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.segments import TIP
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -243,6 +244,7 @@ class Sidecar:
         leader_epoch: int = 0,
         local: tuple[LocalSegment, ...] = (),
         limits: ExpiryLimits | None = None,
+        delays: TrashDelays = NO_DELAYS,
         telemetry: Telemetry | None = None,
         observe_only: bool = False,
     ) -> None:
@@ -286,6 +288,8 @@ class Sidecar:
             guard=self.guard,
             local_start=LocalStart(board=self.board, broker=self.broker, state=world.state, failpoints=failpoints),
             limits=limits or ExpiryLimits(max_share=1.0),
+            delays=delays,
+            by=f"broker {broker_id}",
             blocking=InlineBlocking(),
             clock=clock,
             telemetry=telemetry,

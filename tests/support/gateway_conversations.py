@@ -47,6 +47,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog
 from tests.support.scripted_kafka import ADVERTISED
 from tiersidecar.decide.gateway_fill import OutOfRange
+from tiersidecar.decide.trash import NO_DELAYS
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
@@ -156,6 +157,8 @@ def rewrites_over(tier: FillsAll, *, raw_tokens: bool) -> Rewrites:
         broker=everything,
         offsets=everything,
         blocking=InlineBlocking(),
+        clock=ManualClock(),
+        delays=NO_DELAYS,
     )
     rewrites[API_VERSIONS] = ApiVersionsRewrite(rewrites)
     return rewrites

@@ -13,19 +13,22 @@ from tiersidecar.decide.cleanup import Removal, decide_cleanup
 from tiersidecar.decide.expiry_guard import Due, GuardVerdict, judge_guard
 from tiersidecar.decide.expiry_reach import Reach, find_reach
 from tiersidecar.decide.expiry_standing import Standing, standings
-from tiersidecar.decide.expiry_stops import reason_to_stop
+from tiersidecar.decide.expiry_stops import reason_to_doubt_time, reason_to_stop
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.first_start import first_start
+from tiersidecar.decide.trash import NO_TRASH, TrashPlan, TrashView, decide_trash
 from tiersidecar.domain.guard_stop import GuardStop
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import UNLIMITED
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryTally:
-    """What there is (S-057): segments in any state and their bytes; bytes of finished ones of this lineage, each offset
-    counted once; bytes that are only local.  ``from_the_future`` are segments whose records are later than now (U16)."""
+    """What there is (S-057): segments in any state and their bytes; bytes of finished ones of this lineage from the remote
+    log start on, each offset counted once; bytes that are only local.  ``from_the_future`` are segments whose records are later
+    than now (U16)."""
 
     metadata_count: int
     remote_log_size_bytes: int
@@ -37,6 +40,7 @@ class ExpiryTally:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryPlan:
     """``remote_log_start_offset`` must be durable before any of ``expired`` is removed (S-066); -1: nothing is known yet.
+    Before the start what ``trash`` puts in must be durable.  Both were decided in ``start_generation``.
 
     ``leftovers`` are removals that crashes and failures left; they need no new start.  ``expired`` ascend by start offset.
     ``stop`` says why nothing expires although something may be due; empty when nothing is held back.  ``guard_stop`` is what is
@@ -49,6 +53,8 @@ class ExpiryPlan:
     expired: tuple[Removal, ...]
     stop: str
     guard_stop: GuardStop | None = None
+    trash: TrashPlan = NO_TRASH
+    start_generation: int = 0
 
     @property
     def lag_bytes(self) -> int:
@@ -63,24 +69,54 @@ def decide_expiry(view: ExpiryView) -> ExpiryPlan:
     reach = find_reach(view, found, start)
     doubt = reason_to_stop(view, found)
     verdict = GuardVerdict()
-    if view.policy.delete_remote:
-        offset, expired = _everything(view, found)
+    if view.hold:
+        offset, given_up, verdict = (
+            view.remote_log_start_offset,
+            _below_start(view, found),
+            GuardVerdict(reason=view.hold),
+        )
+    elif view.policy.delete_remote:
+        offset, given_up = _everything(view, found)
     elif doubt:
-        offset, expired, verdict = view.remote_log_start_offset, _below_start(view, found), GuardVerdict(reason=doubt)
+        offset, given_up, verdict = view.remote_log_start_offset, _below_start(view, found), GuardVerdict(reason=doubt)
     else:
         verdict = judge_guard(view, _dues(view, found, start))
-        offset, expired = (
+        offset, given_up = (
             (view.remote_log_start_offset, _below_start(view, found))
             if verdict.reason
             else _by_retention(view, found, reach, start)
         )
+    start_offset = Offset(max(offset, view.remote_log_start_offset))
+    flying = [one for one in given_up if one.metadata.remote_log_segment_id in view.in_flight]
+    trash = decide_trash(_trash_view(view, start_offset, given_up))
     return ExpiryPlan(
         tally=_tally(view, found, reach),
-        remote_log_start_offset=Offset(max(offset, view.remote_log_start_offset)),
+        remote_log_start_offset=start_offset,
         leftovers=_leftovers(view),
-        expired=tuple(r for r in expired if r.metadata.remote_log_segment_id not in view.in_flight),
+        expired=tuple(one for one in trash.removals if one not in flying),
         stop=verdict.reason,
         guard_stop=verdict.change,
+        trash=trash,
+        start_generation=view.start_generation,
+    )
+
+
+def _trash_view(view: ExpiryView, start_offset: Offset, given_up: Sequence[Removal]) -> TrashView:
+    return TrashView(
+        entries=view.trash,
+        generation=view.start_generation,
+        lineage=view.lineage,
+        leader_epoch=LeaderEpoch(view.leader_epoch),
+        delays=view.delays,
+        now_ms=view.now_ms,
+        by=view.by,
+        durable_start_offset=view.remote_log_start_offset,
+        start_offset=start_offset,
+        given_up=given_up,
+        segments=view.remote_segments,
+        log_start_offset=view.log_start_offset,
+        high_watermark=view.high_watermark,
+        doubt=reason_to_doubt_time(view),
     )
 
 
@@ -129,11 +165,11 @@ def _removal(view: ExpiryView, reach: Reach, standing: Standing) -> Removal | No
         return Removal(metadata=segment, reason=reason)
     # Of another history: never before its own retention, whatever became of this one (U24).
     if view.is_expired(segment):
-        return Removal(metadata=segment, reason="it is outside the lineage, and past retention.ms")
+        reason = "it is outside the lineage, and past retention.ms"
+        return Removal(metadata=segment, reason=reason, kind=TrashKind.OUTSIDE_LINEAGE)
     if view.policy.retention_ms == UNLIMITED and _is_left_behind(view, segment, reach.offset):
-        return Removal(
-            metadata=segment, reason=f"it is outside the lineage, and below the remote log start {reach.offset}"
-        )
+        reason = f"it is outside the lineage, and below the remote log start {reach.offset}"
+        return Removal(metadata=segment, reason=reason, kind=TrashKind.OUTSIDE_LINEAGE)
     return None
 
 
@@ -158,9 +194,8 @@ def _everything(view: ExpiryView, found: Sequence[Standing]) -> tuple[int, list[
     """Tiering was switched off with deletion: readers begin at the local start, once the broker has said where that is."""
     if view.log_start_offset is None:
         return view.remote_log_start_offset, []
-    removals = [
-        Removal(metadata=s.segment, reason="tiering of the topic was switched off with deletion") for s in found
-    ]
+    reason = "tiering of the topic was switched off with deletion"
+    removals = [Removal(metadata=s.segment, reason=reason, kind=TrashKind.DISABLE) for s in found]
     return (view.log_start_offset if found else view.remote_log_start_offset), removals
 
 
@@ -174,7 +209,7 @@ def _tally(view: ExpiryView, found: Sequence[Standing], reach: Reach) -> ExpiryT
     return ExpiryTally(
         metadata_count=len(view.remote_segments),
         remote_log_size_bytes=sum(segment.segment_size_in_bytes for segment in view.remote_segments),
-        finished_bytes=sum(standing.weight_bytes for standing in found),
+        finished_bytes=sum(s.weight_bytes for s in found if s.served_end >= view.remote_log_start_offset),
         only_local_bytes=reach.only_local_bytes,
         from_the_future=tuple(s.segment for s in found if s.segment.max_timestamp_ms > view.now_ms),
     )

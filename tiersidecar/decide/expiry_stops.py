@@ -44,9 +44,13 @@ def reason_to_stop(view: ExpiryView, found: Sequence[Standing]) -> str:
         or _reason_if_log_fell_short(view, found)
         or _reason_if_trimmed(view, max((s.served_end + 1 for s in found), default=0))
         or _reason_in_policy(view)
-        or view.clock_doubt
-        or _reason_in_silence(view)
+        or reason_to_doubt_time(view)
     )
+
+
+def reason_to_doubt_time(view: ExpiryView) -> str:
+    """Why ``now_ms`` is not to be believed: nothing is old, and nothing in the trash is due, by a clock in doubt."""
+    return view.clock_doubt or _reason_in_silence(view)
 
 
 def _reason_if_log_began_anew(view: ExpiryView, found: Sequence[Standing]) -> str:
@@ -96,10 +100,12 @@ def _reason_in_silence(view: ExpiryView) -> str:
     clock jumped in between.  What was written after the jump does not hide it."""
     if view.policy.retention_ms == UNLIMITED:
         return ""
-    times_ms = [segment.event_timestamp_ms for segment in view.remote_segments]
+    # What is in the trash waits for nobody's retention any more.
+    kept = (one for one in view.remote_segments if one.end_offset >= view.remote_log_start_offset)
+    times_ms = [segment.event_timestamp_ms for segment in kept]
     times_ms += [segment.modified_ms for segment in view.local_segments if segment.next_base_offset is not None]
     silent_ms = longest_silence_ms(times_ms, view.now_ms)
-    if silent_ms <= view.policy.retention_ms + view.limits.idle_slack_ms:
+    if silent_ms <= view.policy.retention_ms + view.delays.retention_ms + view.limits.idle_slack_ms:
         return ""
     return (
         f"by this clock nothing happened to the partition for {silent_ms // 1000} s, longer than its retention and "

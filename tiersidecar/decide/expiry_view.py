@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field
 
+from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashEntry
 
 DAY_MS = 24 * 3_600_000
 
@@ -46,6 +48,8 @@ class ExpiryView:
     ``begun`` are the segments whose copy this sidecar's own journal has.  ``clock_doubt`` says why ``now_ms`` is not to be
     believed; empty when it is.  ``broker_expires``: the broker's own retention deletes, in race mode or because the topic's
     settings do not fit.  ``guard_stop`` is the last stop by the guard.
+    ``trash`` is all that was decided and may not be done yet, by ``delays``; ``start_generation`` as PartitionState has it.
+    ``hold`` says why no start is moved, by an operator's will; empty when nobody holds it.  ``by`` is who decides, for people.
 
     Raises:
         ValueError: a retention that is neither an amount nor -1 (T-41).
@@ -66,6 +70,12 @@ class ExpiryView:
     clock_doubt: str = ""
     broker_expires: bool = False
     guard_stop: GuardStop | None = None
+    leader_epoch: int = 0
+    start_generation: int = 0
+    trash: tuple[TrashEntry, ...] = ()
+    delays: TrashDelays = NO_DELAYS
+    hold: str = ""
+    by: str = ""
     limits: ExpiryLimits = ExpiryLimits()
 
     def __post_init__(self) -> None:

@@ -70,6 +70,7 @@ class TrashPlan:
     """In this order: ``take_out`` what is void or done, ``put`` what is decided now, the start, and then ``removals``.
 
     ``due_start_offset``: local data below it may go too; -1 where none may.  ``waiting`` are given up and not due yet.
+    ``stop``: what lies below it is decided, once ``put`` is durable; -1 where nothing is.
     """
 
     put: tuple[TrashEntry, ...] = ()
@@ -77,6 +78,11 @@ class TrashPlan:
     removals: tuple[Removal, ...] = ()
     waiting: tuple[Removal, ...] = ()
     due_start_offset: Offset = NO_OFFSET
+    stop: Offset = NO_OFFSET
+
+
+NO_DELAYS = TrashDelays()
+NO_TRASH = TrashPlan()
 
 
 def decide_trash(view: TrashView) -> TrashPlan:
@@ -91,12 +97,14 @@ def decide_trash(view: TrashView) -> TrashPlan:
         pending = [entry for entry in holding if entry not in due]
         removals = [one for one in view.given_up if not _waits(one, due, pending, view.lineage)]
     going = {one.metadata.remote_log_segment_id for one in removals}
+    put = tuple(_new_entries(view, holding, new)) if view.is_delayed else ()
     return TrashPlan(
-        put=tuple(_new_entries(view, holding, new)) if view.is_delayed else (),
+        put=put,
         take_out=(*void, *(entry for entry in due if _is_done(view, entry))),
         removals=tuple(removals),
         waiting=tuple(one for one in view.given_up if one.metadata.remote_log_segment_id not in going),
         due_start_offset=_due_start(view, holding, due),
+        stop=_stop(view, (*holding, *put)) if view.is_delayed else Offset(view.start_offset),
     )
 
 
@@ -128,6 +136,17 @@ def deleted_topic(*, delays: TrashDelays, now_ms: int, by: str) -> TrashEntry:
         reason="its topic is deleted",
         by=by,
     )
+
+
+def kept_from(
+    entries: Iterable[TrashEntry], *, generation: int, lineage: Lineage, start_offset: Offset, now_ms: int
+) -> Offset:
+    """From where on local data is kept that is nowhere else: ``start_offset``, or the first offset that is not due below it."""
+    ours = [one for one in entries if one.id.generation == generation and one.kind not in BY_NAME]
+    if all(one.is_due(now_ms) for one in ours):
+        return start_offset
+    due = [one.stop_in(lineage) for one in ours if one.is_due(now_ms)]
+    return Offset(min(start_offset, max(due, default=NO_OFFSET)))
 
 
 def _is_void(view: TrashView, entry: TrashEntry) -> bool:
@@ -182,7 +201,7 @@ def _needs_entry(view: TrashView, holding: Sequence[TrashEntry], below: Sequence
     """Where the start moves now, or something lies below it that no entry speaks of."""
     if any(one.kind is TrashKind.DISABLE for one in view.given_up):
         return False
-    stop = max((entry.stop_in(view.lineage) for entry in holding), default=NO_OFFSET)
+    stop = _stop(view, holding)
     is_local_below = view.log_start_offset is not None and view.log_start_offset < view.start_offset
     return bool(below) or view.start_offset > view.durable_start_offset or (is_local_below and stop < view.start_offset)
 
@@ -239,5 +258,8 @@ def _due_start(view: TrashView, holding: Sequence[TrashEntry], due: Sequence[Tra
     pending = [entry for entry in holding if entry not in due and entry.kind not in BY_NAME]
     if not view.is_delayed and not pending:
         return Offset(view.start_offset)
-    stop = max((entry.stop_in(view.lineage) for entry in due), default=NO_OFFSET)
-    return Offset(min(stop, view.start_offset))
+    return Offset(min(_stop(view, due), view.start_offset))
+
+
+def _stop(view: TrashView, entries: Iterable[TrashEntry]) -> Offset:
+    return max((entry.stop_in(view.lineage) for entry in entries if entry.kind not in BY_NAME), default=NO_OFFSET)

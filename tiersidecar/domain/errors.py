@@ -431,3 +431,14 @@ class SparkJobError(TiersidecarError):
 
     def __str__(self) -> str:
         return f"{self.job} failed on Spark: {self.reason}"
+
+
+class TrashError(TiersidecarError):
+    """What was asked of the trash of ``subject`` cannot be done, or was not done in full."""
+
+    def __init__(self, *, subject: str, reason: str) -> None:
+        super().__init__(subject, reason)
+        self.subject, self.reason = subject, reason
+
+    def __str__(self) -> str:
+        return f"trash of {self.subject}: {self.reason}"

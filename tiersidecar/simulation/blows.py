@@ -6,8 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TypeVar, assert_never
 
+from tiersidecar.app.builders.retain import trash_delays
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.reading.user_deletes import Asker, UserDelete
 from tiersidecar.simulation.cluster import SimulatedPartition, UsersDelete
 from tiersidecar.simulation.scenario import Blow, PlannedBlow
 from tiersidecar.simulation.sidecar import Sidecar, config_of, open_parts, until_ready
@@ -146,8 +148,9 @@ async def _delete_records(world: World, partition: SimulatedPartition, planned: 
         try:
             async with asyncio.timeout(60):
                 await until_ready(parts.state)
-                said = parts.state.partition_state(partition.tip).with_start(Offset(target), leader_epoch)
-                await parts.state.publish_partition_state(partition.tip, said)
+                delete = UserDelete(offset=Offset(target), leader_epoch=leader_epoch, trims=False)
+                asker = Asker(by="a user", now_ms=clock.now_ms(), delays=trash_delays(parts.config))
+                await delete.say(parts.state, partition.tip, asker)
                 if parts.state.partition_state(partition.tip).remote_log_start_offset >= target:
                     partition.users_deletes.append(UsersDelete(_left_of(partition, target, leader_epoch), leader_epoch))
         except (TiersidecarError, TimeoutError) as error:

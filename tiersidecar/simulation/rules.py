@@ -55,6 +55,7 @@ class Rules:
         self._is_spoiled, self._is_late = is_spoiled, is_late
         self.segments: dict[RemoteLogSegmentId, SegmentFate] = {}
         self._by_key: dict[str, SegmentFate] = {}
+        self.delete_started: Callable[[RemoteLogSegmentMetadata], None] = lambda metadata: None
 
     # -- the metadata topic
 
@@ -68,6 +69,8 @@ class Rules:
         if isinstance(event, RemoteLogSegmentMetadata):
             self._began(event, partition_of(event.remote_log_segment_id))
         elif fate is not None and fate.metadata.state is not event.state:
+            if fate.is_finished and event.state is _DELETING:
+                self.delete_started(fate.metadata)
             fate.metadata = fate.metadata.with_update(event)
             self._by_key.update(dict.fromkeys(fate.keys, fate))
             if event.state is _FINISHED:

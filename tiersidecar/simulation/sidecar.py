@@ -43,6 +43,7 @@ from tiersidecar.simulation.machine import InlineBlocking, PinsOnDisk, Simulated
 from tiersidecar.simulation.serving import Serving, open_serving
 from tiersidecar.simulation.surroundings import Surroundings
 from tiersidecar.simulation.topics import SimulatedClients
+from tiersidecar.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS
 from tiersidecar.simulation.virtual_time import Process
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.roster import keep_roster
@@ -84,6 +85,8 @@ def config_of(world: Surroundings, broker: int) -> Config:
             "read": {"chunk.cache.memory.bytes": 2_000} if scenario.rereads else {},
             "disk.pressure.policy": scenario.disk_policy,
             "deletes.max.share.per.round": 1.0,
+            "delete.delay": DELETE_DELAY_MS,
+            "user.delete.delay": USER_DELETE_DELAY_MS,
             "remote.log.metadata.topic.num.partitions": METADATA_PARTITIONS,
             "remote.log.metadata.topic.replication.factor": 1,
             "remote.log.metadata.topic.min.isr": 1,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.simulation.broker_side import BrokerSide
 from tiersidecar.simulation.chances import Chances, SeededIds
 from tiersidecar.simulation.cluster import Cluster, SimulatedPartition
@@ -16,11 +17,13 @@ from tiersidecar.simulation.faulty_store import Bucket
 from tiersidecar.simulation.machine import SimulatedClock
 from tiersidecar.simulation.network import Network
 from tiersidecar.simulation.rules import Rules
-from tiersidecar.simulation.scenario import Scenario
+from tiersidecar.simulation.scenario import Blow, Scenario
 from tiersidecar.simulation.topics import SimulatedTopic
+from tiersidecar.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS, TrashRules
 from tiersidecar.simulation.virtual_time import Process, ProcessState, VirtualTimeLoop
 
 METADATA_TOPIC = "__remote_log_metadata"
+STATE_TOPIC = "__tiersidecar_state"
 
 
 class Surroundings:
@@ -43,7 +46,9 @@ class Surroundings:
         self.rules = Rules(
             self.complain, self.bucket.has, self.bucket.spoiled.__contains__, self.bucket.late_keys.__contains__
         )
+        self.rules.delete_started = self._delete_started
         self.bucket.rules = self.rules
+        self.trash_rules = TrashRules(self.complain, delay_ms=DELETE_DELAY_MS, user_delay_ms=USER_DELETE_DELAY_MS)
         self.topics: dict[str, SimulatedTopic] = {}
         self.topic_configs = {
             "retention.ms": str(scenario.broker_retention_ms),
@@ -85,10 +90,17 @@ class Surroundings:
             error = None if done.cancelled() else done.exception()
             self.complain(f"{process.name} ended by itself: {error!r}")
 
-    def topic_written(self, topic: str, value: bytes | None) -> None:
+    def topic_written(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         """A record of an internal topic became durable."""
         if topic == METADATA_TOPIC and value is not None:
             self.rules.event(value, self.partition_of)
+        elif topic == STATE_TOPIC:
+            self.trash_rules.record(key, value, self.clock.true_ms())
+
+    def _delete_started(self, metadata: RemoteLogSegmentMetadata) -> None:
+        # By a clock that is off, "due" is another time.
+        if not any(blow.blow is Blow.CLOCK for blow in self.scenario.blows):
+            self.trash_rules.delete_started(metadata, self.clock.true_ms())
 
     def new_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> SimulatedTopic:
         """As a broker makes it."""

@@ -39,7 +39,7 @@ class SimulatedTopic:
         topic_id: Uuid,
         partitions: int,
         configs: Mapping[str, str],
-        written: Callable[[str, bytes | None], None] = lambda topic, value: None,
+        written: Callable[[str, bytes | None, bytes | None], None] = lambda topic, key, value: None,
     ) -> None:
         self.written = written
         self.name, self.topic_id, self.configs = name, topic_id, dict(configs)
@@ -50,7 +50,7 @@ class SimulatedTopic:
         """The offset of the new record."""
         log = self.partitions[partition]
         log.append(TopicRecord(offset=len(log), timestamp=timestamp_ms, key=key, value=value, written_s=now_s))
-        self.written(self.name, value)
+        self.written(self.name, key, value)
         waiting, self.waiting = self.waiting, []
         for waiter in waiting:
             if not waiter.done():

@@ -7,6 +7,7 @@ then one segment after the other.  A process that ends anywhere leaves a start b
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 import structlog
 
@@ -15,6 +16,7 @@ from tiersidecar.decide.expire import ExpiryPlan, decide_expiry
 from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -32,9 +34,12 @@ from tiersidecar.ports.metrics.retention import (
     FUTURE_SEGMENTS,
     REMOTE_LOG_SIZE,
     REMOTE_SEGMENTS,
+    TRASH_BYTES,
+    TRASH_SEGMENTS,
 )
-from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.state_log import Hold, PartitionState, StateLog
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
@@ -46,6 +51,11 @@ from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
 
 log = structlog.get_logger(__name__)
+
+
+class ExpiryState(StateLog, TrashLog, Protocol):
+    """Starts, and what was decided below them."""
+
 
 _SEGMENTS_ON_THE_LOOP = 1000
 """About 10 ms."""
@@ -60,7 +70,7 @@ class ExpireTask:
         board: Board,
         broker: ListOffsets,
         metadata: MetadataView,
-        state: StateLog,
+        state: ExpiryState,
         lineages: LineageSource,
         in_flight: InFlight,
         remover: SegmentRemover,
@@ -68,6 +78,8 @@ class ExpireTask:
         guard: MayDelete,
         local_start: LocalStart,
         limits: ExpiryLimits,
+        delays: TrashDelays,
+        by: str,
         blocking: Blocking,
         clock: Clock,
         telemetry: Telemetry,
@@ -78,7 +90,8 @@ class ExpireTask:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._in_flight, self._remover = lineages, in_flight, remover
         self._checks, self._guard = checks, guard
-        self._local_start, self._limits, self._blocking = local_start, limits, blocking
+        self._local_start, self._limits, self._delays = local_start, limits, delays
+        self._blocking, self._by = blocking, by
         self._clock, self._telemetry = clock, telemetry
         self._failpoints, self._interval_s, self._observe_only = failpoints, interval_s, observe_only
         self._first_reading = self._reading()
@@ -128,9 +141,11 @@ class ExpireTask:
             self._say_observed(tip, plan)
             return
         await self._publish_stop(partition, plan)
+        if not await self._publish_trash(partition, plan):
+            return
         if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete:
             return
-        await self._local_start.raise_to(partition, plan.remote_log_start_offset, log_start_offset, high_watermark)
+        await self._local_start.raise_to(partition, plan.trash.due_start_offset, log_start_offset, high_watermark)
         await self._remove_all(partition, plan)
 
     async def _view(
@@ -160,6 +175,12 @@ class ExpireTask:
             clock_doubt=reason_to_doubt_clock(self._first_reading, self._reading()),
             broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._board.untrimmable_topics,
             guard_stop=state.guard_stop,
+            leader_epoch=partition.view.leader_epoch,
+            start_generation=state.start_generation,
+            trash=tuple(self._state.trash(tip)),
+            delays=self._delays,
+            hold=_said(state.hold_in(lineage)),
+            by=self._by,
             limits=self._limits,
         )
         return replace(view, remote_segments=await pictured_segments(picture, self._blocking))
@@ -178,7 +199,14 @@ class ExpireTask:
             or plan.guard_stop is not None
             or (view.policy.delete_remote and view.remote_segments)
             or self._start_to_publish(partition, plan) is not None
-            or self._local_start.is_below(partition, plan.remote_log_start_offset)
+            or plan.trash.put
+            or plan.trash.take_out
+            or self._local_start.is_below(partition, plan.trash.due_start_offset)
+            # What a former release gave up is to be said, too.
+            or (
+                plan.trash.stop < plan.remote_log_start_offset
+                and self._local_start.is_below(partition, plan.remote_log_start_offset)
+            )
         )
 
     def _start_to_publish(self, partition: TieredPartition, plan: ExpiryPlan) -> PartitionState | None:
@@ -187,6 +215,8 @@ class ExpireTask:
         known = self._state.partition_state(partition.view.topic_id_partition)
         if start < 0 or (known.remote_log_start_offset, known.remote_log_start_epoch) == (start, leader_epoch):
             return None
+        if known.start_generation != plan.start_generation:
+            return None  # set back since it was decided
         return known.with_start(start, leader_epoch)
 
     async def _publish_stop(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
@@ -202,6 +232,28 @@ class ExpireTask:
         if stop.is_over:
             log.info("expire.stop.ended", topic=tip.topic, partition=tip.partition, reason=stop.reason)
 
+    async def _publish_trash(self, partition: TieredPartition, plan: ExpiryPlan) -> bool:
+        """Whether what is decided is durable, and still ours to decide."""
+        tip = partition.view.topic_id_partition
+        if not self._board.leads(tip, partition.view.leader_epoch):
+            return False
+        await self._state.take_out_of_trash(tip, plan.trash.take_out)
+        await self._state.put_into_trash(tip, plan.trash.put)
+        for entry in plan.trash.put:
+            log.info(
+                "trash.put",
+                topic=tip.topic,
+                partition=tip.partition,
+                kind=entry.kind.value,
+                up_to=entry.up_to,
+                segments=len(entry.segments),
+                due_ms=entry.due_ms,
+                reason=entry.reason,
+            )
+        if plan.trash.put:
+            await self._failpoints.reach("expire.trash.published")
+        return True
+
     async def _publish_start(self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage) -> bool:
         """Whether the start is durable, and still ours to say."""
         tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
@@ -211,6 +263,9 @@ class ExpireTask:
             await self._state.publish_partition_state(tip, state)
             await self._failpoints.reach("expire.start.published")
         now = self._state.partition_state(tip)
+        if now.start_generation != plan.start_generation:
+            log.info("expire.undone", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
+            return False
         if plan.remote_log_start_offset < 0:
             return self._board.leads(tip, leader_epoch)
         if now.remote_log_start_epoch != leader_epoch or now.remote_log_start_offset < plan.remote_log_start_offset:
@@ -234,6 +289,8 @@ class ExpireTask:
                 return
             if await self._is_to_be_left(tip, removal) or self._has_been_finished(removal):
                 continue
+            if self._state.partition_state(tip).start_generation != plan.start_generation:
+                return  # undone while we were at it
             segment_id = removal.metadata.remote_log_segment_id
             try:
                 with self._in_flight.holding(segment_id):
@@ -283,6 +340,9 @@ class ExpireTask:
         self._telemetry.gauge(FUTURE_SEGMENTS, len(plan.tally.from_the_future), **labels)
         self._telemetry.gauge(EXPIRY_STOPPED, 1 if plan.stop else 0, **labels)
         self._report_lag(tip, plan.expired)
+        in_trash = [one.metadata.segment_size_in_bytes for one in plan.trash.waiting]
+        self._telemetry.gauge(TRASH_BYTES, sum(in_trash), **labels)
+        self._telemetry.gauge(TRASH_SEGMENTS, len(in_trash), **labels)
         if plan.stop == self._board.expiry_stops.get(tip, ""):
             return
         if plan.stop:
@@ -310,3 +370,9 @@ class ExpireTask:
 
     def _reading(self) -> ClockReading:
         return ClockReading(wall_ms=self._clock.now_ms(), monotonic_s=self._clock.monotonic_s())
+
+
+def _said(hold: Hold | None) -> str:
+    if hold is None:
+        return ""
+    return f"{hold.by or 'an operator'} holds it ({hold.reason}); `tiersidecar release` ends that"

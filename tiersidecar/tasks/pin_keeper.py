@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -17,8 +18,10 @@ from tiersidecar.decide.pin_room import (
     is_given_up,
     room_bytes,
 )
+from tiersidecar.decide.trash import kept_from
 from tiersidecar.domain.errors import MetadataNotReadyError, RetriableError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pins import DropReason, Pin, PinnedPartition, Unpin
 from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
 from tiersidecar.ports.clock import Blocking, Clock
@@ -28,6 +31,7 @@ from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROO
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.ports.trash import TrashLog
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.disk_watch import measure
 from tiersidecar.tasks.trusted_copies import TrustedCopies
@@ -56,6 +60,10 @@ class _Places:
     faults: Mapping[str, str] = field(default_factory=dict)
 
 
+class PinState(StateLog, TrashLog, Protocol):
+    """Starts, and what was decided below them."""
+
+
 class PinKeeper:
     """One per process.  Of the state topic it reads the remote log starts."""
 
@@ -66,7 +74,7 @@ class PinKeeper:
         board: Board,
         pins: Pins,
         metadata: MetadataView,
-        state: StateLog,
+        state: PinState,
         copies: TrustedCopies,
         blocking: Blocking,
         clock: Clock,
@@ -194,14 +202,24 @@ class PinKeeper:
             if not pins:
                 continue
             try:
-                state = self._state.partition_state(tip)
+                start_offset = self._kept_from(tip)
             except MetadataNotReadyError:
                 continue
-            start_offset = state.start_in(self._board.lineage_on_disk(tip))
             unpins += [
                 Unpin(pin=pin, reason=DropReason.BELOW_LOG_START) for pin in pins if is_given_up(pin, start_offset)
             ]
         return unpins
+
+    def _kept_from(self, tip: TopicIdPartition) -> Offset:
+        """From where on what is only here is kept: the remote log start, or below it what can still be undone."""
+        state, lineage = self._state.partition_state(tip), self._board.lineage_on_disk(tip)
+        return kept_from(
+            self._state.trash(tip),
+            generation=state.start_generation,
+            lineage=lineage,
+            start_offset=state.start_in(lineage),
+            now_ms=self._clock.now_ms(),
+        )
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
         tips = {PinnedPartition.of(tip): tip for tip in self._board.assignment}

@@ -1,4 +1,7 @@
-"""Remove the remote data of topics that are gone, driven once and by whoever is there (docs/design/0003; S-183, S-190)."""
+"""Remove the remote data of topics that are gone, driven once and by whoever is there (docs/design/0003; S-183, S-190).
+
+Decided first: an entry of the trash for each partition, and nothing else until it is due.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
 from tiersidecar.decide.topic_deletion import (
     Absence,
     Remains,
@@ -19,13 +23,16 @@ from tiersidecar.decide.topic_deletion import (
     observe_remains,
 )
 from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.decide.trash import TrashDelays, deleted_topic
 from tiersidecar.domain.errors import PartitionHaltedError, RetriableError, StoreError, StoreStalledError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, DescribeTopicIds
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
@@ -37,6 +44,10 @@ log = structlog.get_logger(__name__)
 
 class DeletionBroker(DescribeCluster, DescribePartitions, DescribeTopicIds, Protocol):
     """What is asked before anything counts as gone."""
+
+
+class DeletionState(StateLog, TrashLog, Protocol):
+    """Which topics there were, and what was decided about them."""
 
 
 class DeletionMetadata(MetadataView, MetadataAssignment, Protocol):
@@ -53,7 +64,7 @@ class TopicDeletion:
         board: Board,
         broker: DeletionBroker,
         metadata: DeletionMetadata,
-        state: StateLog,
+        state: DeletionState,
         remover: SegmentRemover,
         guard: MayDelete,
         blocking: Blocking,
@@ -62,13 +73,15 @@ class TopicDeletion:
         broker_id: BrokerId,
         witness: str,
         grace_s: float,
+        delays: TrashDelays,
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._remover, self._guard, self._blocking, self._clock = remover, guard, blocking, clock
         self._failpoints = failpoints
         self._broker_id, self._witness, self._grace_s = broker_id, witness, grace_s
-        self._observe_only = observe_only
+        self._delays, self._observe_only = delays, observe_only
+        self._first_reading = self._reading()
         self._absences: dict[Uuid, Absence] = {}
         self._led: set[TopicIdPartition] = set()
         self._remains: dict[Uuid, Remains] = {}
@@ -154,6 +167,8 @@ class TopicDeletion:
                 self._observed.add(topic_id)
                 log.info("topic.delete.observed", topic=topic, topic_id=format_uuid(topic_id))
             return
+        if not await self._is_due(topic_id, partitions):
+            return
         if not self._board.departing.issuperset(partitions):
             log.info("topic.delete.started", topic=topic, topic_id=format_uuid(topic_id), partitions=len(partitions))
             self._board.departing.update(partitions)
@@ -176,6 +191,26 @@ class TopicDeletion:
         self._led.difference_update(partitions)
         await self._assign()
         log.info("topic.delete.finished", topic=topic, topic_id=format_uuid(topic_id))
+
+    async def _is_due(self, topic_id: Uuid, partitions: Sequence[TopicIdPartition]) -> bool:
+        """Whether it may be carried out; decides it where nobody has."""
+        entries = {tip: [one for one in self._state.trash(tip) if one.kind is TrashKind.TOPIC] for tip in partitions}
+        undecided = [tip for tip, known in entries.items() if not known]
+        if undecided and self._delays.retention_ms:
+            now_ms = self._clock.now_ms()
+            entry = deleted_topic(delays=self._delays, now_ms=now_ms, by=f"broker {self._broker_id}")
+            for tip in undecided:
+                await self._state.put_into_trash(tip, [entry])
+            await self._failpoints.reach("topic.trash.published")
+            topic = partitions[0].topic
+            log.info("topic.delete.decided", topic=topic, topic_id=format_uuid(topic_id), due_ms=entry.due_ms)
+            return False
+        doubt = reason_to_doubt_clock(self._first_reading, self._reading())
+        decided = [one for known in entries.values() for one in known]
+        return all(one.is_purged or (not doubt and one.is_due(self._clock.now_ms())) for one in decided)
+
+    def _reading(self) -> ClockReading:
+        return ClockReading(wall_ms=self._clock.now_ms(), monotonic_s=self._clock.monotonic_s())
 
     def _is_left_to_us(self, partitions: Sequence[TopicIdPartition]) -> bool:
         """Whoever led it begins at once.  Any other begins when nobody is at it: a deletion may take longer than its turn."""

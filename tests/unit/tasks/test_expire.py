@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.expiry import HOUR_MS, NOW_MS, segment, segments
 from tests.support.expiry_world import FixedLineage, Sidecar, StoppedClock, World, run, run_until
 from tests.support.segments import TIP, local_segments
 from tiersidecar.decide.expiry_view import ExpiryLimits
+from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
@@ -18,8 +20,9 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.aiven.keys import planned_keys
-from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.ports.state_log import Hold, PartitionState
 from tiersidecar.ports.telemetry import Metric, NoTelemetry
 
 FIVE_HOURS = TopicPolicy(retention_ms=5 * HOUR_MS)
@@ -470,3 +473,134 @@ def test_nothing_of_a_topic_that_the_broker_has_begun_to_tier_is_deleted() -> No
     run(ours.round())
     assert (world.start, world.segments()) == (-1, list(TWO_OLD))
     assert "remote.storage.enable" in ours.board.refused_topics[TIP.topic]
+
+
+DELAYED = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+OLD_AND_NEW = (*TWO_OLD, segment(200, 299, age_h=1))
+
+
+def test_the_entry_is_durable_before_the_start_moves_and_nothing_goes() -> None:
+    """Issue 16, trash: decided first and done later; until then segments stay COPY_SEGMENT_FINISHED."""
+    world = world_of(*OLD_AND_NEW)
+    passed = run(sidecar(world, delays=DELAYED).round())
+    assert passed.index("expire.trash.published") < passed.index("expire.start.published")
+    assert (world.start, len(world.readable())) == (200, 3)
+    (entry,) = world.state.trash(TIP)
+    assert (entry.kind, entry.up_to, entry.due_ms - NOW_MS) == (TrashKind.RETENTION, 200, 24 * HOUR_MS)
+
+
+def test_a_round_that_waits_asks_nobody() -> None:
+    world = world_of(*OLD_AND_NEW)
+    one = sidecar(world, delays=DELAYED)
+    run(one.round())
+    assert run(one.round()) == []
+
+
+@pytest.mark.parametrize(
+    "place", ["expire.trash.published", "expire.start.published", "state.sent", "state.read_back", "broker.asked"]
+)
+def test_ended_while_it_decides_the_next_process_keeps_the_delay(place: str) -> None:
+    world = world_of(*OLD_AND_NEW)
+    run_until(sidecar(world, delays=DELAYED).round(), place)
+    clock = StoppedClock(NOW_MS + HOUR_MS)
+    one = sidecar(world, delays=DELAYED, clock=clock)
+    run(one.round())
+    assert (world.start, len(world.readable())) == (200, 3)
+    is_decided = place in {"expire.start.published", "state.read_back"}
+    decided_ms = NOW_MS if is_decided else clock.true_ms
+    clock.true_ms = decided_ms + 24 * HOUR_MS - 1
+    run(one.round())
+    assert len(world.readable()) == 3, "a decision whose start never came does not count"
+    clock.true_ms = NOW_MS + 25 * HOUR_MS
+    run(one.round())
+    assert world.start >= 200
+    assert not any(one.end_offset < 200 for one in world.segments())
+    assert world.orphans() == set()
+
+
+@pytest.mark.parametrize("place", PLACES[4:])
+def test_ended_when_it_is_due_the_next_process_finishes_and_takes_the_entry_out(place: str) -> None:
+    world, policy = world_of(*TWO_OLD, segment(200, 299, age_h=-24)), FIVE_HOURS
+    run(sidecar(world, policy, delays=DELAYED).round())
+    due = StoppedClock(NOW_MS + 24 * HOUR_MS)
+    run_until(sidecar(world, policy, delays=DELAYED, clock=due).round(), place)
+    last = sidecar(world, policy, delays=DELAYED, clock=due)
+    run(last.round())
+    run(last.round())
+    assert ([one.start_offset for one in world.segments()], world.orphans()) == ([200], set())
+    assert world.state.trash(TIP) == []
+
+
+def test_a_clock_that_jumped_makes_nothing_due() -> None:
+    world = world_of(*OLD_AND_NEW)
+    one = sidecar(world, delays=DELAYED)
+    run(one.round())
+    one.clock.skew_ms = 30 * HOUR_MS
+    run(one.round())
+    assert len(world.readable()) == 3
+
+
+def test_what_a_former_release_left_below_its_start_is_decided_now() -> None:
+    world = world_of(*OLD_AND_NEW)
+    said = PartitionState(remote_log_start_offset=Offset(200), remote_log_start_epoch=LeaderEpoch(0))
+    run(world.state.publish_partition_state(TIP, said))
+    run(sidecar(world, delays=DELAYED).round())
+    assert len(world.readable()) == 3
+    assert [one.up_to for one in world.state.trash(TIP)] == [200]
+
+
+def test_a_start_that_was_set_back_is_not_moved_again_while_it_is_held() -> None:
+    world = world_of(*OLD_AND_NEW)
+    clock = StoppedClock()
+    one = sidecar(world, delays=DELAYED, clock=clock)
+    run(one.round())
+    hold = Hold(serial=1, is_held=True, until=Offset(200), by="ops", reason="undelete")
+    back = PartitionState(
+        remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1, hold=hold
+    )
+    run(world.state.publish_partition_state(TIP, back))
+    clock.true_ms += 48 * HOUR_MS
+    run(one.round())
+    assert (world.start, len(world.readable()), world.state.trash(TIP)) == (0, 3, [])
+    assert "tiersidecar release" in one.board.expiry_stops[TIP]
+    run(world.state.publish_partition_state(TIP, PartitionState(hold=replace(hold, serial=2, is_held=False))))
+    run(one.round())
+    assert (world.start >= 200, len(world.readable())) == (True, 3)
+    assert [one.id.generation for one in world.state.trash(TIP)] == [1]
+
+
+@pytest.mark.parametrize("place", ["expire.trash.published", "state.sent", "delete.finished.published"])
+def test_undone_while_a_round_is_at_it(place: str) -> None:
+    """What was decided before the start was set back neither moves it nor deletes anything more."""
+    world = world_of(*OLD_AND_NEW)
+    one = sidecar(world, delays=DELAYED)
+    if place == "delete.finished.published":
+        run(one.round())
+        one.clock.true_ms += 24 * HOUR_MS
+    steps = one.round()
+    while steps.send(None) != place:
+        pass
+    back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
+    gone = 3 - len(world.readable())
+    world.state.partition_states[TIP] = world.state.partition_state(TIP).merged_with(back)
+    run(steps)
+    assert world.start == 0
+    assert len(world.readable()) == 3 - gone
+
+
+def test_what_only_the_broker_has_is_deleted_there_when_it_is_due() -> None:
+    world = world_of()
+    one = sidecar(
+        world,
+        TopicPolicy(retention_ms=5 * HOUR_MS),
+        delays=DELAYED,
+        local=local_segments(0, 100, 200, modified_ms=NOW_MS - 9 * HOUR_MS),
+    )
+    run(one.round())
+    assert (world.start, one.broker.deleted) == (200, [])
+    run(one.round())
+    one.clock.true_ms += 24 * HOUR_MS
+    run(one.round())
+    assert one.broker.deleted == [(TIP, 200)]
+    run(one.round())
+    assert world.state.trash(TIP) == []

@@ -12,6 +12,7 @@ from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
 from tests.support.segments import TIP
 from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -187,6 +188,29 @@ async def test_a_log_start_of_a_history_that_was_cut_off_counts_no_further() -> 
     shell.see(100, 150, epochs=((0, 0), (1, 60)))
     await shell.keeper.keep()
     assert shell.pins.ranges == [(60, 100)]
+
+
+async def test_a_pin_below_the_log_start_stays_until_what_gave_it_up_is_due() -> None:
+    """It may be the only copy, in race mode: an undelete brings it back (issue 16, trash)."""
+    shell = PinShell(pin_of(0, 50), pin_of(50, 100))
+    start = PartitionState(remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(0))
+    shell.state.partition_states[TIP] = start
+    now_ms = shell.clock.now_ms()
+    entry = user_delete(
+        Offset(100),
+        LeaderEpoch(0),
+        generation=0,
+        delays=TrashDelays(retention_ms=1, user_ms=60_000),
+        now_ms=now_ms,
+        by="a user",
+    )
+    await shell.state.put_into_trash(TIP, [entry])
+    shell.see(100, 150)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(0, 50), (50, 100)]
+    await shell.state.put_into_trash(TIP, [replace(entry, purged_ms=entry.decided_ms)])
+    await shell.keeper.keep()
+    assert shell.pins.ranges == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, pause, run, run_until
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.segments import TIP, remote_segment
+from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError, StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -19,6 +20,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.ports.broker import ClusterDescription
 from tiersidecar.ports.state_log import PartitionState, TopicState
@@ -82,7 +84,7 @@ class Shell:
             broker_id=BrokerId(broker_id),
             witness=WITNESS.topic,
             grace_s=60.0,
-            **{"observe_only": False, **fields},
+            **{"observe_only": False, "delays": NO_DELAYS, **fields},
         )
 
     def sweep(self, *, after_s: int = 0) -> list[str]:
@@ -348,3 +350,67 @@ def test_an_object_that_the_store_keeps_does_not_keep_the_other_partitions_and_t
     world.store.held = set()
     shell.sweep(after_s=60)
     assert (world.segments(), world.store.keys, world.state.partitions()) == ([], set(), ())
+
+
+DAY_S = 86_400
+WITH_DELAY: dict[str, Any] = {"delays": TrashDelays(retention_ms=DAY_S * 1000)}
+
+
+def gone(world: World, **fields: Any) -> Shell:
+    """A sidecar that has seen its topic go, and the grace pass."""
+    cluster = Cluster(TIP, WITNESS)
+    shell = Shell(world, cluster, **WITH_DELAY, **fields)
+    shell.topic_goes()
+    cluster.existing.remove(TIP)
+    shell.sweep()
+    shell.sweep(after_s=60)
+    return shell
+
+
+def test_a_deleted_topic_is_kept_for_the_delay_and_gone_after_it(world: World) -> None:
+    """Issue 16, trash: a deleted topic's data is kept and listed likewise."""
+    shell = gone(world)
+    (entry,) = world.state.trash(TIP)
+    assert (entry.kind, entry.due_ms - entry.decided_ms) == (TrashKind.TOPIC, DAY_S * 1000)
+    assert "delete.begun" not in shell.sweep(after_s=DAY_S - 60)
+    assert len(world.segments()) == 5
+    shell.sweep(after_s=60)
+    assert (world.segments(), world.store.keys) == ([], set())
+    assert (world.state.partitions(), list(world.state.trash_partitions())) == ((), [])
+
+
+def test_another_sidecar_goes_by_what_is_decided_already(world: World) -> None:
+    gone(world)
+    (entry,) = world.state.trash(TIP)
+    other = Shell(world, Cluster(WITNESS), broker_id=2, led=False, **WITH_DELAY)
+    other.clock.true_ms += DAY_S * 1000 - 300_000
+    for _ in range(10):
+        other.sweep(after_s=60)
+    assert world.state.trash(TIP) in ([entry], [])
+    for _ in range(10):
+        other.sweep(after_s=60)
+    assert world.segments() == []
+
+
+def test_nothing_is_due_by_a_clock_that_jumped(world: World) -> None:
+    shell = gone(world)
+    shell.clock.skew_ms = 2 * DAY_S * 1000
+    assert "delete.begun" not in shell.sweep(after_s=60)
+    (entry,) = world.state.trash(TIP)
+    run(world.state.put_into_trash(TIP, [replace(entry, purged_ms=entry.decided_ms)]))
+    assert "delete.begun" in shell.sweep(after_s=60), "what is purged waits for no clock"
+
+
+def test_ended_between_decision_and_deletion_it_is_taken_up_where_it_was(world: World) -> None:
+    cluster = Cluster(TIP, WITNESS)
+    shell = Shell(world, cluster, **WITH_DELAY)
+    shell.topic_goes()
+    cluster.existing.remove(TIP)
+    shell.sweep()
+    shell.clock.true_ms += 60_000
+    run_until(shell.deletion.sweep(), "topic.trash.published")
+    (entry,) = world.state.trash(TIP)
+    shell.sweep(after_s=60)
+    assert list(world.state.trash(TIP)) == [entry]
+    shell.sweep(after_s=DAY_S)
+    assert world.segments() == []

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from tiersidecar.app.builders.retain import trash_delays
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
@@ -116,6 +117,8 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             broker=parts.broker,
             offsets=tier.offsets,
             blocking=parts.blocking,
+            clock=parts.clock,
+            delays=trash_delays(parts.config),
         )
     return rewrites
 

@@ -39,6 +39,8 @@ def build_retain(
         checks=checks,
         guard=guard,
         local_start=LocalStart(board=parts.board, broker=parts.broker, state=parts.state, failpoints=parts.failpoints),
+        delays=trash_delays(config),
+        by=f"broker {parts.identity.broker_id}",
         limits=ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round),
         blocking=parts.blocking,
         clock=parts.clock,
@@ -88,6 +90,7 @@ def build_topic_deletion(parts: Parts, *, remover: SegmentRemover) -> TopicDelet
         broker_id=parts.identity.broker_id,
         witness=parts.config.remote_log_metadata_topic_name,
         grace_s=parts.config.deletes_topic_grace_ms / 1000,
+        delays=trash_delays(parts.config),
         observe_only=parts.config.mode is Mode.OBSERVE,
     )
 

@@ -34,7 +34,8 @@ def delete_records(
     """Delete all records of a partition below an offset, remote and local ones.
 
     The offset may lie in the middle of a segment. Nobody reads below it from then on; remote segments that lie wholly below
-    it are deleted by the leader's sidecar in its next round. It cannot be undone.
+    it are deleted by the leader's sidecar once user.delete.delay is over, and so are the broker's own. Until then
+    `tiersidecar undelete` brings them back.
     """
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
     carry_out(lambda session: look_at_deletion(session, topic, partition, offset), manner)
@@ -42,6 +43,7 @@ def delete_records(
 
 async def look_at_deletion(session: Session, topic: str, partition: int, offset: int) -> Intent:
     """What is there, and what deleting up to ``offset`` means."""
+    from tiersidecar.app.config.values import Quantity
     from tiersidecar.ports.broker import OffsetSpec
     from tiersidecar.reading.user_deletes import UserDelete
 
@@ -65,21 +67,32 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
         return Intent(facts=facts, refusal="the topic is not tiered; kafka-delete-records deletes its records")
     if target > high_watermark:
         return Intent(facts=facts, refusal=f"offset {target} is above the high watermark {high_watermark}")
-    delete = UserDelete(offset=target, leader_epoch=view.leader_epoch, trims=target > log_start)
+    # What can be undone for a while stays in the broker's log as long; the leader's sidecar deletes it when it is due.
+    delay_ms = session.config.user_delete_delay
+    trims = target > log_start and not delay_ms
+    delete = UserDelete(offset=target, leader_epoch=view.leader_epoch, trims=trims)
+    later = f", once {Quantity('duration_ms').format(delay_ms)} are over" if delay_ms else ""
     steps = []
     if not delete.is_said(known):
         below = [one for one in (await session.remote_segments([tip]))[tip] if one.end_offset < target]
         size_bytes = sum(one.segment_size_in_bytes for one in below)
-        steps.append(f"the remote log starts at {target}; {len(below)} remote segments ({size_bytes} bytes) go")
-    if target > log_start:
+        steps.append(f"the remote log starts at {target}; {len(below)} remote segments ({size_bytes} bytes) go{later}")
+        if target > log_start and delay_ms:
+            steps.append(f"the broker deletes its records in [{log_start}, {target}){later}")
+    if trims:
         steps.append(f"the broker deletes its records in [{log_start}, {target})")
     return Intent(facts=facts, steps=tuple(steps), apply=lambda: _delete(session, view, delete))
 
 
 async def _delete(session: Session, view: LeaderView, delete: UserDelete) -> None:
     """Said first: whatever comes after it may be done by the leader's next round."""
+    from tiersidecar.app.builders.retain import trash_delays
+    from tiersidecar.app.commands.session import operator
+    from tiersidecar.reading.user_deletes import Asker
+
     tip = view.topic_id_partition
-    await delete.say(session.state, tip)
+    asker = Asker(by=operator("delete-records"), now_ms=session.clock.now_ms(), delays=trash_delays(session.config))
+    await delete.say(session.state, tip, asker)
     if not delete.trims:
         return
     answer = (await session.broker.delete_records({tip: delete.offset}, leader_epochs={tip: view.leader_epoch}))[tip]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +30,15 @@ from tiersidecar.tasks.policies import resolved_policy
 
 _READY_TIMEOUT_S = 60.0
 _LOOK_AGAIN_S = 0.05
+
+
+def operator(command: str) -> str:
+    """Who acts, for people: a state record says it."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name
+        name = "an operator"
+    return f"{name}, {command}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

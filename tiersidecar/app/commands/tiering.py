@@ -9,6 +9,7 @@ import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Topic, Yes, quantity
+from tiersidecar.app.commands.undelete import end_holds
 from tiersidecar.decide.switching import (
     KnownTiering,
     PartitionFacts,
@@ -74,7 +75,8 @@ def disable(
     topic: Topic,
     config_file: ConfigFile,
     delete_remote: Annotated[
-        bool, typer.Option("--delete-remote", help="Delete all remote data of the topic; it cannot be undone.")
+        bool,
+        typer.Option("--delete-remote", help="Delete all remote data of the topic, once delete.delay is over."),
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -120,13 +122,23 @@ async def look_at_disabling(session: Session, topic: str, *, delete_remote: bool
     mode = TieringMode.DELETING if delete_remote else TieringMode.DETACHED
     steps = _state_steps(session, topic, topic_id, plan, mode) + _setting_steps(plan)
     notes = _notes_of_disabling(known, delete_remote=delete_remote)
+    partitions = [view.topic_id_partition for view in views]
     return Intent(
         facts=_facts(topic, known, plan),
         steps=() if plan.refusal else steps,
         refusal=plan.refusal,
         notes=notes,
-        apply=lambda: _apply(session, topic, topic_id, plan, mode),
+        apply=lambda: _disable(session, topic, partitions, plan, mode),
     )
+
+
+async def _disable(
+    session: Session, topic: str, partitions: Sequence[TopicIdPartition], plan: SwitchPlan, mode: TieringMode
+) -> None:
+    """What an undelete holds is let go by a deletion of everything."""
+    await _apply(session, topic, partitions[0].topic_id, plan, mode)
+    if mode is TieringMode.DELETING:
+        await end_holds(session, partitions)
 
 
 async def _apply(session: Session, topic: str, topic_id: Uuid, plan: SwitchPlan, mode: TieringMode) -> None:
@@ -218,7 +230,7 @@ def _state_steps(session: Session, topic: str, topic_id: Uuid, plan: SwitchPlan,
         TieringMode.STRICT: "the sidecars copy it and trim behind the copies",
         TieringMode.RACE: "the sidecars copy it, and the broker deletes by its own retention",
         TieringMode.DETACHED: "the sidecars copy and trim it no more; what is remote stays readable and expires",
-        TieringMode.DELETING: "the sidecars delete all its remote data",
+        TieringMode.DELETING: "the sidecars delete all its remote data, once delete.delay is over",
     }
     return (f"state topic: {mode.value}; {texts[mode]}",)
 
@@ -255,7 +267,7 @@ def _notes_of_disabling(known: KnownTiering | None, *, delete_remote: bool) -> t
     if known is None:
         return ()
     of_data = (
-        "all records that only the store has are lost; enable does not bring them back"
+        "all records that only the store has are lost once delete.delay is over; until then undelete brings them back"
         if delete_remote
         else "records that only the store has are read from the sidecar alone; enable takes tiering up again"
     )

@@ -18,6 +18,8 @@ LEADER_GAUGES = (
     retention.LOG_START_UNEXPLAINED,
     retention.REMOTE_LOG_SIZE,
     retention.REMOTE_SEGMENTS,
+    retention.TRASH_BYTES,
+    retention.TRASH_SEGMENTS,
     retention.TRIM_HELD_BYTES,
 )
 """What only a partition's leader says of it: forgotten when it leads no more (T-30)."""

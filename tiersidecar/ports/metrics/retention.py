@@ -31,7 +31,20 @@ DELETE_LAG_SEGMENTS = Metric(
 EXPIRY_STOPPED = Metric(
     name="tiersidecar_expiry_stopped",
     kind="gauge",
-    help="1 for a partition of which nothing expires, because clock, retention, metadata or history look wrong.",
+    help="1 for a partition of which nothing expires, because clock, retention, metadata or history look wrong, or "
+    "because an operator holds it (undelete).",
+    labels=("topic", "partition"),
+)
+TRASH_BYTES = Metric(
+    name="tiersidecar_trash_bytes",
+    kind="gauge",
+    help="Bytes of remote segments that are decided to be deleted and wait until they are due.",
+    labels=("topic", "partition"),
+)
+TRASH_SEGMENTS = Metric(
+    name="tiersidecar_trash_segments",
+    kind="gauge",
+    help="Remote segments that are decided to be deleted and wait until they are due.",
     labels=("topic", "partition"),
 )
 FUTURE_SEGMENTS = Metric(

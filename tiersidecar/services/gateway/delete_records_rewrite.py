@@ -12,15 +12,15 @@ from typing import Any
 import structlog
 from kio.schema.errors import ErrorCode
 
+from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.ports.broker import DescribePartitions
-from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
-from tiersidecar.reading.user_deletes import UserDelete
+from tiersidecar.reading.user_deletes import Asker, DeletesLog, UserDelete
 from tiersidecar.services.gateway.audit import audit_delete
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
@@ -52,13 +52,16 @@ class DeleteRecordsRewrite(Rewrite):
         *,
         tiered: TieredPartitions,
         reader: RemoteLogReader,
-        state: StateLog,
+        state: DeletesLog,
         broker: DescribePartitions,
         offsets: BrokerOffsetsCache,
         blocking: Blocking,
+        clock: Clock,
+        delays: TrashDelays,
     ) -> None:
         self._tiered, self._reader, self._state, self._blocking = tiered, reader, state, blocking
         self._broker, self._offsets = broker, offsets
+        self._clock, self._delays = clock, delays
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -116,7 +119,8 @@ class DeleteRecordsRewrite(Rewrite):
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="OFFSET_OUT_OF_RANGE")
         delete = UserDelete(offset=target, leader_epoch=leader_epoch, trims=target >= local.log_start_offset)
         is_new = not delete.is_said(self._state.partition_state(partition))
-        start = await delete.say(self._state, partition)
+        asker = Asker(by="DeleteRecords through the gateway", now_ms=self._clock.now_ms(), delays=self._delays)
+        start = await delete.say(self._state, partition, asker)
         if is_new:
             log.info(
                 "gateway.records.deleted", topic=partition.topic, partition=partition.partition, offset=int(target)

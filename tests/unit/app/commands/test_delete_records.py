@@ -20,6 +20,7 @@ from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.ports.state_log import PartitionState
 
@@ -38,9 +39,9 @@ class Metadata(MemoryMetadataLog):
 
 
 class Command:
-    """A partition with remote segments [0, 100) and [100, 200), led in epoch 4."""
+    """A partition with remote segments [0, 100) and [100, 200), led in epoch 4; deletes are done at once."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, delay: str = "0s") -> None:
         self.state, self.broker, self.metadata = MemoryStateLog(), Broker(), Metadata()
         self.broker.log_starts[TIP] = LOCAL_START
         self.broker.views = (
@@ -53,7 +54,9 @@ class Command:
             ),
         )
         self.session = Session(
-            config=load(directory, f"{LEAST}topics:\n- name: {TIP.topic}\n"),
+            config=load(
+                directory, f"{LEAST}topics:\n- name: {TIP.topic}\ndelete.delay: {delay}\nuser.delete.delay: {delay}\n"
+            ),
             broker=self.broker,  # type: ignore[arg-type]
             state=self.state,
             metadata=self.metadata,
@@ -134,3 +137,16 @@ async def test_what_a_later_leader_has_said_less_of_is_not_in_force(command: Com
 async def test_untiered_topics_and_offsets_past_the_end_are_refused(command: Command) -> None:
     intent = await look_at_deletion(command.session, TIP.topic, TIP.partition, HIGH_WATERMARK + 1)
     assert "above the high watermark 300" in intent.refusal
+
+
+async def test_within_the_delay_all_can_be_undone_the_brokers_part_too(tmp_path: Path) -> None:
+    """What goes is in the trash before the start moves; nothing else is done yet (issue 16: trash)."""
+    command = Command(tmp_path, delay="1h")
+    await command.metadata.assign([TIP])
+    assert [step.endswith(", once 1h are over") for step in await command.steps(250)] == [True, True]
+    assert await command.delete(250) == said(250, 4)
+    assert command.broker.deleted == []
+    (entry,) = command.state.trash(TIP)
+    assert (entry.kind, entry.up_to, entry.due_ms - entry.decided_ms) == (TrashKind.USER, 250, 3_600_000)
+    assert entry.by.endswith(", delete-records")
+    assert await command.steps(250) == (), "it is so already"

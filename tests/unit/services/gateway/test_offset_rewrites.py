@@ -18,11 +18,14 @@ from tests.support.local_batches import local_batches
 from tests.support.remote_runs import load_run
 from tests.support.scripted import MemoryStateLog
 from tests.unit.formats.wire.entities import of_the_future
+from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import PublishTimeoutError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.state_log import PartitionState
@@ -356,6 +359,8 @@ async def deleted(world: World, offset: int, answered: dict[str, Any], *, versio
         broker=world.broker,
         offsets=world.offsets,
         blocking=InlineBlocking(),
+        clock=SystemClock(),
+        delays=TrashDelays(retention_ms=2_000, user_ms=1_000),
     )
     return await row_after(world, rewrite, DELETE_RECORDS, version, {"offset": offset}, answered, **request)
 
@@ -369,6 +374,9 @@ async def test_below_the_local_start_the_remote_log_start_moves_and_no_trim_is_c
         assert world.state.partition_state(world.partition) == PartitionState(
             remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(4)
         )
+        (entry,) = world.state.trash(world.partition)
+        assert (entry.kind, entry.up_to, entry.id.leader_epoch) == (TrashKind.USER, 50, 4)
+        assert entry.due_ms - entry.decided_ms == 1_000
 
 
 @pytest.mark.parametrize("offset", [220, -1])

@@ -1,0 +1,258 @@
+"""``tiersidecar undelete`` and ``release``: bring back what is in the trash, and let retention go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
+from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
+from tiersidecar.decide.undelete import UndeleteView, Undeletion, decide_undelete
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import TrashError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.policy import TieringMode
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.domain.states import RemoteLogSegmentState
+
+if TYPE_CHECKING:
+    from tiersidecar.app.commands.session import Session
+    from tiersidecar.ports.state_log import PartitionState
+
+Target = Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="A topic, or one partition of it.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; without, only say what would be done.")]
+
+
+def _time(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time such as 2026-01-31T12:00:00Z") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def undelete(
+    target: Target,
+    config_file: ConfigFile,
+    to_offset: Annotated[
+        int | None,
+        typer.Option("--to-offset", metavar="X", min=0, help="The first offset to be readable again; one partition."),
+    ] = None,
+    since: Annotated[
+        int | None,
+        typer.Option("--since", metavar="TIME", parser=_time, help="Undo what was decided from then on (ISO 8601)."),
+    ] = None,
+    apply: Apply = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring back what expiry, users' deletes or `disable --delete-remote` gave up and what is still in the trash.
+
+    The remote log start is set back, and a hold keeps retention from moving it again until `tiersidecar release`. A topic that
+    was switched off with deletion is detached then: what is remote stays readable. Nothing is changed without --apply.
+    """
+    topic, partition = parse_target(target)
+    if to_offset is not None and (partition is None or since is not None):
+        raise typer.BadParameter("--to-offset is of one partition, TOPIC/PARTITION, and without --since")
+    manner = Manner(config_file=config_file, yes=apply, dry_run=not apply, as_json=as_json)
+    wanted = Wanted(topic=topic, partition=partition, to_offset=to_offset, since_ms=since)
+    carry_out(lambda session: look_at_undeletion(session, wanted), manner)
+
+
+def release(
+    target: Target, config_file: ConfigFile, yes: Yes = False, dry_run: DryRun = False, as_json: AsJson = False
+) -> None:
+    """End the hold that undelete put on a topic or partition: retention moves its start again."""
+    topic, partition = parse_target(target)
+    manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
+    carry_out(lambda session: look_at_release(session, topic, partition), manner, with_metadata=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the operator asked for; ``partition`` of None is all."""
+
+    topic: str
+    partition: int | None
+    to_offset: int | None = None
+    since_ms: int | None = None
+
+
+def parse_target(text: str) -> tuple[str, int | None]:
+    """``TOPIC`` or ``TOPIC/PARTITION``.
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    topic, slash, number = text.partition("/")
+    if not topic or (slash and not number.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is neither TOPIC nor TOPIC/PARTITION")
+    return topic, int(number) if slash else None
+
+
+async def views_of(session: Session, topic: str, partition: int | None) -> Sequence[LeaderView]:
+    """The partitions that a target means.
+
+    Raises:
+        BrokerRefusedError: there is none.
+    """
+    if partition is None:
+        return await session.partitions(topic)
+    return [await session.partition(topic, partition)]
+
+
+async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
+    """What is in the trash, and what undoing brings back."""
+    views = await views_of(session, wanted.topic, wanted.partition)
+    plans = {view: await _plan(session, view, wanted) for view in views}
+    facts = {"topic": wanted.topic, "partitions": [_facts(session, view, plan) for view, plan in plans.items()]}
+    refusals = [plan.refusal for plan in plans.values() if plan.refusal]
+    if refusals and len(refusals) == len(plans):
+        return Intent(facts=facts, refusal=refusals[0])
+    needed = {view: plan for view, plan in plans.items() if plan.is_needed}
+    steps, is_deleting = [], needed and _is_deleting(session, views[0])
+    if is_deleting:
+        steps.append("state topic: detached; the topic is tiered no more, and what is remote stays readable")
+    for view, plan in needed.items():
+        size_bytes = sum(one.segment_size_in_bytes for one in plan.segments)
+        steps.append(
+            f"partition {view.topic_id_partition.partition}: the log starts at {plan.offset} again; "
+            f"{len(plan.segments)} remote segments ({size_bytes} bytes) come back, and a hold keeps retention off them"
+        )
+    notes = [
+        f"partition {view.topic_id_partition.partition}: nobody has offsets {begin} to {stop - 1} any more"
+        for view, plan in needed.items()
+        for begin, stop in plan.holes
+    ]
+    return Intent(
+        facts=facts, steps=tuple(steps), notes=tuple(notes), apply=lambda: _undelete(session, views[0], needed)
+    )
+
+
+async def _plan(session: Session, view: LeaderView, wanted: Wanted) -> Undeletion:
+    from tiersidecar.ports.broker import OffsetSpec
+
+    tip = view.topic_id_partition
+    segments = (await session.remote_segments([tip]))[tip]
+    finished = [one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    lineage = Lineage.of(sorted({entry for one in finished for entry in one.segment_leader_epochs}))
+    log_start = await session.offset(view, OffsetSpec.EARLIEST)
+    known = session.state.partition_state(tip)
+    return decide_undelete(
+        UndeleteView(
+            entries=session.state.trash(tip),
+            generation=known.start_generation,
+            start_offset=max(known.highest_start, 0),
+            segments=segments,
+            lineage=lineage,
+            log_start_offset=log_start,
+            to_offset=wanted.to_offset,
+            since_ms=wanted.since_ms,
+        )
+    )
+
+
+def _facts(session: Session, view: LeaderView, plan: Undeletion) -> dict[str, Any]:
+    known = session.state.partition_state(view.topic_id_partition)
+    return {
+        "partition": view.topic_id_partition.partition,
+        "remote_log_start_offset": known.highest_start,
+        "offset": plan.offset,
+        "segments": len(plan.segments),
+        "bytes": sum(one.segment_size_in_bytes for one in plan.segments),
+        "entries": len(session.state.trash(view.topic_id_partition)),
+        "refusal": plan.refusal or None,
+    }
+
+
+def _is_deleting(session: Session, view: LeaderView) -> bool:
+    state = session.topic_state(view.topic_id_partition.topic_id)
+    return state is not None and state.mode == TieringMode.DELETING
+
+
+async def _undelete(session: Session, first: LeaderView, needed: dict[LeaderView, Undeletion]) -> dict[str, Any]:
+    """Deletion switched off first, or it would be decided again; then the start, which voids what was decided before."""
+    topic_id = first.topic_id_partition.topic_id
+    state = session.topic_state(topic_id)
+    if state is not None and _is_deleting(session, first):
+        await session.state.publish_topic_state(topic_id, replace(state, mode=TieringMode.DETACHED.value))
+    for view, plan in needed.items():
+        await _set_back(session, view, plan)
+    return {"undeleted": len(needed)}
+
+
+async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> None:
+    from tiersidecar.app.commands.session import operator
+    from tiersidecar.ports.state_log import Hold, PartitionState
+
+    tip = view.topic_id_partition
+    known, entries = session.state.partition_state(tip), session.state.trash(tip)
+    hold = Hold(
+        serial=_next_serial(known),
+        is_held=True,
+        until=known.highest_start,
+        since_ms=session.clock.now_ms(),
+        by=operator("undelete"),
+        reason="undelete",
+    )
+    await session.state.publish_partition_state(
+        tip,
+        PartitionState(
+            remote_log_start_offset=plan.offset,
+            remote_log_start_epoch=view.leader_epoch,
+            start_generation=known.start_generation + 1,
+            hold=hold,
+        ),
+    )
+    now = session.state.partition_state(tip)
+    if (now.start_generation, now.remote_log_start_offset) != (known.start_generation + 1, plan.offset):
+        raise TrashError(subject=str(tip), reason="another has moved or set back its start meanwhile; look again")
+    await session.state.put_into_trash(tip, plan.kept)
+    await session.state.take_out_of_trash(tip, entries)
+    await _check(session, view, plan)
+
+
+async def _check(session: Session, view: LeaderView, plan: Undeletion) -> None:
+    """A deletion that was sent before the leader read that it is undone is not undone."""
+    tip = view.topic_id_partition
+    there = {
+        one.remote_log_segment_id
+        for one in (await session.remote_segments([tip]))[tip]
+        if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    }
+    lost = [one for one in plan.segments if one.remote_log_segment_id not in there]
+    if lost:
+        offsets = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in lost)
+        raise TrashError(subject=str(tip), reason=f"offsets {offsets} were due, and deleted while this was done")
+
+
+def _next_serial(known: PartitionState) -> int:
+    return 1 if known.hold is None else known.hold.serial + 1
+
+
+async def look_at_release(session: Session, topic: str, partition: int | None) -> Intent:
+    """Which holds there are."""
+    views = await views_of(session, topic, partition)
+    held = [
+        view.topic_id_partition
+        for view in views
+        if (hold := session.state.partition_state(view.topic_id_partition).hold) is not None and hold.is_held
+    ]
+    steps = tuple(f"partition {tip.partition}: retention moves its start again" for tip in held)
+    facts = {"topic": topic, "held": [tip.partition for tip in held]}
+
+    return Intent(facts=facts, steps=steps, apply=lambda: end_holds(session, held))
+
+
+async def end_holds(session: Session, partitions: Sequence[TopicIdPartition]) -> None:
+    """Release those of ``partitions`` that are held."""
+    from tiersidecar.ports.state_log import PartitionState
+
+    for tip in partitions:
+        hold = session.state.partition_state(tip).hold
+        if hold is not None and hold.is_held:
+            over = replace(hold, serial=hold.serial + 1, is_held=False)
+            await session.state.publish_partition_state(tip, PartitionState(hold=over))
