@@ -47,6 +47,9 @@ def daemon_settings(
         "remote.log.metadata.topic.min.isr": 1,
         "delete.delay": 0,
         "user.delete.delay": 0,
+        # Most tests run fewer sidecars than brokers.
+        "deletes.brokers.without.sidecar": [1, 2, 3],
+        "lease.duration.ms": 10_000,
         "read": {"listen": f"127.0.0.1:{free_port()}"},
         "status": {"listen": f"127.0.0.1:{free_port()}"},
         "logging": {"level": "info", "format": "json"},

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 class DeleteSwitch:
-    """Set ``reason_not_to_delete``."""
+    """Set ``reason_not_to_delete``, or ``remote_delete_blocker`` for what is remote alone."""
 
     def __init__(self) -> None:
-        self.reason_not_to_delete = ""
+        self.reason_not_to_delete = self.remote_delete_blocker = ""
+
+    @property
+    def reason_not_to_delete_remote(self) -> str:
+        return self.reason_not_to_delete or self.remote_delete_blocker

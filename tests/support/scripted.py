@@ -20,7 +20,7 @@ from tiersidecar.ports.broker import (
     TrimAnswer,
 )
 from tiersidecar.ports.recopy import RecopyRequest
-from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 
 STRICT_SETTINGS: Mapping[str, str | None] = {
     "retention.ms": "-1",
@@ -152,6 +152,7 @@ class MemoryStateLog:
 
     def __init__(self) -> None:
         self.partition_states: dict[TopicIdPartition, PartitionState] = {}
+        self.of_the_first_format: set[TopicIdPartition] = set()
         self.topics: dict[Uuid, TopicState] = {}
         self.requests: list[RecopyRequest] = []
         self.leases: dict[str, Lease] = {}
@@ -176,8 +177,15 @@ class MemoryStateLog:
     def partitions(self) -> Sequence[TopicIdPartition]:
         return tuple(self.partition_states)
 
+    def is_ours(self, topic_id_partition: TopicIdPartition) -> bool:
+        return topic_id_partition in self.partition_states and topic_id_partition not in self.of_the_first_format
+
+    def foreign_partitions(self) -> Mapping[TopicIdPartition, ForeignState]:
+        return {}
+
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
         self.partition_states[topic_id_partition] = self.partition_state(topic_id_partition).merged_with(state)
+        self.of_the_first_format.discard(topic_id_partition)
 
     async def publish_topic_state(self, topic_id: Uuid, state: TopicState) -> None:
         self.topics[topic_id] = state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
@@ -12,7 +12,7 @@ from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.recopy import RecopyRequest
-from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 
 
 class UnmadeMetadataLog:
@@ -98,6 +98,12 @@ class UnmadeStateLog:
 
     def partitions(self) -> Sequence[TopicIdPartition]:
         return ()
+
+    def is_ours(self, topic_id_partition: TopicIdPartition) -> bool:
+        return False
+
+    def foreign_partitions(self) -> Mapping[TopicIdPartition, ForeignState]:
+        return {}
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
         return None

@@ -34,6 +34,11 @@ class Identity:
 
     cluster_id: str
     broker_id: BrokerId
+    instance: str = ""
+    """Of our state.dir."""
+
+    incarnation: str = ""
+    """One life of this process, beginning with the instance."""
 
 
 def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:

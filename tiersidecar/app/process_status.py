@@ -40,6 +40,7 @@ class ProcessStatus:
     state: StateLog | None = None
     lanes: Lanes | None = None
     starting: str = "starting"
+    standing_by: Callable[[], str] = lambda: ""
     reasons: list[Callable[[], str]] = field(default_factory=list)
 
     def ready_reasons(self) -> Sequence[str]:
@@ -64,6 +65,7 @@ class ProcessStatus:
             untrimmable_topics=self.board.untrimmable_topics,
             log_dir_faults=self.board.local.faults,
             disk_troubles=self.board.disk_troubles,
+            standing_by=self.standing_by(),
         )
 
     def _partition(self, tiered: TieredPartition) -> PartitionStatus:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.domain.errors import AlreadyRunningError, ConfigError
+from tiersidecar.domain.ids import Uuid, format_uuid
 
 
 @contextmanager
@@ -36,6 +37,26 @@ def state_dir_of(config: Config, roles: frozenset[Role]) -> Iterator[Path]:
         yield directory
     finally:
         os.close(lock)
+
+
+def instance_of(directory: Path, new_id: Callable[[], Uuid]) -> str:
+    """The name of this state.dir, made at its first use; a copy of the directory has another one.
+
+    One that cannot be kept is this process's alone: the next one waits for its lease then.
+    """
+    path = directory / "instance"
+    try:
+        name, _, inode = path.read_text(encoding="ascii").strip().partition(" ")
+        if name and inode == str(path.stat().st_ino):
+            return name
+    except (OSError, UnicodeDecodeError):
+        pass
+    name = format_uuid(new_id())
+    with suppress(OSError), path.open("w", encoding="ascii") as file:
+        file.write(f"{name} {os.fstat(file.fileno()).st_ino}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return name
 
 
 def _take(lock: int, directory: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from tiersidecar.app.builders.copy import build_admission, build_copy, build_recopy, build_uploader, task_backoff
 from tiersidecar.app.builders.follow import build_disk_watch, build_follow
@@ -14,6 +16,7 @@ from tiersidecar.app.builders.retain import (
     build_retain,
     build_topic_deletion,
 )
+from tiersidecar.app.builders.tier_parts import TierParts, build_tier_parts
 from tiersidecar.app.builders.trim import build_trim, build_trim_gate
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
@@ -26,7 +29,9 @@ from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Lanes
 from tiersidecar.tasks.reconcile_watch import ReconcileWatch
 from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.roster import keep_roster
 from tiersidecar.tasks.store_gate import StoreGate
+from tiersidecar.tasks.tier_lease import TierLease
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.watch import Watch
 
@@ -37,22 +42,53 @@ _RECONCILE_INTERVAL_S = 300.0
 
 
 async def run_tier(parts: Parts) -> None:
-    """Watch and work until cancelled."""
+    """Work while this process holds the lease of its broker's tier role, else stand by, until cancelled."""
     config, status = parts.config, parts.status
-    gate = StoreGate(parts.store, parts.clock)
-    backoff = task_backoff(config)
-    async with Lanes(clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry, backoff=backoff) as lanes:
-        status.lanes = lanes
-        status.reasons += [lambda: parts.board.watch_trouble, lambda: gate.closed_reason]
+    gate, role = StoreGate(parts.store, parts.clock), build_tier_parts(parts)
+    status.reasons += [lambda: parts.board.watch_trouble, lambda: gate.closed_reason]
+    async with asyncio.TaskGroup() as group:
+        if config.mode is Mode.ENFORCE:
+            group.create_task(gate.keep_probing(task_backoff(config).maximum_s), name="store probe")
+        lease = role.lease
+        if lease is None:
+            await _work(parts, role, gate)
+            return
+        status.standing_by = lambda: lease.reason_not_held
+        group.create_task(lease.keep(), name="tier lease")
+        while True:
+            await _while(lease, ours=False, work=keep_roster(parts.roster, parts.look_interval_s))
+            await _while(lease, ours=True, work=_work(parts, role, gate))
+
+
+async def _while(lease: TierLease, *, ours: bool, work: Coroutine[Any, Any, None]) -> None:
+    """Do ``work``, which never ends, for as long as the lease is ours, or is not; its errors end it, too."""
+    working = asyncio.ensure_future(work)
+    changed = asyncio.ensure_future(lease.wait_while(ours=ours))
+    try:
+        await asyncio.wait((working, changed), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            await working
+    finally:
+        for task in (working, changed):
+            task.cancel()
+        await asyncio.wait((working, changed))
+
+
+async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
+    """All that copies, trims, expires and follows; never ends."""
+    config = parts.config
+    async with Lanes(
+        clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry, backoff=task_backoff(config)
+    ) as lanes:
+        parts.status.lanes = lanes
         keeper, follow = build_follow(parts)
-        remover = build_remover(parts)
-        watch = _watch(parts, lanes, gate, remover, follow)
+        remover = build_remover(parts, role)
+        watch = _watch(parts, role, lanes, gate, remover, follow)
         async with asyncio.TaskGroup() as group:
             group.create_task(keeper.run(), name="keep pins")
             group.create_task(build_disk_watch(parts).run(), name="disk watch")
-            if config.mode is Mode.ENFORCE:
-                group.create_task(gate.keep_probing(backoff.maximum_s), name="store probe")
-            deletion, interval_s = build_topic_deletion(parts, remover=remover), config.deletes_topic_grace_ms / 10_000
+            deletion = build_topic_deletion(parts, role, remover=remover)
+            interval_s = config.deletes_topic_grace_ms / 10_000
             group.create_task(deletion.run(min(interval_s, _SWEEP_INTERVAL_MAX_S)), name="topic deletion")
             reconciled = ReconcileWatch(
                 store=parts.store,
@@ -70,7 +106,9 @@ async def run_tier(parts: Parts) -> None:
             await watch.run()
 
 
-def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover, follow: FollowTask) -> Watch:
+def _watch(
+    parts: Parts, role: TierParts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover, follow: FollowTask
+) -> Watch:
     config = parts.config
     in_flight = InFlight(clock=parts.clock, telemetry=parts.telemetry, journal=parts.journal)
     quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock)
@@ -90,9 +128,9 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         clock=parts.clock,
         telemetry=parts.telemetry,
     )
-    uploader = build_uploader(parts, gate=gate, in_flight=in_flight, remover=remover)
+    uploader = build_uploader(parts, role, gate=gate, in_flight=in_flight, remover=remover)
     admission = build_admission(parts, quota=quota, backfill=backfill)
-    guard = DeleteGuard(config, parts.metadata)
+    guard = DeleteGuard(parts, role)
     copy = build_copy(parts, uploader=uploader, admission=admission, lag=lag, guard=guard)
     recopy = build_recopy(
         parts,
@@ -103,8 +141,8 @@ def _watch(parts: Parts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover,
         guard=guard,
     )
     trim_gate = build_trim_gate(parts)
-    trim = build_trim(parts, checks=checks, gate=trim_gate, quota=quota)
-    retain = build_retain(parts, in_flight=in_flight, remover=remover, checks=checks, trim=trim)
+    trim = build_trim(parts, role, checks=checks, gate=trim_gate, quota=quota)
+    retain = build_retain(parts, role, in_flight=in_flight, remover=remover, checks=checks, trim=trim)
     caught_up = CatchUp(parts.metadata, parts.state)
     return Watch(
         board=parts.board,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,9 +31,10 @@ from tiersidecar.app.config.top_level import IoPriority, Mode, Role
 from tiersidecar.app.identity import confirm_cluster, identity_of, patiently
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
-from tiersidecar.app.state_dir import state_dir_of
+from tiersidecar.app.state_dir import instance_of, state_dir_of
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.errors import ConfigError, LogDirError
+from tiersidecar.domain.ids import format_uuid
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
 from tiersidecar.ports.failpoints import AllFailpoints
@@ -112,7 +113,10 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
         config.log_dirs, blocking=ground.blocking, segment_blocking=segment_blocking, clock=clock
     )
     status.starting = f"waiting for a broker's meta.properties in {', '.join(config.log_dirs)}"
-    status.identity = identity = identity_of(await _identities(log_dirs, clock))
+    found = identity_of(await _identities(log_dirs, clock))
+    instance = instance_of(state_dir, ground.ids.random_uuid) if Role.TIER in ground.roles else ""
+    incarnation = f"{instance}/{format_uuid(ground.ids.random_uuid())}"
+    status.identity = identity = replace(found, instance=instance, incarnation=incarnation)
     key_ring = open_key_ring(config)
     store = await stack.enter_async_context(
         open_store(config, pace=ground.tuning.upload_pace, clock=clock, ids=ground.ids, telemetry=ground.telemetry)
@@ -144,6 +148,8 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             ids=ground.ids,
             telemetry=ground.telemetry,
             failpoints=ground.failpoints,
+            broker_id=identity.broker_id,
+            incarnation=identity.incarnation,
         )
     )
     status.metadata, status.state = metadata, state

@@ -327,6 +327,28 @@ class LogDirError(PartitionHaltedError):
         return f"log dir {self.path} cannot be used: {self.reason}"
 
 
+class NotOwnedError(PartitionHaltedError):
+    """The remote data of a topic id are another cluster's, as the owner object in the store says, or nobody can tell."""
+
+    def __init__(self, *, topic: str, key: str, reason: str) -> None:
+        super().__init__(topic, key, reason)
+        self.topic, self.key, self.reason = topic, key, reason
+
+    def __str__(self) -> str:
+        return f"the remote data of {self.topic} are not this cluster's: {self.key} {self.reason}"
+
+
+class LeaseLostError(RetriableError):
+    """This process does not hold the lease of its broker's tier role now."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class StateDirError(RetriableError):
     """A file in ``state.dir`` could not be written."""
 

@@ -165,6 +165,14 @@ class TopicState:
     former_settings: Mapping[str, str | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignState:
+    """What a sidecar of another cluster said of a partition, in a record that came with a mirrored topic."""
+
+    cluster_id: str
+    state: PartitionState
+
+
 class CatchUpState(Protocol):
     async def catch_up(self) -> None:
         """Return once every record is applied that was durable when this was called, whoever wrote it.
@@ -198,6 +206,22 @@ class StateLog(CatchUpState, Protocol):
         Raises:
             MetadataNotReadyError: as :meth:`partition_state`.
         """
+
+    def is_ours(self, topic_id_partition: TopicIdPartition) -> bool:
+        """Whether a sidecar of this very cluster has written the partition's state: it was led here.  Records of the first
+        format do not tell, and those of other clusters, from a mirrored topic, are not among the states at all.
+
+        Raises:
+            MetadataNotReadyError: as :meth:`partition_state`.
+        """
+
+    def foreign_partitions(self) -> Mapping[TopicIdPartition, ForeignState]:
+        """Partitions that only records of other clusters name.
+
+        Raises:
+            MetadataNotReadyError: as :meth:`partition_state`.
+        """
+        ...
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
         """Merge ``state`` with what is known (:meth:`PartitionState.merged_with`), write it, return after read-back: what

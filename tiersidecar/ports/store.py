@@ -187,6 +187,10 @@ class ReadStore(FetchRange, FeedRange, Protocol):
     """What reading asks of a store."""
 
 
+class OwnerStore(PutObject, FetchRange, Protocol):
+    """What claims ask of a store: a put that succeeds only where nothing is, and what is there."""
+
+
 class HeadObject(Protocol):
     async def head_object(self, key: str) -> StoredObject:
         """Size, time and checksum.

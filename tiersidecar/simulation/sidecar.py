@@ -232,6 +232,8 @@ async def open_parts(
                 replication_factor=1,
                 min_insync_replicas=1,
                 consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
+                broker_id=broker,
+                incarnation=f"state-{broker}/{name}",
             ),
             broker=port,
             clock=clock,
@@ -246,7 +248,12 @@ async def open_parts(
             config=config,
             tuning=tuning,
             roles=roles,
-            identity=Identity(cluster_id=CLUSTER_ID, broker_id=BrokerId(broker)),
+            identity=Identity(
+                cluster_id=CLUSTER_ID,
+                broker_id=BrokerId(broker),
+                instance=f"state-{broker}",
+                incarnation=f"state-{broker}/{name}",
+            ),
             kafka_version=(4, 3),
             board=board,
             status=ProcessStatus(

@@ -11,3 +11,8 @@ class MayDelete(Protocol):
     @property
     def reason_not_to_delete(self) -> str:
         """Why nothing at all may be deleted now, locally or remotely (a switch, lost metadata); empty when it may."""
+
+    @property
+    def reason_not_to_delete_remote(self) -> str:
+        """As :attr:`reason_not_to_delete`, and also why nothing remote may be deleted: a live broker of the cluster whose
+        sidecar is of an earlier version, or has shown nothing yet."""

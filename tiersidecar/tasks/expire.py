@@ -6,6 +6,7 @@ then one segment after the other.  A process that ends anywhere leaves a start b
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -46,6 +47,7 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
+from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
 from tiersidecar.tasks.refused_last import RefusedLast
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
@@ -86,10 +88,11 @@ class ExpireTask:
         failpoints: Failpoints,
         interval_s: float,
         observe_only: bool,
+        ownership: Ownership = UNQUESTIONED,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._in_flight, self._remover = lineages, in_flight, remover
-        self._checks, self._guard = checks, guard
+        self._checks, self._guard, self._ownership = checks, guard, ownership
         self._local_start, self._limits, self._delays = local_start, limits, delays
         self._blocking, self._by = blocking, by
         self._clock, self._telemetry = clock, telemetry
@@ -132,6 +135,8 @@ class ExpireTask:
         await self._checks.check([tip.topic])  # native tiering may have been switched on since the last look
         if tip.topic in self._board.refused_topics:
             return
+        with suppress(StoreError):  # a store that is away stops no start; each removal asks again
+            await self._ownership.confirm(tip)
         log_start_offset = await self._ask(partition, OffsetSpec.EARLIEST)
         high_watermark = await self._ask(partition, OffsetSpec.LATEST)
         lineage = await self._lineages.refresh(tip)
@@ -285,7 +290,7 @@ class ExpireTask:
         tip = partition.view.topic_id_partition
         remaining = list(plan.expired)
         for removal in self._refused_last.order(tip, (*plan.leftovers, *plan.expired)):
-            if not self._board.leads(tip, partition.view.leader_epoch) or self._guard.reason_not_to_delete:
+            if not self._board.leads(tip, partition.view.leader_epoch) or self._guard.reason_not_to_delete_remote:
                 return
             if await self._is_to_be_left(tip, removal) or self._has_been_finished(removal):
                 continue

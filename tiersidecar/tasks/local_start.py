@@ -14,6 +14,7 @@ from tiersidecar.ports.broker import DeleteRecords
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
 
 log = structlog.get_logger(__name__)
 
@@ -21,8 +22,17 @@ log = structlog.get_logger(__name__)
 class LocalStart:
     """Sends DeleteRecords up to the remote log start."""
 
-    def __init__(self, *, board: Board, broker: DeleteRecords, state: StateLog, failpoints: Failpoints) -> None:
+    def __init__(
+        self,
+        *,
+        board: Board,
+        broker: DeleteRecords,
+        state: StateLog,
+        failpoints: Failpoints,
+        ownership: Ownership = UNQUESTIONED,
+    ) -> None:
         self._board, self._broker, self._state, self._failpoints = board, broker, state, failpoints
+        self._ownership = ownership
 
     def is_below(self, partition: TieredPartition, remote_log_start_offset: int) -> bool:
         """Whether the local log, as last seen, begins below ``remote_log_start_offset``."""
@@ -47,6 +57,7 @@ class LocalStart:
             return
         await self._state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
         await self._failpoints.reach("expire.trim.published")
+        self._ownership.require_role()
         answer = (await self._broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
         if answer.error is not None:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)

@@ -127,7 +127,7 @@ class RecopyTask:
                         return
                     copied.append(step.local)
                     continue
-                case RecopyAction.RETIRE if self._guard.reason_not_to_delete:
+                case RecopyAction.RETIRE if self._guard.reason_not_to_delete_remote:
                     return
                 case RecopyAction.RETIRE:
                     await self._retire(request, step)

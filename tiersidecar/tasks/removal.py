@@ -20,6 +20,7 @@ from tiersidecar.ports.metadata_log import PublishMetadata
 from tiersidecar.ports.metrics.retention import DELETE_ERRORS, DELETE_REQUESTS
 from tiersidecar.ports.store import DeleteObjects
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
 
 log = structlog.get_logger(__name__)
 
@@ -37,10 +38,11 @@ class SegmentRemover:
         failpoints: Failpoints,
         telemetry: Telemetry,
         broker_id: BrokerId,
+        ownership: Ownership = UNQUESTIONED,
     ) -> None:
         self._metadata_log, self._store, self._keys_of = metadata_log, store, keys_of
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
-        self._broker_id = broker_id
+        self._broker_id, self._ownership = broker_id, ownership
 
     async def remove(self, removal: Removal) -> None:
         """Both events are durable and the objects gone when this returns, by us or by a leader before or after us."""
@@ -67,10 +69,13 @@ class SegmentRemover:
         )
 
     async def _remove(self, metadata: RemoteLogSegmentMetadata) -> None:
+        await self._ownership.confirm(metadata.topic_id_partition)
         if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             await self._failpoints.reach("delete.begun")
+            self._ownership.require_role()
             await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         await self._failpoints.reach("delete.started.published")
+        self._ownership.require_role()
         await self._store.delete_objects(self._keys_of(metadata))
         await self._failpoints.reach("delete.objects.deleted")
         await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)

@@ -46,6 +46,7 @@ from tiersidecar.tasks.completed_transactions import CompletedTransactions
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
+from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
 from tiersidecar.tasks.segment_objects import SegmentObjects
@@ -91,6 +92,7 @@ class SegmentUploader:
         telemetry: Telemetry,
         broker_id: BrokerId,
         backoff: Backoff,
+        ownership: Ownership = UNQUESTIONED,
     ) -> None:
         self._objects, self._checker = objects, checker
         self._custom_metadata_max_bytes = custom_metadata_max_bytes
@@ -100,7 +102,7 @@ class SegmentUploader:
         self._blocking = blocking
         self._clock, self._ids, self._failpoints = clock, ids, failpoints
         self._telemetry, self._broker_id = telemetry, broker_id
-        self._backoff = backoff
+        self._backoff, self._ownership = backoff, ownership
 
     async def upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
@@ -130,6 +132,7 @@ class SegmentUploader:
         await self._gate.wait_open()
         try:
             async with self._gate.watching():
+                await self._ownership.confirm(partition.view.topic_id_partition)
                 return await self._upload(partition, segment, lineage, check_still_wanted)
         except Exception:
             self._telemetry.count(COPY_ERRORS, topic=topic)
@@ -147,6 +150,7 @@ class SegmentUploader:
             started = self._started(tip, segment, file, checked)
             await self._failpoints.reach("copy.checked")
             async with self._in_flight.copying(started.remote_log_segment_id):
+                self._ownership.require_role()
                 await self._metadata_log.publish(started)
                 await self._failpoints.reach("copy.started.published")
                 await check_still_wanted(started, segment, lineage)
@@ -251,6 +255,7 @@ class SegmentUploader:
         failures = 0
         while True:
             try:
+                self._ownership.require_role()
                 return await self._metadata_log.publish(update)
             except RetriableError as error:
                 tip = partition.view.topic_id_partition

@@ -31,7 +31,7 @@ from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, Descri
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
-from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
@@ -109,11 +109,10 @@ class TopicDeletion:
             RetriableError: broker, metadata or store are away; nothing is taken for gone because of that.
         """
         self._note_led()
-        by_topic: defaultdict[Uuid, list[TopicIdPartition]] = defaultdict(list)
-        for tip in self._state.partitions():
-            by_topic[tip.topic_id].append(tip)
+        await self._claim_led()
+        by_topic = self._of_this_cluster()
         await self._look_for(by_topic.keys())
-        if not self._absences or self._guard.reason_not_to_delete or self._state.halted_reason is not None:
+        if not self._absences or self._guard.reason_not_to_delete_remote or self._state.halted_reason is not None:
             return
         live_brokers = (await self._broker.describe_cluster()).brokers
         failure: StoreError | None = None
@@ -143,6 +142,24 @@ class TopicDeletion:
                 self._led.add(tip)
             else:
                 self._led.discard(tip)
+
+    async def _claim_led(self) -> None:
+        """Say of what we lead and the first format's records name that it is this cluster's: a topic that is deleted later was
+        led here then."""
+        if self._observe_only:
+            return
+        for tip in self._state.partitions():
+            tiered = self._board.assignment.get(tip)
+            if tiered is not None and tiered.role is PartitionRole.LEADER and not self._state.is_ours(tip):
+                await self._state.publish_partition_state(tip, PartitionState())
+
+    def _of_this_cluster(self) -> dict[Uuid, list[TopicIdPartition]]:
+        """Partitions by topic id; of ids that were never led in this cluster none, for with a mirrored topic come another
+        cluster's, whose data is in the same store and is not gone because its topic is unknown here."""
+        by_topic: defaultdict[Uuid, list[TopicIdPartition]] = defaultdict(list)
+        for tip in self._state.partitions():
+            by_topic[tip.topic_id].append(tip)
+        return {topic_id: tips for topic_id, tips in by_topic.items() if any(map(self._state.is_ours, tips))}
 
     async def _look_for(self, topic_ids: Iterable[Uuid]) -> None:
         """Ask twice: for everything, then for each topic that was not there, by its id."""
@@ -233,7 +250,7 @@ class TopicDeletion:
         segments = await pictured_segments(self._metadata.picture(tip), self._blocking)
         due = [Removal(metadata=segment, reason="its topic is deleted") for segment in segments]
         for removal in self._refused_last.order(tip, due):
-            if self._guard.reason_not_to_delete:
+            if self._guard.reason_not_to_delete_remote:
                 return False
             try:
                 await self._remover.remove(removal)

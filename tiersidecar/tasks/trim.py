@@ -29,6 +29,7 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.unproven import Unproven
@@ -74,12 +75,13 @@ class TrimTask:
         telemetry: Telemetry,
         failpoints: Failpoints,
         observe_only: bool,
+        ownership: Ownership = UNQUESTIONED,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._checks, self._verifier, self._gate = lineages, checks, verifier, gate
         self._unproven, self._guard, self._blocking = unproven, guard, blocking
         self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
-        self._observe_only = observe_only
+        self._observe_only, self._ownership = observe_only, ownership
 
     def may_have_work(self, partition: TieredPartition) -> bool:
         """Whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
@@ -199,6 +201,7 @@ class TrimTask:
         if not self._board.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
             return
         await self._failpoints.reach("trim.allowed")
+        self._ownership.require_role()
         answer = (await self._broker.delete_records({tip: offset}, leader_epochs={tip: partition.view.leader_epoch}))[
             tip
         ]

@@ -58,7 +58,7 @@ class Cluster:
 
 
 class Guard:
-    reason_not_to_delete = ""
+    reason_not_to_delete = reason_not_to_delete_remote = ""
 
 
 class Shell:
@@ -271,12 +271,12 @@ def test_switched_off_nothing_is_deleted_and_on_again_the_rest_is(world: World) 
     steps = shell.deletion.sweep()
     while steps.send(None) != "delete.finished.published":
         pass
-    shell.guard.reason_not_to_delete = "deletes.enabled is false"
+    shell.guard.reason_not_to_delete_remote = "deletes.enabled is false"
     run(steps)
     assert len(world.segments()) == 4
     shell.sweep(after_s=60)
     assert len(world.segments()) == 4
-    shell.guard.reason_not_to_delete = ""
+    shell.guard.reason_not_to_delete_remote = ""
     shell.sweep(after_s=60)
     assert world.segments() == []
 

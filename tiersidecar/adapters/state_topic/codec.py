@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.guard_stop import GuardStop
@@ -19,6 +19,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, TopicState
 
 SCHEMA_VERSION = 1
+"""Of the fields that say what counts; who wrote a record (:class:`Writer`) is in those of the second format only."""
 
 _NESTED_FIELDS = ("earlier_starts", "hold", "guard_stop")
 _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if field.name not in _NESTED_FIELDS)
@@ -152,6 +153,30 @@ def read_topic_state(document: Mapping[str, Any], *, where: str) -> TopicState:
         return TopicState(**found)
     except TypeError as error:
         raise CorruptDataError(where=where, position=0, reason=str(error)) from error
+
+
+class Writer(NamedTuple):
+    """Whose records a process writes: ``broker_id`` is -1 for a command, ``incarnation`` one life of a process."""
+
+    cluster_id: str = ""
+    broker_id: int = -1
+    incarnation: str = ""
+
+
+def cluster_of(document: Mapping[str, Any]) -> str:
+    """The cluster whose sidecar wrote the record; empty in those of the first format."""
+    cluster_id = document.get("cluster_id", "")
+    return cluster_id if isinstance(cluster_id, str) else ""
+
+
+def stamped(value: bytes, writer: Writer) -> bytes:
+    """The record, with who wrote it; what is in it already of a field counts."""
+    return json.dumps({**writer._asdict(), **json.loads(value)}, separators=(",", ":"), sort_keys=True).encode()
+
+
+def without_writer(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The rest of the record, to be written anew."""
+    return {name: value for name, value in document.items() if name not in Writer._fields}
 
 
 def write_state(state: PartitionState | TopicState, former: Mapping[str, Any]) -> bytes:

@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 
 from tiersidecar.adapters.state_topic.codec import (
+    cluster_of,
     partition_key,
     read_partition_key,
     read_partition_state,
@@ -14,6 +15,7 @@ from tiersidecar.adapters.state_topic.codec import (
     read_topic_state,
     read_value,
     topic_key,
+    without_writer,
     write_state,
 )
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease, read_lease_key, write_lease
@@ -31,16 +33,21 @@ from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.recopy import RecopyRequest
-from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 
 _log = structlog.get_logger(__name__)
 
 
 class StateFold:
     """No I/O.  ``lowered`` has the keys whose last record says less than is known: a deposed leader wrote it, or a loser of a
-    lease, and compaction would leave nothing else, so what is known must be written again."""
+    lease, and compaction would leave nothing else, so what is known must be written again.
 
-    def __init__(self) -> None:
+    Records of another cluster, which come with a mirrored topic, count for nothing; ``foreign`` has them by their keys.
+    """
+
+    def __init__(self, cluster_id: str = "") -> None:
+        self.cluster_id = cluster_id
+        self.foreign: dict[bytes, dict[str, Any]] = {}
         self._partitions: dict[bytes, PartitionState] = {}
         self._highest_starts: dict[tuple[Uuid, int], Offset] = {}
         self._topics: dict[Uuid, TopicState] = {}
@@ -62,8 +69,27 @@ class StateFold:
         except CorruptDataError as error:
             _log.error("state.record.corrupt", key=key.decode(errors="replace"), reason=str(error))
 
+    def _is_of_another_cluster(self, key: bytes, document: dict[str, Any]) -> bool:
+        written_by = cluster_of(document)
+        if not self.cluster_id or written_by in ("", self.cluster_id):
+            return False
+        if written_by not in {cluster_of(one) for one in self.foreign.values()}:
+            _log.error(
+                "state.record.of_another_cluster",
+                key=key.decode(errors="replace"),
+                cluster_id=written_by,
+                consequence="it counts for nothing here; what it names is not deleted",
+            )
+        self.foreign[key] = document
+        if key in self._partitions or key in self._leases:
+            self.lowered.add(key)
+        return True
+
     def _apply(self, key: bytes, value: bytes, *, where: str) -> None:
         document = read_value(value, where=where)
+        if self._is_of_another_cluster(key, document):
+            return
+        self.foreign.pop(key, None)
         topic_id = read_topic_key(key)
         if topic_id is not None:
             self._topics[topic_id] = read_topic_state(document, where=where)
@@ -92,6 +118,7 @@ class StateFold:
 
     def _remove(self, key: bytes) -> None:
         self._documents.pop(key, None)
+        self.foreign.pop(key, None)
         if (thrown := read_trash_key(key)) is not None:
             entries = self._trash.get((thrown.topic_id, thrown.partition), {})
             entries.pop(key, None)
@@ -126,6 +153,22 @@ class StateFold:
                 topic = str(self._documents[key].get("topic", ""))
                 found.append(TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1]))
         return tuple(found)
+
+    def is_ours(self, owner: TopicIdPartition) -> bool:
+        """Whether a sidecar of this cluster said so: records of the first format do not tell."""
+        return bool(self.cluster_id) and cluster_of(self._documents.get(partition_key(owner), {})) == self.cluster_id
+
+    def foreign_partitions(self) -> dict[TopicIdPartition, ForeignState]:
+        """Partitions that only records of other clusters name."""
+        found = {}
+        for key, document in self.foreign.items():
+            identity = read_partition_key(key)
+            if identity is not None and key not in self._partitions:
+                topic = str(document.get("topic", ""))
+                owner = TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1])
+                state = read_partition_state(document, where=key.decode())
+                found[owner] = ForeignState(cluster_id=cluster_of(document), state=state)
+        return found
 
     def recopies(self, owner: TopicIdPartition) -> list[RecopyRequest]:
         """Requests of the partition, ascending by offset."""
@@ -163,7 +206,7 @@ class StateFold:
         if known is not None and known.contains(entry):
             return None
         merged = entry if known is None else known.merged_with(entry)
-        return write_trash_entry(owner, merged, self._documents.get(key, {}))
+        return write_trash_entry(owner, merged, without_writer(self._documents.get(key, {})))
 
     def has_more_than(self, owner: TopicIdPartition, entry: TrashEntry) -> bool:
         """Whether more was decided in the entry of this id than ``entry`` knows."""
@@ -178,15 +221,16 @@ class StateFold:
         """The record that says ``state`` and all that is known; None when that is known already."""
         known = self.partition_state(owner)
         merged = known.merged_with(state)
-        if merged == known and partition_key(owner) in self._documents:
+        former = self._documents.get(partition_key(owner))
+        if merged == known and former is not None and (self.is_ours(owner) or not self.cluster_id):
             return None
-        return write_state(merged, {"topic": owner.topic, **self._documents.get(partition_key(owner), {})})
+        return write_state(merged, without_writer({"topic": owner.topic, **(former or {})}))
 
     def topic_value(self, topic_id: Uuid, state: TopicState) -> bytes | None:
         """The record of ``state``; None when it is known already."""
         if self._topics.get(topic_id) == state:
             return None
-        return write_state(state, self._documents.get(topic_key(topic_id), {}))
+        return write_state(state, without_writer(self._documents.get(topic_key(topic_id), {})))
 
     def mended_value(self, key: bytes) -> bytes | None:
         """What must be written for a lowered key; None when it is no longer lowered."""
@@ -196,7 +240,8 @@ class StateFold:
             return write_lease(self._leases[key])
         thrown = read_trash_key(key)
         if thrown is None:
-            return write_state(self._partitions[key], self._documents[key])
+            return write_state(self._partitions[key], without_writer(self._documents[key]))
         topic = str(self._documents[key].get("topic", ""))
         owner = TopicIdPartition(topic_id=thrown.topic_id, topic=topic, partition=thrown.partition)
-        return write_trash_entry(owner, self._trash[thrown.topic_id, thrown.partition][key], self._documents[key])
+        entry = self._trash[thrown.topic_id, thrown.partition][key]
+        return write_trash_entry(owner, entry, without_writer(self._documents[key]))

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from tiersidecar.adapters.end_offsets import EndOffsets
 from tiersidecar.adapters.internal_topics import TopicBroker, TopicFacts, ensure_topic
 from tiersidecar.adapters.kafka_clients import KafkaTopicClients, TopicClients, translated
 from tiersidecar.adapters.read_back import ReadBack
 from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends, running
-from tiersidecar.adapters.state_topic.codec import partition_key, topic_key
+from tiersidecar.adapters.state_topic.codec import Writer, partition_key, stamped, topic_key
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, write_lease
 from tiersidecar.adapters.state_topic.recopy_codec import recopy_key, write_recopy
@@ -40,7 +40,7 @@ from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
 from tiersidecar.ports.recopy import RecopyRequest
-from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 from tiersidecar.ports.telemetry import Telemetry
 
 _log = structlog.get_logger(__name__)
@@ -108,10 +108,12 @@ class TopicBasedStateLog:
         self._writing: defaultdict[bytes, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._partition = TopicPartition(settings.topic, 0)
         self._facts: TopicFacts | None = None
-        self._position = -1
+        self._position, self._begin = -1, -1
         self._ready_at: int | None = None
         self._unreachable: str | None = "the state topic has not been reached yet"
         self._lost: str | None = None
+        self._rewritten: str | None = None
+        self._last: ConsumerRecord | None = None
 
     # -- running
 
@@ -137,13 +139,16 @@ class TopicBasedStateLog:
         facts = await ensure_topic(self._broker, self._settings.required_topic, may_create=known is None)
         begin, end = await self._offset(facts, OffsetSpec.EARLIEST), await self._offset(facts, OffsetSpec.LATEST)
         connected()
-        if known is not None and known.topic_id != facts.topic_id:
+        if self._rewritten is not None:
+            self._lost = self._rewritten
+        elif known is not None and known.topic_id != facts.topic_id:
             self._lost = f"{self._settings.topic} was made anew"
         elif self._position > end:
             self._lost = f"{self._settings.topic} ends at offset {end}, but was read up to {self._position} before"
         else:
             self._facts, self._lost, self._unreachable = facts, None, None
-            self._position, self._ready_at = max(self._position, begin), end
+            self._fold.cluster_id = facts.cluster_id
+            self._begin, self._position, self._ready_at = begin, max(self._position, begin), end
         self._report_halt()
         if self._lost is not None:
             self._unreachable = self._lost
@@ -170,7 +175,10 @@ class TopicBasedStateLog:
     async def _read(self) -> None:
         async with self._clients.open_consumer() as consumer:
             consumer.assign([self._partition])
-            consumer.seek(self._partition, self._position)
+            # Once more the last record: a topic that lost its end may have been written on.
+            last = self._last
+            again = last is not None and last.offset >= self._begin
+            consumer.seek(self._partition, last.offset if last is not None and again else self._position)
             while True:
                 with translated("Fetch", self._settings.topic, self._settings.bootstrap_servers):
                     await self._read_some(consumer)
@@ -179,9 +187,28 @@ class TopicBasedStateLog:
         await asyncio.sleep(0)  # a long replay always has more at hand
         for records in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)).values():
             for record in records:
+                if record.offset < self._position:
+                    self._require_same(record)
+                    continue
+                self._last = record
                 self._fold.apply(record.key, record.value, where=f"{self._settings.topic}-0 offset {record.offset}")
-        self._position = await consumer.position(self._partition)
+        self._position = max(self._position, await consumer.position(self._partition))
         self._read_back.advance(self._position)
+
+    def _require_same(self, record: ConsumerRecord) -> None:
+        """Compaction may have removed the last record that was read, but never replaces it.
+
+        Raises:
+            BrokerRefusedError: there is another one in its place; the next session says what that means.
+        """
+        last = self._last
+        if last is None or record.offset != last.offset or (record.key, record.value) == (last.key, last.value):
+            return
+        self._lost = self._rewritten = (
+            f"{self._settings.topic} has another record at offset {record.offset} than was read there before"
+        )
+        self._report_halt()
+        raise BrokerRefusedError(api="Fetch", subject=self._settings.topic, error="LOG_TRUNCATION_DETECTED")
 
     async def _watch(self) -> None:
         while True:
@@ -252,6 +279,14 @@ class TopicBasedStateLog:
     def partitions(self) -> Sequence[TopicIdPartition]:
         self._require_ready()
         return self._fold.partitions()
+
+    def is_ours(self, topic_id_partition: TopicIdPartition) -> bool:
+        self._require_ready()
+        return self._fold.is_ours(topic_id_partition)
+
+    def foreign_partitions(self) -> Mapping[TopicIdPartition, ForeignState]:
+        self._require_ready()
+        return self._fold.foreign_partitions()
 
     async def catch_up(self) -> None:
         """As the port says, within ``consume_wait_ms``."""
@@ -383,9 +418,15 @@ class TopicBasedStateLog:
             if self._fold.is_known(key):
                 await self._write(key, None, subject=subject)
 
+    @property
+    def _writer(self) -> Writer:
+        return Writer(self._fold.cluster_id, self._settings.broker_id, self._settings.incarnation)
+
     async def _write(self, key: bytes, value: bytes | None, *, subject: str) -> None:
         if self._unreachable is not None:
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=self._unreachable)
+        if value is not None:
+            value = stamped(value, self._writer)
         try:
             async with asyncio.timeout(self._settings.consume_wait_ms / 1000):
                 offset = await self._producer.send(

@@ -11,7 +11,8 @@ from tiersidecar.adapters.internal_topics import InternalTopic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTopicSettings:
-    """Replicated as the metadata topic is.  ``security`` are keyword arguments of aiokafka's clients."""
+    """Replicated as the metadata topic is.  ``security`` are keyword arguments of aiokafka's clients.  ``broker_id`` and
+    ``incarnation`` are the writer's, in each of its records; a command is no broker."""
 
     bootstrap_servers: str
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -24,6 +25,8 @@ class StateTopicSettings:
     watch_interval_ms: int = 5_000
     mend_after_ms: int = 2_000
     client_id: str = "tiersidecar"
+    broker_id: int = -1
+    incarnation: str = ""
 
     @property
     def required_topic(self) -> InternalTopic:

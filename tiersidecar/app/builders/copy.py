@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tiersidecar.app.builders.store import layout_settings
+from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
@@ -36,7 +37,9 @@ def task_backoff(config: Config) -> Backoff:
     )
 
 
-def build_uploader(parts: Parts, *, gate: StoreGate, in_flight: InFlight, remover: SegmentRemover) -> SegmentUploader:
+def build_uploader(
+    parts: Parts, role: TierParts, *, gate: StoreGate, in_flight: InFlight, remover: SegmentRemover
+) -> SegmentUploader:
     """By plain constructor calls."""
     config = parts.config
     layout = layout_settings(config, parts.key_ring, parts.kafka_version)
@@ -70,6 +73,7 @@ def build_uploader(parts: Parts, *, gate: StoreGate, in_flight: InFlight, remove
         telemetry=parts.telemetry,
         broker_id=parts.identity.broker_id,
         backoff=task_backoff(config),
+        ownership=role.ownership,
     )
 
 

@@ -82,6 +82,8 @@ async def open_state_log(
     ids: Ids,
     telemetry: Telemetry,
     failpoints: Failpoints = NO_FAILPOINTS,
+    broker_id: int = -1,
+    incarnation: str = "",
 ) -> AsyncIterator[RequestingStateLog]:
     """``state.topic.name``; made when missing, unless we only observe."""
     topic = config.state_topic_name
@@ -96,6 +98,8 @@ async def open_state_log(
         min_insync_replicas=config.remote_log_metadata_topic_min_isr,
         consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
         client_id=config.broker.client_id,
+        broker_id=broker_id,
+        incarnation=incarnation,
     )
     async with open_state_topic(
         settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, failpoints=failpoints

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.formats.aiven.keys import recorded_keys
-from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
@@ -24,10 +24,10 @@ from tiersidecar.tasks.trim import TrimTask
 
 
 def build_retain(
-    parts: Parts, *, in_flight: InFlight, remover: SegmentRemover, checks: TopicChecks, trim: TrimTask
+    parts: Parts, role: TierParts, *, in_flight: InFlight, remover: SegmentRemover, checks: TopicChecks, trim: TrimTask
 ) -> RetainTask:
     """By plain constructor calls."""
-    config, guard = parts.config, DeleteGuard(parts.config, parts.metadata)
+    config, guard = parts.config, DeleteGuard(parts, role)
     expire = ExpireTask(
         board=parts.board,
         broker=parts.broker,
@@ -38,7 +38,13 @@ def build_retain(
         remover=remover,
         checks=checks,
         guard=guard,
-        local_start=LocalStart(board=parts.board, broker=parts.broker, state=parts.state, failpoints=parts.failpoints),
+        local_start=LocalStart(
+            board=parts.board,
+            broker=parts.broker,
+            state=parts.state,
+            failpoints=parts.failpoints,
+            ownership=role.ownership,
+        ),
         delays=trash_delays(config),
         by=f"broker {parts.identity.broker_id}",
         limits=ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round),
@@ -48,6 +54,7 @@ def build_retain(
         failpoints=parts.failpoints,
         interval_s=config.remote_log_manager_task_interval_ms / 1000,
         observe_only=config.mode is Mode.OBSERVE,
+        ownership=role.ownership,
     )
     return RetainTask(
         expire=expire,
@@ -62,7 +69,7 @@ def trash_delays(config: Config) -> TrashDelays:
     return TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay)
 
 
-def build_remover(parts: Parts) -> SegmentRemover:
+def build_remover(parts: Parts, role: TierParts) -> SegmentRemover:
     """Likewise."""
     return SegmentRemover(
         metadata_log=parts.metadata,
@@ -72,10 +79,11 @@ def build_remover(parts: Parts) -> SegmentRemover:
         failpoints=parts.failpoints,
         telemetry=parts.telemetry,
         broker_id=parts.identity.broker_id,
+        ownership=role.ownership,
     )
 
 
-def build_topic_deletion(parts: Parts, *, remover: SegmentRemover) -> TopicDeletion:
+def build_topic_deletion(parts: Parts, role: TierParts, *, remover: SegmentRemover) -> TopicDeletion:
     """Likewise."""
     return TopicDeletion(
         board=parts.board,
@@ -83,7 +91,7 @@ def build_topic_deletion(parts: Parts, *, remover: SegmentRemover) -> TopicDelet
         metadata=parts.metadata,
         state=parts.state,
         remover=remover,
-        guard=DeleteGuard(parts.config, parts.metadata),
+        guard=DeleteGuard(parts, role),
         blocking=parts.blocking,
         clock=parts.clock,
         failpoints=parts.failpoints,
@@ -103,13 +111,17 @@ def build_log_start_watch(parts: Parts) -> LogStartWatch:
 
 
 class DeleteGuard(MayDelete):
-    """The switch in the configuration, and the metadata topic's own doubts."""
+    """The switch in the configuration, the metadata topic's own doubts, and, for what is remote, the other sidecars."""
 
-    def __init__(self, config: Config, metadata: MetadataLog) -> None:
-        self._config, self._metadata = config, metadata
+    def __init__(self, parts: Parts, role: TierParts) -> None:
+        self._config, self._metadata, self._role = parts.config, parts.metadata, role
 
     @property
     def reason_not_to_delete(self) -> str:
         if not self._config.deletes_enabled:
             return "deletes.enabled is false"
         return self._metadata.halted_reason or ""
+
+    @property
+    def reason_not_to_delete_remote(self) -> str:
+        return self.reason_not_to_delete or self._role.remote_delete_blocker()

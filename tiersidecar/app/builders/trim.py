@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tiersidecar.app.builders.retain import DeleteGuard
+from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.segment_stream import SegmentStream
@@ -25,7 +26,7 @@ def build_trim_gate(parts: Parts) -> TrimGate:
     )
 
 
-def build_trim(parts: Parts, *, checks: TopicChecks, gate: TrimGate, quota: CopyQuota) -> TrimTask:
+def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: TrimGate, quota: CopyQuota) -> TrimTask:
     """What is read back before a trim goes at the rates of copying."""
     return TrimTask(
         board=parts.board,
@@ -49,10 +50,11 @@ def build_trim(parts: Parts, *, checks: TopicChecks, gate: TrimGate, quota: Copy
         ),
         gate=gate,
         unproven=Unproven(board=parts.board, clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry),
-        guard=DeleteGuard(parts.config, parts.metadata),
+        guard=DeleteGuard(parts, role),
         blocking=parts.blocking,
         clock=parts.clock,
         telemetry=parts.telemetry,
         failpoints=parts.failpoints,
         observe_only=parts.config.mode is Mode.OBSERVE,
+        ownership=role.ownership,
     )

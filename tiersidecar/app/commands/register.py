@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from tiersidecar.app.commands.accept_log_loss import accept_log_loss
+from tiersidecar.app.commands.adopt import adopt
 from tiersidecar.app.commands.delete_records import delete_records
 from tiersidecar.app.commands.reconcile import reconcile
 from tiersidecar.app.commands.repair import repair
@@ -14,12 +15,12 @@ from tiersidecar.app.commands.undelete import release, undelete
 
 
 def register_commands(app: typer.Typer) -> None:
-    """Add ``enable``, ``disable``, ``delete-records``, ``accept-log-loss``, ``reconcile``, ``repair``, ``trash``,
-    ``undelete`` and ``release`` to ``app``."""
+    """Add the commands to ``app``."""
     app.command("enable", short_help="Tier a topic.")(enable)
     app.command("disable", short_help="Stop tiering a topic, and put its own retention back.")(disable)
     app.command("delete-records", short_help="Delete records below an offset, remote and local.")(delete_records)
     app.command("accept-log-loss", short_help="Confirm that all replicas of a partition were lost.")(accept_log_loss)
+    app.command("adopt", short_help="Make the remote data of a topic id this cluster's.")(adopt)
     app.command("reconcile", short_help="Compare the store with the metadata, on Spark.")(reconcile)
     app.command("repair", short_help="Repair what a reconcile report found.")(repair)
     app.add_typer(trash, name="trash", short_help="List, purge or export what is to be deleted.")

@@ -93,6 +93,16 @@ class TopLevelKeys(Section):
     """The same for what users delete: `tiersidecar delete-records`, and DeleteRecords through the gateway, whose local part the
     broker deletes at once."""
 
+    deletes_brokers_without_sidecar: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(comma_separated), Field(examples=["[]"])
+    ] = ()
+    """Ids of brokers that have no sidecar on purpose. Nothing remote is deleted while any other live broker of the cluster has
+    none of this version."""
+
+    lease_duration_ms: Annotated[PositiveDurationMs, Field(ge=3_000)] = 60_000
+    """How long a sidecar that is not heard of any more keeps the tier role of its broker from one with another state.dir. A
+    restart with the same state.dir does not wait."""
+
     log_dirs: Annotated[
         tuple[FilePath, ...], BeforeValidator(comma_separated), Field(min_length=1, examples=["[/var/lib/kafka/data]"])
     ]

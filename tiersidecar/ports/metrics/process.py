@@ -59,3 +59,8 @@ RECONCILE_FINDINGS = Metric(
     help="Findings of that run, by kind.",
     labels=("kind",),
 )
+TIER_LEASE_HELD = Metric(
+    name="tiersidecar_tier_lease_held",
+    kind="gauge",
+    help="1 while this process is its broker's sidecar; 0 while it stands by for another one, or has not renewed its lease.",
+)

@@ -24,6 +24,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
         "untrimmable_topics": dict(summary.untrimmable_topics),
         "log_dir_faults": dict(summary.log_dir_faults),
         "disk_troubles": dict(summary.disk_troubles),
+        "standing_by": summary.standing_by,
     }
 
 

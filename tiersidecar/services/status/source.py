@@ -49,6 +49,8 @@ class StatusSummary:
     untrimmable_topics: Mapping[str, str] = field(default_factory=dict)
     log_dir_faults: Mapping[str, str] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
+    standing_by: str = ""
+    """Why the tier role of this process rests: another one is this broker's sidecar."""
 
 
 class StatusSource(Protocol):

@@ -121,3 +121,22 @@ async def test_a_leader_that_does_not_know_its_end_yet_is_a_refusal() -> None:
     behind.broker.error = "OFFSET_NOT_AVAILABLE"
     with pytest.raises(BrokerRefusedError, match="OFFSET_NOT_AVAILABLE"):
         await behind.log.catch_up()
+
+
+async def test_another_record_in_the_place_of_the_last_one_is_a_loss() -> None:
+    """The topic lost its end and was written on: its length tells nothing then."""
+    behind = Behind()
+    await behind.read()
+    assert behind.log.halted_reason is None
+    behind.consumer.records = [FakeRecord(0, b"topic/AAAAAAAAAAAAAAAAAAAAAQ", b"{}")]
+    with pytest.raises(BrokerRefusedError, match="LOG_TRUNCATION_DETECTED"):
+        await behind.log._read_some(behind.consumer)
+    assert "another record at offset 0" in str(behind.log.halted_reason)
+
+
+async def test_the_last_record_read_once_more_changes_nothing() -> None:
+    behind = Behind()
+    await behind.read()
+    await behind.log._read_some(behind.consumer)
+    assert behind.log.halted_reason is None
+    assert behind.log.highest_start(ORDERS.topic_id, ORDERS.partition) > 0

@@ -1,0 +1,75 @@
+"""Two sidecars beside one broker, each with a state.dir of its own: one has the tier role, the other one stands by."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, produce, started, wait_until_trimmed
+from tests.support.daemon import Daemon, wait_for
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.remote_events import fold, in_state, object_keys_in, read_events
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import recorded_keys
+
+pytestmark = pytest.mark.broker
+
+ACTS = ("segment.copy.finished", "segment.deleted", "log.trimmed")
+
+
+def holds(daemon: Daemon) -> bool:
+    return daemon.metric("tiersidecar_tier_lease_held") == 1
+
+
+def standing_by(daemon: Daemon) -> str:
+    code, body = daemon.status("/status")
+    return str(json.loads(body)["standing_by"]) if code == 200 else ""
+
+
+def acts(daemon: Daemon) -> list[dict[str, Any]]:
+    return [event for event in daemon.events() if event.get("event") in ACTS]
+
+
+def test_one_acts_and_after_a_pause_of_it_the_other_alone(kafka: KafkaCluster, tmp_path: Path) -> None:
+    topic = "one-role"
+    kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+    store = {"type": "filesystem", "root": str(tmp_path / "store")}
+    (tmp_path / "store").mkdir()
+    settings = {"store": store, "lease.duration.ms": 5_000}
+    with started(tmp_path / "a", kafka, topic, **settings) as first:
+        wait_for(lambda: holds(first), "the first one has the role", first)
+        with started(tmp_path / "b", kafka, topic, **settings) as second:
+            wait_for(lambda: "standing by" in standing_by(second), "the second one stands by and says so", second)
+            second.wait_until_ready()
+            produce(kafka, topic, total_bytes=600_000)
+            wait_until_trimmed(kafka, first, topic)
+            assert acts(first)
+            assert acts(second) == []
+            produce(kafka, topic, total_bytes=600_000, seed=1)
+            first.send_signal(signal.SIGSTOP)
+            wait_for(lambda: holds(second), "the second one takes the role", second)
+            wait_until_trimmed(kafka, second, topic)
+            before = len(acts(first))
+            first.send_signal(signal.SIGCONT)
+            wait_for(lambda: "standing by" in standing_by(first), "the first one sees it", first)
+            produce(kafka, topic, total_bytes=600_000, seed=2)
+            wait_until_trimmed(kafka, second, topic)
+            assert len(acts(first)) == before, acts(first)[before:]
+            wait_for(lambda: has_no_more_objects_than_metadata(kafka, second), "nothing is left over", second)
+            assert first.stop() == 0
+            assert second.stop() == 0
+
+
+def has_no_more_objects_than_metadata(cluster: KafkaCluster, daemon: Daemon) -> bool:
+    """Each object is one of a segment that is not deleted; the finished ones have all of theirs, from offset 0 on."""
+    segments = fold(read_events(cluster.client_settings, daemon.settings["remote.log.metadata.topic.name"]))
+    kept = [one for one in segments if one.state is not State.DELETE_SEGMENT_FINISHED]
+    named = {key for one in kept for key in recorded_keys(one, "").in_upload_order}
+    finished = in_state(segments, State.COPY_SEGMENT_FINISHED)
+    whole = {key for one in finished for key in recorded_keys(one, "").in_upload_order}
+    assert finished[0].start_offset == 0
+    return whole <= object_keys_in(daemon.store_root) <= named

@@ -1,0 +1,119 @@
+"""``tiersidecar adopt``: make the remote data of a topic id this cluster's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
+from tiersidecar.app.commands.options import AsJson, ConfigFile
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
+
+if TYPE_CHECKING:
+    from tiersidecar.app.commands.session import Session
+    from tiersidecar.ports.state_log import PartitionState
+    from tiersidecar.ports.store import Store
+
+
+def _topic_id(text: str) -> Uuid:
+    try:
+        return parse_uuid(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def adopt(
+    topic_id: Annotated[str, typer.Argument(metavar="TOPIC_ID", help="The topic's id, as kafka-topics shows it.")],
+    config_file: ConfigFile,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this nothing is changed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the remote data of a topic id this cluster's.
+
+    Nothing is copied or deleted of an id that this cluster never led, or that another cluster has claimed in the store.
+    Adopting it ends that: be sure that the other cluster does not use these data any more. Where no topic of that id
+    exists in this cluster, its data are deleted afterwards as those of a deleted topic.
+    """
+    wanted = _topic_id(topic_id)
+    manner = Manner(config_file=config_file, yes=yes, dry_run=not yes, as_json=as_json)
+    carry_out(lambda session: look_at_adoption(session, wanted), manner, with_metadata=False)
+
+
+async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
+    """Whose the data are now, and what adopting them means."""
+    cluster_id = (await session.broker.describe_cluster()).cluster_id
+    recorded = {tip: (tip, state) for tip, state in _states(session).items() if tip.topic_id == topic_id}
+    partitions = [recorded[tip] for tip in sorted(recorded)]
+    error = (await session.broker.describe_topic_ids([topic_id])).get(topic_id)
+    async with _open_store(session) as store:
+        owner = await _owner(session, store, topic_id)
+    facts = {
+        "topic": partitions[0][0].topic if partitions else None,
+        "topic_id": format_uuid(topic_id),
+        "exists_here": error is None,
+        "partitions_with_a_state": len(partitions),
+        "cluster": cluster_id,
+        "owner_in_the_store": owner or None,
+    }
+    if not partitions:
+        return Intent(facts=facts, refusal="no record of the state topic names this topic id")
+    if owner == cluster_id and all(session.state.is_ours(tip) for tip, _ in partitions):
+        return Intent(facts=facts)
+    steps = ["the owner object in the store names this cluster", "so do the records of the state topic"]
+    if error is not None:
+        steps.append("no topic of this id exists here: its remote data are deleted after deletes.topic.grace.ms")
+    return Intent(facts=facts, steps=tuple(steps), apply=lambda: _adopt(session, cluster_id, partitions))
+
+
+def _states(session: Session) -> dict[TopicIdPartition, PartitionState]:
+    """Of this cluster's records and of others'."""
+    foreign = {tip: one.state for tip, one in session.state.foreign_partitions().items()}
+    return foreign | {tip: session.state.partition_state(tip) for tip in session.state.partitions()}
+
+
+async def _owner(session: Session, store: Store, topic_id: Uuid) -> str:
+    """The cluster that the owner object names; empty where there is none, or none that can be read."""
+    from tiersidecar.domain.errors import ObjectNotFoundError
+    from tiersidecar.tasks.topic_owners import owner_key, read_owning_cluster
+
+    try:
+        return read_owning_cluster(await store.fetch_object(owner_key(session.config.store.key_prefix, topic_id)))
+    except (ObjectNotFoundError, ValueError):
+        return ""
+
+
+async def _adopt(session: Session, cluster_id: str, partitions: list[tuple[TopicIdPartition, PartitionState]]) -> None:
+    """The store first: what the records say is acted upon at once."""
+    from tiersidecar.ports.store import BytesBody
+    from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
+
+    tip = partitions[0][0]
+    owner = TopicOwner(
+        cluster_id=cluster_id,
+        topic=tip.topic,
+        claimed_ms=session.clock.now_ms(),
+        broker_id=-1,
+        incarnation="adopted",
+    )
+    async with _open_store(session) as store:
+        key = owner_key(session.config.store.key_prefix, tip.topic_id)
+        await store.put_object(key, BytesBody(owner.write(tip.topic_id)))
+    for one, state in partitions:
+        await session.state.publish_partition_state(one, state)
+
+
+@asynccontextmanager
+async def _open_store(session: Session) -> AsyncIterator[Store]:
+    from tiersidecar.adapters.clock import SystemIds
+    from tiersidecar.adapters.stores.paced import UploadPace
+    from tiersidecar.app.builders.store import open_store
+    from tiersidecar.ports.telemetry import NoTelemetry
+
+    pace = UploadPace(None, session.clock)
+    async with open_store(
+        session.config, pace=pace, clock=session.clock, ids=SystemIds(), telemetry=NoTelemetry()
+    ) as store:
+        yield store

@@ -1,0 +1,63 @@
+"""What is asked right before anything is published, deleted or trimmed: is it ours, and is it still we?"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tiersidecar.domain.ids import TopicIdPartition
+
+
+class Ownership(Protocol):
+    def require_role(self) -> None:
+        """Return if this process holds its broker's tier role now; to be called right before each act, without a wait between.
+
+        Raises:
+            LeaseLostError: another process may hold it.
+        """
+
+    async def confirm(self, tip: TopicIdPartition) -> None:
+        """As :meth:`require_role`, and once the topic's remote data are known for this cluster's.
+
+        Raises:
+            LeaseLostError: as above.
+            NotOwnedError: they are another cluster's.
+            StoreError: the store is away.
+        """
+
+
+class RoleLease(Protocol):
+    def require(self) -> None:
+        """Return if the tier role is held."""
+
+
+class Claims(Protocol):
+    async def claim(self, tip: TopicIdPartition) -> None:
+        """Return once the topic's id is this cluster's."""
+
+
+class LeasedOwnership:
+    """An :class:`Ownership` by lease and claims."""
+
+    def __init__(self, lease: RoleLease, claims: Claims) -> None:
+        self._lease, self._claims = lease, claims
+
+    def require_role(self) -> None:
+        self._lease.require()
+
+    async def confirm(self, tip: TopicIdPartition) -> None:
+        self._lease.require()
+        await self._claims.claim(tip)
+        self._lease.require()
+
+
+class Unquestioned:
+    """An :class:`Ownership` for whoever has made sure otherwise, or writes nothing."""
+
+    def require_role(self) -> None:
+        return None
+
+    async def confirm(self, tip: TopicIdPartition) -> None:
+        return None
+
+
+UNQUESTIONED = Unquestioned()

@@ -1,0 +1,212 @@
+"""One tier role per broker, by a lease in the state topic: ``lease/<broker id>`` (:mod:`tiersidecar.domain.lease`).
+
+The holder counts itself valid from the moment at which it *sent* the last renewal that was read back; a contender waits for the
+whole duration after it has *seen* the last one, each by its own clock.  A process that stood still (SIGSTOP) finds its
+lease over when it goes on, and is asked so right before whatever it publishes, deletes or trims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import structlog
+
+from tiersidecar.domain.errors import LeaseLostError, RetriableError
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.lease import LEASE_FORMAT, Lease
+from tiersidecar.ports.broker import DescribeCluster
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.leases import Leases
+from tiersidecar.ports.metrics.process import TIER_LEASE_HELD
+from tiersidecar.ports.telemetry import Telemetry
+
+log = structlog.get_logger(__name__)
+
+_LOOKS_PER_DURATION = 12
+_MARGIN = 6
+"""Part of the duration by which the holder stops before a contender may begin: for clocks that run at different speeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """Who we are.  ``instance`` is our state.dir's: its former processes are dead, for we hold its lock."""
+
+    cluster_id: str
+    broker_id: BrokerId
+    instance: str
+    incarnation: str
+    host: str
+    pid: int
+    version: str
+    duration_ms: int
+
+    def claim(self, term: int, now_ms: int) -> Lease:
+        """The lease in ``term``."""
+        return Lease(
+            name=str(self.broker_id),
+            cluster_id=self.cluster_id,
+            broker_id=self.broker_id,
+            incarnation=self.incarnation,
+            term=term,
+            host=self.host,
+            pid=self.pid,
+            version=self.version,
+            renewed_ms=now_ms,
+            duration_ms=self.duration_ms,
+        )
+
+    def is_successor_of(self, holder: Lease) -> bool:
+        """Whether the holder was a former process with our state.dir."""
+        return holder.incarnation.partition("/")[0] == self.instance
+
+
+class TierLease:
+    """The lease of this process's tier role."""
+
+    def __init__(
+        self,
+        *,
+        contender: Contender,
+        leases: Leases,
+        broker: DescribeCluster,
+        without_sidecar: Collection[int],
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._contender, self._leases, self._broker = contender, leases, broker
+        self._without_sidecar, self._clock, self._telemetry = frozenset(without_sidecar), clock, telemetry
+        self._duration_s = contender.duration_ms / 1000
+        self._sent: tuple[float, int] | None = None
+        self._held: Lease | None = None
+        self._seen: tuple[Lease | None, float] = (None, clock.monotonic_s())
+        self._changed = asyncio.Event()
+        self._blocker = "the brokers of the cluster have not been asked for yet"
+
+    # -- asked
+
+    @property
+    def reason_not_held(self) -> str:
+        """Why this process must not act as its broker's tier role now; empty when it may."""
+        if self._held is None or self._sent is None:
+            return self._standing_by
+        passed_s = self._clock.monotonic_s() - self._sent[0]
+        passed_s = max(passed_s, (self._clock.now_ms() - self._sent[1]) / 1000)  # a machine that slept
+        if passed_s >= self._duration_s * (1 - 1 / _MARGIN):
+            return f"the lease of broker {self._contender.broker_id} has not been renewed for {passed_s:.0f} s"
+        return ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether nobody else has been seen to take it since we did."""
+        return self._held is not None
+
+    @property
+    def _standing_by(self) -> str:
+        holder = self._seen[0]
+        if holder is None:
+            return f"the lease of broker {self._contender.broker_id} has not been claimed yet"
+        return (
+            f"standing by: process {holder.pid} on {holder.host} is the sidecar of broker {self._contender.broker_id} "
+            f"(incarnation {holder.incarnation})"
+        )
+
+    def require(self) -> None:
+        """Return if this process may act now.
+
+        Raises:
+            LeaseLostError: it may not.
+        """
+        reason = self.reason_not_held
+        if reason:
+            raise LeaseLostError(reason=reason)
+
+    @property
+    def remote_delete_blocker(self) -> str:
+        """Why nothing remote may be deleted in the whole cluster: a live broker whose sidecar is of the first format, or has
+        none; empty when all are of this one."""
+        return self._blocker
+
+    async def wait_while(self, *, ours: bool) -> None:
+        """Return as soon as :attr:`is_ours` is not ``ours`` any more."""
+        while self.is_ours is ours:
+            self._changed.clear()
+            await self._changed.wait()
+
+    # -- kept
+
+    async def keep(self) -> None:
+        """Claim it when it is free, renew it while it is ours; never ends."""
+        trouble = ""
+        while True:
+            try:
+                await self.look()
+            except RetriableError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("tier_lease.retry", error=trouble)
+            else:
+                trouble = ""
+            self._telemetry.gauge(TIER_LEASE_HELD, 0 if self.reason_not_held else 1)
+            await self._clock.sleep(self._duration_s / _LOOKS_PER_DURATION)
+
+    async def look(self) -> None:
+        """Look once, and do what is due.
+
+        Raises:
+            RetriableError: the state topic, or the broker, is away.
+        """
+        now_s, counts = self._clock.monotonic_s(), self._leases.lease(str(self._contender.broker_id))
+        if counts != self._seen[0]:
+            self._seen = (counts, now_s)
+        if self._held is not None and counts is not None and counts.holder == self._held.holder:
+            if self._sent is None or now_s - self._sent[0] >= self._duration_s / 4:
+                await self._publish(self._contender.claim(counts.term, self._clock.now_ms()))
+                await self._look_for_former_sidecars()
+            return
+        if self._held is not None:
+            self._lose()
+        if self._may_claim(counts, now_s):
+            await self._publish(self._contender.claim(1 if counts is None else counts.term + 1, self._clock.now_ms()))
+            await self._look_for_former_sidecars()
+
+    def _may_claim(self, counts: Lease | None, now_s: float) -> bool:
+        if counts is None or counts.released or self._contender.is_successor_of(counts):
+            return True
+        return now_s - self._seen[1] >= max(counts.duration_ms / 1000, self._duration_s)
+
+    async def _publish(self, lease: Lease) -> None:
+        sent = (self._clock.monotonic_s(), self._clock.now_ms())
+        counts = await self._leases.publish_lease(lease)
+        self._seen = (counts, self._clock.monotonic_s())
+        if counts.holder != lease.holder:
+            if self._held is not None:
+                self._lose()
+            return
+        self._sent = sent
+        if self._held is None:
+            self._held = lease
+            self._changed.set()
+            log.info("tier_lease.held", broker_id=lease.broker_id, term=lease.term, incarnation=lease.incarnation)
+
+    def _lose(self) -> None:
+        self._held = self._sent = None
+        self._changed.set()
+        log.error("tier_lease.lost", reason=self._standing_by)
+
+    async def _look_for_former_sidecars(self) -> None:
+        described = await self._broker.describe_cluster()
+        silent = [node for node in sorted(described.brokers) if not self._is_of_this_format(node)]
+        self._blocker = (
+            f"brokers {', '.join(map(str, silent))} have no sidecar of this version yet (or none at all: then name them in "
+            "deletes.brokers.without.sidecar)"
+            if silent
+            else ""
+        )
+
+    def _is_of_this_format(self, node: BrokerId) -> bool:
+        if node in self._without_sidecar:
+            return True
+        lease = self._leases.lease(str(node))
+        return lease is not None and lease.format >= LEASE_FORMAT

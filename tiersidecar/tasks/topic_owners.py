@@ -1,0 +1,127 @@
+"""Whose remote data a topic id's are, by an object in the store: ``<key.prefix>.tiersidecar/owners/<topic id>.json``.
+
+Several clusters may share a bucket.  A cluster claims the ids that it leads, by a put that succeeds only where nothing is; what
+another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar adopt`` alone overwrites a claim.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import structlog
+
+from tiersidecar.domain.errors import NotOwnedError, ObjectExistsError, ObjectNotFoundError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.own_objects import OWNERS
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.store import BytesBody, OwnerStore
+
+log = structlog.get_logger(__name__)
+
+_BELIEVED_S = 10.0
+"""How long an answer of the store counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOwner:
+    """What an owner object says."""
+
+    cluster_id: str
+    topic: str
+    claimed_ms: int
+    broker_id: int
+    incarnation: str
+
+    def write(self, topic_id: Uuid) -> bytes:
+        """As JSON."""
+        document = {
+            "version": 1,
+            "cluster_id": self.cluster_id,
+            "topic": self.topic,
+            "topic_id": format_uuid(topic_id),
+            "claimed_ms": self.claimed_ms,
+            "broker_id": self.broker_id,
+            "incarnation": self.incarnation,
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+def owner_key(key_prefix: str, topic_id: Uuid) -> str:
+    """Key of a topic id's owner object."""
+    return f"{key_prefix}{OWNERS}{format_uuid(topic_id)}.json"
+
+
+def read_owning_cluster(data: bytes) -> str:
+    """The cluster that an owner object names.
+
+    Raises:
+        ValueError: it names none.
+    """
+    document = json.loads(data)
+    cluster_id = document.get("cluster_id") if isinstance(document, dict) else None
+    if not isinstance(cluster_id, str) or not cluster_id:
+        raise ValueError("it names no cluster")
+    return cluster_id
+
+
+class TopicOwners:
+    """The claims of one process, made on behalf of ``cluster_id``."""
+
+    def __init__(
+        self,
+        *,
+        store: OwnerStore,
+        key_prefix: str,
+        clock: Clock,
+        cluster_id: str,
+        broker_id: BrokerId,
+        incarnation: str,
+    ) -> None:
+        self._store, self._key_prefix, self._clock = store, key_prefix, clock
+        self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
+        self._ours_s: dict[Uuid, float] = {}
+
+    async def claim(self, tip: TopicIdPartition) -> None:
+        """Return once the topic's id is this cluster's, claimed now where nobody had: only for ids that this cluster leads, or
+        has led.
+
+        Raises:
+            NotOwnedError: it is another cluster's, or nobody can tell whose.
+            StoreError: the store is away.
+        """
+        now_s = self._clock.monotonic_s()
+        if now_s - self._ours_s.get(tip.topic_id, -_BELIEVED_S) < _BELIEVED_S:
+            return
+        self._ours_s.pop(tip.topic_id, None)
+        key = owner_key(self._key_prefix, tip.topic_id)
+        try:
+            data = await self._store.fetch_object(key)
+        except ObjectNotFoundError:
+            data = await self._make(key, tip)
+        self._require_ours(tip, key, data)
+        self._ours_s[tip.topic_id] = now_s
+
+    async def _make(self, key: str, tip: TopicIdPartition) -> bytes:
+        """What is there then: another may have been faster."""
+        ours = TopicOwner(
+            cluster_id=self._cluster_id,
+            topic=tip.topic,
+            claimed_ms=self._clock.now_ms(),
+            broker_id=self._broker_id,
+            incarnation=self._incarnation,
+        ).write(tip.topic_id)
+        try:
+            await self._store.put_object(key, BytesBody(ours), if_absent=True)
+        except ObjectExistsError:
+            return await self._store.fetch_object(key)
+        log.info("topic.claimed", topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
+        return ours
+
+    def _require_ours(self, tip: TopicIdPartition, key: str, data: bytes) -> None:
+        try:
+            cluster_id = read_owning_cluster(data)
+        except ValueError as error:
+            raise NotOwnedError(topic=tip.topic, key=key, reason=f"cannot be read: {error}") from error
+        if cluster_id != self._cluster_id:
+            raise NotOwnedError(topic=tip.topic, key=key, reason=f"says cluster {cluster_id}")
