@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 
 from tiersidecar.adapters.stores.probe import PROBE_NAME
 from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.kafka.records import aborted_ranges
@@ -192,6 +193,7 @@ def _check_store(world: World) -> None:
             world.complain(f"{where} is left in {metadata.state.name}")
     excused = named | world.bucket.late_keys
     # A probe whose deletion failed is known by its name.
-    orphans = [key for key in world.bucket.all_keys() if key not in excused and not key.startswith(PROBE_NAME)]
+    ours = (PROBE_NAME, OWN_DIRECTORY)
+    orphans = [key for key in world.bucket.all_keys() if key not in excused and not key.startswith(ours)]
     if orphans:
         world.complain(f"no event names {orphans}")

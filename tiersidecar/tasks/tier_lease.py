@@ -25,6 +25,8 @@ from tiersidecar.ports.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 
 _LOOKS_PER_DURATION = 12
+_CONTENDER_PAUSE_S = 0.5
+"""Between looks at what was read: a daemon that starts waits for little more than its topics."""
 _MARGIN = 6
 """Part of the duration by which the holder stops before a contender may begin: for clocks that run at different speeds."""
 
@@ -149,7 +151,8 @@ class TierLease:
             else:
                 trouble = ""
             self._telemetry.gauge(TIER_LEASE_HELD, 0 if self.reason_not_held else 1)
-            await self._clock.sleep(self._duration_s / _LOOKS_PER_DURATION)
+            pause_s = self._duration_s / _LOOKS_PER_DURATION
+            await self._clock.sleep(pause_s if self.is_ours else min(pause_s, _CONTENDER_PAUSE_S))
 
     async def look(self) -> None:
         """Look once, and do what is due.

@@ -19,6 +19,7 @@ from tiersidecar.ports.store import BytesBody, OwnerStore
 
 log = structlog.get_logger(__name__)
 
+_READ_AGAIN = 3
 _BELIEVED_S = 10.0
 """How long an answer of the store counts."""
 
@@ -95,12 +96,17 @@ class TopicOwners:
             return
         self._ours_s.pop(tip.topic_id, None)
         key = owner_key(self._key_prefix, tip.topic_id)
-        try:
-            data = await self._store.fetch_object(key)
-        except ObjectNotFoundError:
-            data = await self._make(key, tip)
-        self._require_ours(tip, key, data)
-        self._ours_s[tip.topic_id] = now_s
+        reason = ""
+        for _ in range(_READ_AGAIN):  # one wrong byte on its way must not park the partition
+            try:
+                data = await self._store.fetch_object(key)
+            except ObjectNotFoundError:
+                data = await self._make(key, tip)
+            reason = self._reason_not_ours(data)
+            if not reason:
+                self._ours_s[tip.topic_id] = now_s
+                return
+        raise NotOwnedError(topic=tip.topic, key=key, reason=reason)
 
     async def _make(self, key: str, tip: TopicIdPartition) -> bytes:
         """What is there then: another may have been faster."""
@@ -118,10 +124,9 @@ class TopicOwners:
         log.info("topic.claimed", topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
         return ours
 
-    def _require_ours(self, tip: TopicIdPartition, key: str, data: bytes) -> None:
+    def _reason_not_ours(self, data: bytes) -> str:
         try:
             cluster_id = read_owning_cluster(data)
         except ValueError as error:
-            raise NotOwnedError(topic=tip.topic, key=key, reason=f"cannot be read: {error}") from error
-        if cluster_id != self._cluster_id:
-            raise NotOwnedError(topic=tip.topic, key=key, reason=f"says cluster {cluster_id}")
+            return f"cannot be read: {error}"
+        return "" if cluster_id == self._cluster_id else f"says cluster {cluster_id}"
