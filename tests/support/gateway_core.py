@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from tiersidecar.services.gateway.conversation import Conversation, Refusal
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
@@ -57,7 +57,7 @@ class Core:
             client=self.client,
             broker=self.broker,
             host=self,
-            **({} if new_id is None else {"new_id": new_id}),
+            **cast("dict[str, Any]", {} if new_id is None else {"new_id": new_id}),
         )
         self.conversation.connected()
 

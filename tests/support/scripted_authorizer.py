@@ -25,10 +25,16 @@ class ScriptedAuthorizer:
         self.fault = fault
         self.asked: list[tuple[Credentials, str]] = []
 
+    async def log_in(self, credentials: Credentials) -> None:
+        self._verdict(credentials, "")
+
     async def may_read(self, credentials: Credentials, topic: str) -> bool:
         self.asked.append((credentials, topic))
         if self.fault is not None:
             raise self.fault
+        return self._verdict(credentials, topic)
+
+    def _verdict(self, credentials: Credentials, topic: str) -> bool:
         if credentials.token is not None:
             if credentials.token not in self._tokens:
                 raise CallerNotAuthenticatedError

@@ -16,6 +16,7 @@ from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.listener import ListenerSettings, serve_gateway
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
+from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 
 WAIT_S = 30.0
 ADVERTISED = AdvertisedAddresses(pattern="gateway-{node.id}:9092")
@@ -176,6 +177,7 @@ async def gateway_between(
     max_connections_per_ip: int = 100,
     tls: ssl.SSLContext | None = None,
     client_tls: ssl.SSLContext | None = None,
+    unauthenticated: Unauthenticated | None = None,
 ) -> AsyncIterator[Ends]:
     """``more`` may change the table of rewrites before ApiVersions is put in; clients meet ``tls``, and have ``client_tls``."""
     rewrites: dict[int, Rewrite] = frame_rewrites(ADVERTISED, raw_tokens=raw_tokens)
@@ -201,7 +203,12 @@ async def gateway_between(
         stack.callback(server.close)
         listener = await stack.enter_async_context(
             serve_gateway(
-                settings, rewrites=rewrites, limits=limits or GatewayLimits(), memory=memory, telemetry=telemetry
+                settings,
+                rewrites=rewrites,
+                limits=limits or GatewayLimits(),
+                memory=memory,
+                telemetry=telemetry,
+                unauthenticated=unauthenticated,
             )
         )
         ends = Ends(

@@ -7,12 +7,19 @@ from contextlib import AsyncExitStack
 
 import structlog
 
-from tiersidecar.app.builders.gateway import advertised_addresses, gateway_limits, gateway_rewrites, listener_settings
+from tiersidecar.app.builders.gateway import (
+    advertised_addresses,
+    gateway_limits,
+    gateway_rewrites,
+    listener_settings,
+    unauthenticated_limits,
+)
 from tiersidecar.app.builders.gateway_fill import open_remote_tier
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.parts import Parts
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.listener import serve_gateway
+from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 from tiersidecar.tasks.roster import keep_roster
 
 log = structlog.get_logger(__name__)
@@ -27,6 +34,7 @@ async def run_gateway(parts: Parts) -> None:
     """
     section = parts.config.gateway
     memory = ResponseMemory(section.response_memory_bytes)
+    unauthenticated = Unauthenticated(unauthenticated_limits(section))
     async with AsyncExitStack() as stack:
         tier = open_remote_tier(stack, parts)
         for listener in section.listeners:
@@ -37,6 +45,7 @@ async def run_gateway(parts: Parts) -> None:
                     limits=gateway_limits(section),
                     memory=memory,
                     telemetry=parts.telemetry,
+                    unauthenticated=unauthenticated,
                 )
             )
             log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)

@@ -50,6 +50,7 @@ async def run_read(parts: Parts) -> None:
                     requires_credentials=config.read.authentication == "required",
                     known_callers=known_callers(config.read),
                     max_requests=config.read.max_requests,
+                    recheck_s=config.read.recheck_ms / 1000,
                     write_timeout_s=config.read.write_timeout_ms / 1000,
                 ),
             )

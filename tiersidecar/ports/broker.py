@@ -205,6 +205,13 @@ class Credentials:
 
 
 class AuthorizeRead(Protocol):
+    async def log_in(self, credentials: Credentials) -> None:
+        """Return when the broker has let the caller in.
+
+        Raises:
+            CallerNotAuthenticatedError: it has refused the credentials.
+        """
+
     async def may_read(self, credentials: Credentials, topic: str) -> bool:
         """Whether the broker itself lets this caller READ ``topic`` (DESIGN.md section 4, rule 7).
 

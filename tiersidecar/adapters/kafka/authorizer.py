@@ -174,6 +174,14 @@ class BrokerAuthorizer:
             return row.error_code not in _NO_ACCESS and bool(row.topic_authorized_operations & _READ_BIT)
         return False
 
+    async def log_in(self, credentials: Credentials) -> None:
+        """See :class:`AuthorizeRead`.  The connection serves what the caller asks next.
+
+        Raises:
+            As :meth:`may_read`.
+        """
+        await self.connection(credentials)
+
     async def connection(self, credentials: Credentials) -> BrokerConnection:
         """A connection on which the caller is logged in.
 

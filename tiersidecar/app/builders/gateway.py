@@ -17,6 +17,7 @@ from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.listener import ListenerSettings
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
+from tiersidecar.services.gateway.unauthenticated import UnauthenticatedLimits
 
 
 def gateway_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> Rewrites:
@@ -43,6 +44,16 @@ def gateway_limits(section: GatewaySection) -> GatewayLimits:
         request_timeout_s=section.request_timeout_ms / 1000,
         write_timeout_s=section.write_timeout_ms / 1000,
         connect_timeout_s=section.connect_timeout_ms / 1000,
+    )
+
+
+def unauthenticated_limits(section: GatewaySection) -> UnauthenticatedLimits:
+    return UnauthenticatedLimits(
+        buffer_bytes=section.unauthenticated_buffer_bytes,
+        request_bytes=section.unauthenticated_request_max_bytes,
+        login_timeout_s=section.login_timeout_ms / 1000,
+        max_connections=section.unauthenticated_max_connections,
+        max_connections_per_ip=section.unauthenticated_max_connections_per_ip,
     )
 
 

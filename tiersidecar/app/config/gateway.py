@@ -110,6 +110,24 @@ class GatewaySection(Section):
     connect_timeout_ms: PositiveDurationMs = 10_000
     """Time for a client's TLS handshake and for the connection to the broker."""
 
+    unauthenticated_request_max_bytes: Annotated[PositiveSize, Field(ge=1024, le=524_288)] = 65_536
+    """Largest request, and SASL token, of a connection that has not logged in. A broker's own limit is
+    sasl.server.max.receive.size, 512 KiB: raise it for larger tokens (Kerberos, OAuth)."""
+
+    unauthenticated_buffer_bytes: Annotated[PositiveSize, Field(ge=1_048_576)] = 16_777_216
+    """What all connections that have not logged in may have in the gateway's memory together; those that have held something
+    longest are closed first."""
+
+    unauthenticated_max_connections: ConnectionCount = 1000
+    """Connections that have not logged in, of all listeners together; for one more the oldest is closed, of the address that
+    has most of them. No connection that has logged in counts, nor any of a listener whose broker demands no login."""
+
+    unauthenticated_max_connections_per_ip: ConnectionCount = 500
+    """The same of one address."""
+
+    login_timeout_ms: PositiveDurationMs = 30_000
+    """Time from a connection to its login."""
+
     response_memory_bytes: PositiveSize = 268_435_456
     """Most bytes of responses that are held to be rewritten, of all connections together; further ones wait at the broker."""
 

@@ -121,6 +121,10 @@ class ReadSection(Section):
     """Requests for chunks and indexes that reads may make of the store in a minute; over it new reads are turned away with 429,
     and streams wait. Default: none. Changed by a reload (SIGHUP)."""
 
+    recheck_ms: PositiveDurationMs = 60_000
+    """While a body is sent, the broker is asked so often whether the caller may still read the topic; if not, the body ends
+    without its end, lines of JSON with one that says why."""
+
     write_timeout_ms: PositiveDurationMs = 60_000
     """A client that takes nothing for so long is cut off."""
 

@@ -18,6 +18,7 @@ from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewri
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.side import MakeSide, SideEvents
 from tiersidecar.services.gateway.traffic import Traffic
+from tiersidecar.services.gateway.unauthenticated import PendingLogin
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +35,7 @@ class GatewayConnection:
         self,
         *,
         client_address: str,
+        login: PendingLogin,
         traffic: Traffic,
         rewrites: Rewrites,
         limits: GatewayLimits,
@@ -50,6 +52,7 @@ class GatewayConnection:
         self._deadline_s: float | None = None  # for the request under way
         self._deadline_of = 0
         self._state = ConnectionState(client=client_address)
+        self._login = login
         self.client = make_client(self._events_of("client", self._client_data))
         self.broker = make_broker(self._events_of("broker", self._broker_data))
         self._conversation = Conversation(
@@ -61,6 +64,7 @@ class GatewayConnection:
             client=self.client,
             broker=self.broker,
             host=self,
+            login=login,
         )
 
     # What happens to it
@@ -75,12 +79,24 @@ class GatewayConnection:
         if self._closed_s is not None:
             return
         self._closed_s = self._monotonic_s()
+        self._login.done()
         self._traffic.closed[reason] += 1
         if self._task is not None:
             self._task.cancel()
         self._conversation.close()
         self.client.close()
         self.broker.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been ended, by whatever."""
+        return self._closed_s is not None
+
+    def shed(self, reason: str) -> None:
+        """End it at once: it has not logged in, and others need what it holds."""
+        self.close(reason)
+        self.client.abort()
+        self.broker.abort()
 
     def sweep(self, now_s: float) -> None:
         """Look at the clock: called about once a second."""
@@ -133,11 +149,20 @@ class GatewayConnection:
 
     def _client_data(self, data: Buffer) -> None:
         self._conversation.from_client(data)
+        self._count_held()
         self._sides_changed()
 
     def _broker_data(self, data: Buffer) -> None:
         self._conversation.from_broker(data)
+        if not self._login.is_done and self._conversation.is_let_in:
+            self._login.let_in(by_sasl=bool(self._state.login.mechanism))
+        self._count_held()
         self._sides_changed()
+
+    def _count_held(self) -> None:
+        if not self._login.is_done:
+            waiting = self.client.waiting_bytes + self.broker.waiting_bytes
+            self._login.hold(self._conversation.kept_bytes + waiting)
 
     def _sides_changed(self) -> None:
         """Read from a side what the other, and the conversation, can take."""

@@ -88,6 +88,27 @@ class End(Protocol):
         ...
 
 
+class LoginWatch(Protocol):
+    """What is held against a connection that has not logged in (``unauthenticated``)."""
+
+    @property
+    def request_bytes(self) -> int | None:
+        """The largest request that it may send now; None: as all others."""
+        ...
+
+    @property
+    def demands_login(self) -> bool:
+        """Whether the broker is known to end a connection that asks anything before its login."""
+        ...
+
+
+class LoggedIn:
+    """A :class:`LoginWatch` that holds nothing against it."""
+
+    request_bytes: int | None = None
+    demands_login: bool = False
+
+
 class Host(Protocol):
     """What a conversation runs in."""
 
@@ -150,11 +171,12 @@ class Conversation:
         client: End,
         broker: End,
         host: Host,
+        login: LoginWatch | None = None,
         new_id: Callable[[], int] | None = None,
     ) -> None:
         self._state, self._traffic, self._limits, self._memory = state, traffic, limits, memory
         self._rewrites = {key: (rewrite, rewrite.versions()) for key, rewrite in rewrites.items()}
-        self._client, self._broker, self._host = client, broker, host
+        self._client, self._broker, self._host, self._login = client, broker, host, login or LoggedIn()
         handshake = rewrites.get(ApiKey.SASL_HANDSHAKE)
         self._raw_tokens = handshake is not None and 0 in handshake.versions()
         self._new_id = new_id or _random_ids().__next__
@@ -194,6 +216,12 @@ class Conversation:
     def unfinished_request(self) -> tuple[int, int]:
         """Its number, and how many bytes it has at least; 0 bytes between requests, and while they are held."""
         return self._requests.ended, self._requests.unfinished_bytes
+
+    @property
+    def is_let_in(self) -> bool:
+        """Whether the broker has answered what it answers only to who is logged in, or has begun to."""
+        is_answered = self._answers.is_under_way and bool(self._pending) and self._pending[0].needs_login
+        return is_answered or self._state.login.state is LoginState.READY
 
     @property
     def kept_bytes(self) -> int:
@@ -264,6 +292,7 @@ class Conversation:
         total = _SIZE_BYTES + size
         if not 0 <= api_key < NO_API_KEY_FROM:
             raise MalformedMessageError("a frame that is no request: SASL tokens go in SaslAuthenticate")
+        self._check_may_ask(api_key, total)
         rewrite, versions = self._rewrites.get(api_key, (None, None))
         if versions is not None and api_version not in versions:
             if api_key != ApiKey.API_VERSIONS:
@@ -287,14 +316,25 @@ class Conversation:
         self._expect_answer(frame, api_key, correlation_id, exchange, rewrite)
         return Passes(total)
 
+    def _check_may_ask(self, api_key: int, total: int) -> None:
+        """Before the login no more than this is read of a request that the broker will not answer.
+
+        Raises:
+            MalformedMessageError: it must log in first, or the request is too large for that.
+        """
+        limit, demands_login = self._login.request_bytes, self._login.demands_login
+        if limit is None:
+            return
+        if total > limit and (demands_login or api_key in BEFORE_LOGIN):
+            raise MalformedMessageError(f"a request of {total} bytes where {limit} are the most, before the login")
+        is_early = self._state.login.state is LoginState.BEFORE and api_key not in BEFORE_LOGIN
+        if is_early and demands_login:
+            raise MalformedMessageError(f"API {api_key} before the login")
+
     def _whole(self, frame: memoryview, total: int, take: Callable[[memoryview], None]) -> Verdict:
-        limits, is_ready = self._limits, self._state.login.state is LoginState.READY
-        limit = limits.max_collected_request_bytes
-        if not is_ready:
-            limit = min(limit, limits.max_first_request_bytes)
+        limit = min(self._limits.max_collected_request_bytes, self._login.request_bytes or total)
         if total > limit:
-            when = "" if is_ready else ", before the broker has answered any"
-            raise MalformedMessageError(f"a request of {total} bytes where {limit} are the most{when}")
+            raise MalformedMessageError(f"a request of {total} bytes where {limit} are the most")
         return Takes(total, take)
 
     def _read_request(self, frame: memoryview) -> None:
@@ -375,8 +415,9 @@ class Conversation:
     def _token(self, size: int) -> Verdict:
         if self._pending:
             return WAITS  # one at a time: the answer may tell that no other is one
-        if not 0 <= size <= _MOST_TOKEN_BYTES:
-            raise MalformedMessageError(f"a SASL token of {size} bytes, the limit is {_MOST_TOKEN_BYTES}")
+        limit = min(_MOST_TOKEN_BYTES, self._login.request_bytes or _MOST_TOKEN_BYTES)
+        if not 0 <= size <= limit:
+            raise MalformedMessageError(f"a SASL token of {size} bytes, the limit is {limit}")
         self._state.login.raw_tokens += 1
         self._expect(_Pending(_Fate.TOKEN))
         return Passes(_SIZE_BYTES + size)

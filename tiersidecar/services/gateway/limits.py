@@ -15,16 +15,14 @@ MIB = 1024 * 1024
 class GatewayLimits:
     """Names are Kafka's where it has them.
 
-    ``max_collected_request_bytes`` is of requests that are read whole (Fetch, say); all others pass as they arrive.  Until the
-    broker has answered what it answers only to who is logged in, ``max_first_request_bytes`` holds, as
-    ``sasl.server.max.receive.size`` does in a broker: enough for a Fetch of 30,000 partitions.  A request
+    ``max_collected_request_bytes`` is of requests that are read whole (Fetch, say); all others pass as they arrive.  What holds
+    before the login is in ``unauthenticated``.  A request
     has ``request_timeout_s`` to arrive, and a second more for each ``slowest_bytes_per_s`` of it.  A client that takes nothing
     for ``write_timeout_s`` while there is something for it is cut off.
     """
 
     socket_request_max_bytes: int = DEFAULT_MAX_FRAME_BYTES
     max_collected_request_bytes: int = 8 * MIB
-    max_first_request_bytes: int = MIB
     max_in_flight_requests: int = 100
     request_timeout_s: float = 30.0
     slowest_bytes_per_s: int = 64 * 1024

@@ -21,12 +21,15 @@ from tiersidecar.services.gateway.plain_side import READ_BUFFER_BYTES, PlainSide
 from tiersidecar.services.gateway.side import MakeSide, Side, SideEvents
 from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic
+from tiersidecar.services.gateway.unauthenticated import ListenerLogins, Unauthenticated
 
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 512
 _SWEEP_S = 1.0
 _NO_DESCRIPTOR_PAUSE_S = 0.1
+_CROWD_PAUSE_S = 0.005
+"""Between two connections, while others are closed for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +67,19 @@ async def serve_gateway(
     limits: GatewayLimits,
     memory: ResponseMemory,
     telemetry: Telemetry,
+    unauthenticated: Unauthenticated | None = None,
 ) -> AsyncIterator[GatewayListener]:
     """Serve until left; entered means listening.  All connections are closed at the end.
+
+    ``unauthenticated`` is shared by the listeners of a process.
 
     Raises:
         ListenError: the address cannot be listened on.
     """
     listening = await _listen(settings)
-    clients = _Clients(settings, rewrites, limits, memory, telemetry)
+    clients = _Clients(
+        settings, rewrites, limits, memory, telemetry, Unauthenticated() if unauthenticated is None else unauthenticated
+    )
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(clients.accept(listening, group)), group.create_task(clients.sweep())]
@@ -116,6 +124,8 @@ class _Clients:
     limits: GatewayLimits
     memory: ResponseMemory
     telemetry: Telemetry
+    unauthenticated: Unauthenticated
+    logins: ListenerLogins = field(default_factory=ListenerLogins)
     per_ip: Counter[str] = field(default_factory=Counter)
     connections: dict[GatewayConnection, str] = field(default_factory=dict)
     connecting: set[asyncio.Task[None]] = field(default_factory=set)
@@ -158,6 +168,8 @@ class _Clients:
                 connecting = group.create_task(self._connect(client, ip, f"{ip}:{address[1]}"))
                 self.connecting.add(connecting)
                 connecting.add_done_callback(self.connecting.discard)
+            # A crowd in the backlog is not taken in one go: others' bytes come in between.
+            await asyncio.sleep(_CROWD_PAUSE_S if self.unauthenticated.is_crowded else 0)
 
     async def sweep(self) -> None:
         while True:
@@ -165,6 +177,7 @@ class _Clients:
             now_s = asyncio.get_running_loop().time()
             for connection in tuple(self.connections):
                 connection.sweep(now_s)
+            self.unauthenticated.sweep(now_s)
             self.traffic.connections = len(self.connections)
             self.traffic.tell(self.telemetry)
 
@@ -180,8 +193,18 @@ class _Clients:
         self.traffic.refused[reason] += 1
 
     async def _connect(self, client: socket.socket, ip: str, client_address: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        connecting = asyncio.current_task()
+
+        def shed(reason: str) -> None:
+            connection.shed(reason)
+            if connecting is not None:
+                connecting.cancel()  # of no effect once it is connected
+
+        login = self.unauthenticated.enter(self.logins, ip, now_s, shed)
         connection = GatewayConnection(
             client_address=client_address,
+            login=login,
             traffic=self.traffic,
             rewrites=self.rewrites,
             limits=self.limits,
@@ -207,7 +230,16 @@ class _Clients:
                 client.close()
                 self._closed(connection)
             return
-        connection.connected()
+        except asyncio.CancelledError:
+            # In the middle of a handshake, say, which no side can end.
+            connection.close("shutdown")
+            connection.client.abort()
+            connection.broker.abort()
+            client.close()
+            self._closed(connection)
+            raise
+        if not connection.is_closed:
+            connection.connected()
 
     async def _reach_broker(self) -> socket.socket:
         loop = asyncio.get_running_loop()

@@ -31,6 +31,11 @@ class PlainSide:
         self.full_since_s: float | None = None
         self.is_gone = True  # until it is there
 
+    @property
+    def waiting_bytes(self) -> int:
+        """See :class:`Side`."""
+        return sum(map(len, self._waiting)) if self._waiting else 0
+
     async def take(self, connected: socket.socket) -> None:
         """See :class:`Side`."""
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

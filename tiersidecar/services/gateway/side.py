@@ -33,6 +33,11 @@ class Side(Protocol):
     full_since_s: float | None
     is_gone: bool
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits to be sent."""
+        ...
+
     async def take(self, connected: socket.socket) -> None:
         """Begin, with a connected socket that does not block.  Reads nothing before it is wanted.
 

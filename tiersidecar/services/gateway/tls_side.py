@@ -35,6 +35,11 @@ class TlsSide(asyncio.Protocol):
         self.full_since_s: float | None = None
         self.is_gone = True  # until it is there
 
+    @property
+    def waiting_bytes(self) -> int:
+        """See :class:`Side`."""
+        return sum(map(len, self._waiting)) if self._waiting else 0
+
     async def take(self, connected: socket.socket) -> None:
         """See :class:`Side`."""
         loop = asyncio.get_running_loop()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -14,12 +15,17 @@ from tiersidecar.services.reader.problems import forbidden, unauthenticated
 ANONYMOUS = Credentials()
 _AT_ONCE = 16
 
+T = TypeVar("T")
+
 
 class Callers:
     """Takes the credentials off a request and asks the broker; keeps none of a caller's."""
 
-    def __init__(self, authorize: AuthorizeRead, *, known: KnownCallers, requires_credentials: bool) -> None:
+    def __init__(
+        self, authorize: AuthorizeRead, *, known: KnownCallers, requires_credentials: bool, recheck_s: float = 60.0
+    ) -> None:
         self._authorize = authorize
+        self._recheck_s = recheck_s
         self._known = known
         self._requires_credentials = requires_credentials
 
@@ -32,6 +38,23 @@ class Callers:
         """
         if not await self._authorize.may_read(self.credentials(request), topic):
             raise forbidden(topic)
+
+    async def while_allowed(self, request: web.Request, topic: str, parts: AsyncIterator[T]) -> AsyncIterator[T]:
+        """``parts`` of a body, as long as the caller may read the topic: the broker is asked again every ``recheck_s``, before
+        the next part goes out.
+
+        Raises:
+            ProblemError: 403, as :meth:`require_read`.
+            CallerNotAuthenticatedError: the broker no longer takes the credentials.
+            BrokerUnreachableError, BrokerRefusedError: it could not be asked.
+        """
+        now_s = asyncio.get_running_loop().time
+        checked_s = now_s()
+        async for part in parts:
+            if now_s() - checked_s >= self._recheck_s:
+                await self.require_read(request, topic)
+                checked_s = now_s()
+            yield part
 
     async def readable(self, request: web.Request, topics: Collection[str]) -> list[str]:
         """Those of ``topics`` that the caller may READ, in their order.

@@ -75,7 +75,7 @@ class LogOperations:
             return await self._bodies.write(
                 request,
                 first.batches.buffer if first else None,
-                rest,
+                self._callers.while_allowed(request, read.partition.topic, rest),
                 media_type=OCTETS,
                 headers={FIRST_OFFSET_HEADER: str(first.batches.base_offset)} if first else {},
             )
@@ -90,7 +90,7 @@ class LogOperations:
             return await self._bodies.write(
                 request,
                 await anext(lines, None),
-                lines,
+                self._callers.while_allowed(request, read.partition.topic, lines),
                 media_type=NDJSON,
                 headers={},
             )

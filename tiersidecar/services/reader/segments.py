@@ -14,6 +14,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.index_blob import IndexKind
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.byte_ranges import requested_range
+from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.parameters import segment_of
 from tiersidecar.services.reader.problems import not_found
 from tiersidecar.services.reader.routes import OCTETS, IndexName
@@ -36,9 +37,11 @@ class SegmentOperations:
         *,
         path: ReadPath,
         partition_of: Callable[[web.Request], Awaitable[TopicIdPartition]],
+        callers: Callers,
         bodies: BodyWriter,
     ) -> None:
         self._path = path
+        self._callers = callers
         self._partition_of = partition_of
         self._bodies = bodies
 
@@ -55,7 +58,7 @@ class SegmentOperations:
             return await self._bodies.write(
                 request,
                 await anext(parts, None),
-                parts,
+                self._callers.while_allowed(request, segment.topic_id_partition.topic, parts),
                 media_type=OCTETS,
                 headers=headers,
                 status=HTTPStatus.OK if part is None else HTTPStatus.PARTIAL_CONTENT,

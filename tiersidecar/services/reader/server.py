@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from tiersidecar.services.http_listener import IDLE_TIMEOUT_S, MAX_CONNECTIONS, 
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.catalogue import PartitionCatalogue
 from tiersidecar.services.reader.log import LogOperations
+from tiersidecar.services.reader.logins import Logins
 from tiersidecar.services.reader.openapi import openapi_document
 from tiersidecar.services.reader.parameters import refuse_others
 from tiersidecar.services.reader.partitions import PartitionsOperations
@@ -46,7 +48,8 @@ class ReaderServiceSettings:
 
     ``port`` 0 takes a free one.  ``max_requests`` are served at once, the others are shed: each may hold a chunk until its
     client has taken it.  A client that takes nothing for ``write_timeout_s`` is cut off, and so is one that has not sent a
-    whole request within ``idle_timeout_s``.  Connections above ``max_connections`` are closed at once.
+    whole request within ``idle_timeout_s``.  While a body is sent, the broker is asked every ``recheck_s`` whether the caller
+    may still read the topic.  Connections above ``max_connections`` are closed at once.
     """
 
     host: str = "127.0.0.1"
@@ -58,6 +61,7 @@ class ReaderServiceSettings:
     max_connections: int = MAX_CONNECTIONS
     idle_timeout_s: float = IDLE_TIMEOUT_S
     write_timeout_s: float = 60.0
+    recheck_s: float = 60.0
     shutdown_timeout_s: float = 1.0
 
 
@@ -127,7 +131,12 @@ def reader_application(
     settings: ReaderServiceSettings,
 ) -> web.Application:
     """The application, without a listener."""
-    callers = Callers(authorize, known=settings.known_callers, requires_credentials=settings.requires_credentials)
+    callers = Callers(
+        authorize,
+        known=settings.known_callers,
+        requires_credentials=settings.requires_credentials,
+        recheck_s=settings.recheck_s,
+    )
     partitions = PartitionsOperations(path=path, catalogue=catalogue, callers=callers)
     bodies = BodyWriter(write_timeout_s=settings.write_timeout_s, telemetry=telemetry)
     reads = LogOperations(
@@ -139,7 +148,9 @@ def reader_application(
         blocking=blocking,
         bodies=bodies,
     )
-    segments = SegmentOperations(path=path, partition_of=partitions.authorized_partition, bodies=bodies)
+    segments = SegmentOperations(
+        path=path, partition_of=partitions.authorized_partition, callers=callers, bodies=bodies
+    )
     description = openapi_document(ROUTES, version=version("tiersidecar"))
 
     async def describe(request: web.Request) -> web.StreamResponse:
@@ -156,7 +167,9 @@ def reader_application(
         "read_records": reads.read_records,
         "find_offset": reads.find_offset,
     }
-    middlewares = [_Problems(bodies).tell, _Gate(settings.max_requests, telemetry).admit]
+    logins = Logins(authorize, monotonic_s=asyncio.get_running_loop().time)
+    gate = _Gate(settings.max_requests, telemetry)
+    middlewares = [_Problems(bodies).tell, _LoggedIn(callers, logins).admit, gate.admit]
     application = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     for route in ROUTES:
         handler = _checked(route, handlers[route.operation], bodies)
@@ -164,6 +177,25 @@ def reader_application(
         application.router.add_get(route.path, handler, name=route.operation, allow_head=False)
     application.on_response_prepare.append(_add_headers)
     return application
+
+
+class _LoggedIn:
+    """Has the broker let in who shows credentials, before anything else of the request is done."""
+
+    def __init__(self, callers: Callers, logins: Logins) -> None:
+        self._callers, self._logins = callers, logins
+
+    @web.middleware
+    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if "Authorization" not in request.headers:
+            return await handler(request)
+        credentials = self._callers.credentials(request)
+        await self._logins.check(request.remote or "", credentials)
+        try:
+            return await handler(request)
+        except CallerNotAuthenticatedError:
+            self._logins.forget(credentials)
+            raise
 
 
 class _Gate:

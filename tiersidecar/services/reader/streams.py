@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 
 from aiohttp import web
 
+from tiersidecar.ports.broker import CallerNotAuthenticatedError
 from tiersidecar.ports.metrics.reading import READ_RETURNED_BYTES
 from tiersidecar.ports.store import Buffer
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.reader.problems import Problem, ProblemError, problem_of
+from tiersidecar.services.reader.routes import NDJSON
 
 _PIECE_BYTES = 256 * 1024
 """What is handed to the transport at once: it copies what the socket does not take."""
@@ -71,6 +76,9 @@ class BodyWriter:
             async for part in rest:
                 await self._write(response, part)
             await self._taken(response.write_eof())
+        except (ProblemError, CallerNotAuthenticatedError) as error:
+            await self._refuse_rest(request, response, media_type, problem_of(error))
+            raise BrokenStreamError(response) from error
         except Exception as error:
             _cut(request)
             raise BrokenStreamError(response) from error
@@ -78,6 +86,19 @@ class BodyWriter:
             _cut(request)
             raise
         return response
+
+    async def _refuse_rest(
+        self, request: web.Request, response: web.StreamResponse, media_type: str, problem: Problem
+    ) -> None:
+        """The caller may no longer read what is left: lines of JSON end with one that says so, and no body with its end."""
+        if media_type == NDJSON:
+            line = {"problem": {"type": problem.name, "status": int(problem.status), "detail": problem.detail}}
+            with suppress(SlowClientError, ConnectionError):
+                await self._taken(response.write(json.dumps(line, separators=(",", ":")).encode() + b"\n"))
+            if request.transport is not None:
+                request.transport.close()  # after what is written
+            return
+        _cut(request)
 
     async def deliver(self, request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
         """Send a document that is there whole; ``response`` again.  A client that does not take it in time is cut off: left to

@@ -1,0 +1,125 @@
+"""Credentials that the broker has not let in yet: tried apart from everything else, a few at a time.
+
+Anybody can send wrong passwords, and a broker answers each after a tenth of a second or more.  So they wait here, and hold none
+of the places of callers that are known: what has been let in lately passes at once, what was refused lately is refused again
+without asking, for twice as long each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tiersidecar.domain.errors import QuotaExceededError
+from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, Credentials
+
+T = TypeVar("T")
+
+_MOST_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginLimits:
+    """Logins tried ``at_once``, ``at_once_per_caller`` of one address and user, ``waiting`` of all that wait.
+
+    What was let in counts as known for ``known_s``; what was refused is refused for ``refused_s``, twice as long after each
+    further time, up to ``most_refused_s``.
+    """
+
+    at_once: int = 4
+    at_once_per_caller: int = 2
+    waiting: int = 256
+    known_s: float = 300.0
+    refused_s: float = 1.0
+    most_refused_s: float = 60.0
+
+
+class Logins:
+    """Tries credentials, and remembers by a keyed hash what came of it; keeps none of them."""
+
+    def __init__(
+        self, authorize: AuthorizeRead, *, monotonic_s: Callable[[], float], limits: LoginLimits | None = None
+    ) -> None:
+        self._authorize, self._monotonic_s, self._limits = authorize, monotonic_s, limits or LoginLimits()
+        self._key = secrets.token_bytes(32)
+        self._places = asyncio.Semaphore(self._limits.at_once)
+        self._of_callers: dict[tuple[str, str], asyncio.Semaphore] = {}
+        self._waiting: Counter[tuple[str, str]] = Counter()
+        self._known: OrderedDict[bytes, float] = OrderedDict()
+        self._refused: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+        """Until when, and for how long that is."""
+
+    async def check(self, address: str, credentials: Credentials) -> None:
+        """Return when the broker has let in ``credentials``, now or lately.
+
+        Raises:
+            CallerNotAuthenticatedError: it has not.
+            QuotaExceededError: too many wait.
+            BrokerUnreachableError, BrokerRefusedError: it could not be asked.
+        """
+        digest = self._digest(credentials)
+        if self._is_known(digest):
+            return
+        self._check_not_refused(digest)
+        async with self._place((address, credentials.username or "")):
+            self._check_not_refused(digest)
+            if self._is_known(digest):
+                return
+            try:
+                await self._authorize.log_in(credentials)
+            except CallerNotAuthenticatedError:
+                self._refuse(digest)
+                raise
+        self._refused.pop(digest, None)
+        _remember(self._known, digest, self._monotonic_s() + self._limits.known_s)
+
+    def forget(self, credentials: Credentials) -> None:
+        """The broker has refused what it had let in."""
+        self._known.pop(self._digest(credentials), None)
+
+    def _is_known(self, digest: bytes) -> bool:
+        return self._known.get(digest, 0.0) > self._monotonic_s()
+
+    def _check_not_refused(self, digest: bytes) -> None:
+        until_s, _ = self._refused.get(digest, (0.0, 0.0))
+        if until_s > self._monotonic_s():
+            raise CallerNotAuthenticatedError("refused a moment ago")
+
+    def _refuse(self, digest: bytes) -> None:
+        _, lasted_s = self._refused.get(digest, (0.0, 0.0))
+        lasts_s = min(max(2 * lasted_s, self._limits.refused_s), self._limits.most_refused_s)
+        _remember(self._refused, digest, (self._monotonic_s() + lasts_s, lasts_s))
+
+    @asynccontextmanager
+    async def _place(self, caller: tuple[str, str]) -> AsyncIterator[None]:
+        """A turn of this caller's, then one of all: a crowd of one address and user waits behind itself."""
+        if self._waiting.total() >= self._limits.waiting:
+            raise QuotaExceededError(what="the number of logins at once", retry_after_ms=1000)
+        turn = self._of_callers.setdefault(caller, asyncio.Semaphore(self._limits.at_once_per_caller))
+        self._waiting[caller] += 1
+        try:
+            async with turn, self._places:
+                yield
+        finally:
+            self._waiting[caller] -= 1
+            if not self._waiting[caller]:
+                del self._waiting[caller], self._of_callers[caller]
+
+    def _digest(self, credentials: Credentials) -> bytes:
+        fields = (credentials.username, credentials.password, credentials.token)
+        text = b"".join(b"\0" if field is None else b"\1%d:" % len(field) + field.encode() for field in fields)
+        return hmac.digest(self._key, text, hashlib.sha256)
+
+
+def _remember(known: OrderedDict[bytes, T], digest: bytes, value: T) -> None:
+    known[digest] = value
+    known.move_to_end(digest)
+    while len(known) > _MOST_REMEMBERED:
+        known.popitem(last=False)
