@@ -28,6 +28,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
@@ -55,6 +56,7 @@ from tiersidecar.simulation.scenario import Kind
 from tiersidecar.tasks import copy as copy_module
 from tiersidecar.tasks import disk_watch
 from tiersidecar.tasks import expire as expire_module
+from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.removal import SegmentRemover
@@ -367,6 +369,17 @@ def pressure_does_nothing() -> Patches:
     return [patch.object(disk_watch, "decide_pressure", lambda *args: {})]
 
 
+def trash_is_due_at_once() -> Patches:
+    return [patch.object(TrashEntry, "is_due", lambda self, now_ms: True)]
+
+
+def starts_move_without_an_entry() -> Patches:
+    async def unsaid(self: ExpireTask, *args: Any) -> bool:
+        return True
+
+    return [patch.object(ExpireTask, "_publish_trash", unsaid)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
     """A planted fault."""
@@ -434,4 +447,6 @@ MUTATIONS = (
     Mutation(plant=gateway_tells_epochs_as_the_broker_does, kind=_Q, seed=2),
     Mutation(plant=pressure_trims_what_is_not_remote, kind=_C, seed=1),
     Mutation(plant=pressure_does_nothing, kind=_C, seed=1),
+    Mutation(plant=trash_is_due_at_once, kind=_C, seed=2),
+    Mutation(plant=starts_move_without_an_entry, kind=_C, seed=2),
 )
