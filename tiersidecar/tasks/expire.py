@@ -146,6 +146,8 @@ class ExpireTask:
             self._say_observed(tip, plan)
             return
         await self._publish_stop(partition, plan)
+        if self._guard.reason_not_to_delete_remote:
+            return  # a sidecar of a former release that leads next would delete at once what a start of ours gives up
         if not await self._publish_trash(partition, plan):
             return
         if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete:

@@ -604,3 +604,15 @@ def test_what_only_the_broker_has_is_deleted_there_when_it_is_due() -> None:
     assert one.broker.deleted == [(TIP, 200)]
     run(one.round())
     assert world.state.trash(TIP) == []
+
+
+def test_while_a_broker_has_a_sidecar_of_a_former_release_nothing_is_decided() -> None:
+    """It knows no trash: leading next, it would delete at once what lies below a start of ours."""
+    world = world_of(*OLD_AND_NEW)
+    one = sidecar(world, delays=DELAYED)
+    one.guard.remote_delete_blocker = "brokers 2 have no sidecar of this version"
+    run(one.round())
+    assert (world.start, world.state.trash(TIP), len(world.readable())) == (-1, [], 3)
+    one.guard.remote_delete_blocker = ""
+    run(one.round())
+    assert world.start == 200
