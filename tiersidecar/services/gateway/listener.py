@@ -28,8 +28,6 @@ log = structlog.get_logger(__name__)
 _BACKLOG = 512
 _SWEEP_S = 1.0
 _NO_DESCRIPTOR_PAUSE_S = 0.1
-_CROWD_PAUSE_S = 0.005
-"""Between two connections, while others are closed for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +167,7 @@ class _Clients:
                 self.connecting.add(connecting)
                 connecting.add_done_callback(self.connecting.discard)
             # A crowd in the backlog is not taken in one go: others' bytes come in between.
-            await asyncio.sleep(_CROWD_PAUSE_S if self.unauthenticated.is_crowded else 0)
+            await asyncio.sleep(0)
 
     async def sweep(self) -> None:
         while True:

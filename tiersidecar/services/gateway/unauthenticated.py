@@ -36,8 +36,6 @@ class Unauthenticated:
     def __init__(self, limits: UnauthenticatedLimits | None = None) -> None:
         self.limits = limits or UnauthenticatedLimits()
         self.held_bytes = 0
-        self.is_crowded = False
-        """Whether another had to go for the one that came last."""
         # In the order in which they came; dicts because any of them may go.
         self._all: dict[PendingLogin, None] = {}
         self._by_ip: dict[str, dict[PendingLogin, None]] = {}
@@ -57,7 +55,6 @@ class Unauthenticated:
         of_ip = self._by_ip.setdefault(ip, {})
         self._all[login] = of_ip[login] = None
         limits = self.limits
-        self.is_crowded = len(of_ip) > limits.max_connections_per_ip or len(self._all) > limits.max_connections
         if len(of_ip) > limits.max_connections_per_ip:
             self._shed_oldest(of_ip, "unauthenticated_per_ip")
         elif len(self._all) > limits.max_connections:
