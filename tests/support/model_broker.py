@@ -139,12 +139,14 @@ class ModelBroker:
                 return self._api_versions(version, body)
         return self._close()
 
-    def _handshake(self, version: int, body: memoryview) -> bytes:
+    def _handshake(self, version: int, body: memoryview) -> bytes | None:
         mechanism = Cursor(body, flexible=False).string()
         names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in self.mechanisms)
         listed = struct.pack(">i", len(self.mechanisms)) + names
         if mechanism not in self.mechanisms:
             self._close()
+            if self._was_complete:
+                return None  # a login that is renewed ends without an answer
             return struct.pack(">h", UNSUPPORTED_MECHANISM) + listed
         if self._was_complete and mechanism != self._mechanism:
             self._state = State.BAD_MECHANISM

@@ -1,4 +1,4 @@
-"""A Kafka client's connection through a gateway to its broker: what the gateway's pumps do for rewrites that are alone."""
+"""A Kafka client's connection through a gateway to its broker: what a conversation does for rewrites that are alone."""
 
 from __future__ import annotations
 
