@@ -371,7 +371,10 @@ class _Passage:
         """Once, when there is something that it can be done to."""
         frames = split(said)
         key = struct.unpack_from(">h", self.broker.frames[-1])[0] if len(self.broker.frames[-1]) > 1 else -1
-        if self.forged or (not self.broker._was_complete and self.broker.sasl):
+        last, _ = self.broker.answers[-1]
+        is_last_answered = last == len(self.broker.frames) - 1 and last not in self.broker.raw_frames
+        is_refused = self.broker.sasl and not self.broker._was_complete
+        if self.forged or is_refused or self.broker.is_closed or not is_last_answered:
             return said
         if self.forges == "again" and key == SYNC_GROUP:
             self.forged = "again"
