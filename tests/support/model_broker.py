@@ -1,7 +1,7 @@
 """A broker as far as one connection of it goes: its SASL states, its rights, and an answer to each request, in order.
 
-Modelled on ``SaslServerAuthenticator``, ``KafkaChannel.maybeBeginServerReauthentication`` and ``KafkaApis`` of Kafka 4.3.  Answers carry the number of their request as throttle time, where
-they have one, so that no two are alike.
+Modelled on ``SaslServerAuthenticator``, ``KafkaChannel.maybeBeginServerReauthentication`` and ``KafkaApis`` of Kafka 4.3.
+Answers carry the number of their request as throttle time, where they have one, so that no two are alike.
 """
 
 from __future__ import annotations
