@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from tiersidecar.adapters.pins_fs.pin_directory import PinDirectory
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import SegmentChangedError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.ports.log_dirs import SegmentArtefacts
 
 FIRST_EPOCH = (EpochEntry(LeaderEpoch(0), Offset(0)),)
 """All that ``plain-0`` has below its first segment's end."""
@@ -132,14 +134,19 @@ def rename_as_the_broker_does(local: LocalPartition, count: int) -> LocalPartiti
 
 def test_a_renamed_segment_is_pinned_under_its_own_name(pins: PinDirectory, local: LocalPartition) -> None:
     """What retention took a moment ago, with the epochs that only its batches still tell."""
-    expected = [(Path(one.log_path).read_bytes(), read_segment_artefacts(one)) for one in local.segments[:2]]
+    expected = [(Path(one.log_path).read_bytes(), pinned_artefacts(one)) for one in local.segments[:2]]
     renamed = rename_as_the_broker_does(local, 2)
     assert [one.base_offset for one in renamed.deleted] == [0, 35]
     for segment, (log, artefacts) in zip(renamed.deleted, expected, strict=True):
         pin = pins.make(name_of(renamed, segment), segment, renamed.leader_epochs)
         assert Path(pin.segment.log_path).read_bytes() == log
-        assert read_segment_artefacts(pin.segment) == artefacts
+        assert pinned_artefacts(pin.segment) == artefacts
         assert pin.leader_epochs == (EpochEntry(LeaderEpoch(0), segment.base_offset),)
+
+
+def pinned_artefacts(segment: LocalSegment) -> SegmentArtefacts:
+    """Without the snapshot at the segment's own base, which is the companion of the segment before it."""
+    return replace(read_segment_artefacts(segment), earlier_snapshot=None)
 
 
 def test_a_renamed_segment_whose_successor_is_gone_already_is_left(pins: PinDirectory, local: LocalPartition) -> None:
