@@ -14,11 +14,14 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 
 DELETE_DELAY_MS, USER_DELETE_DELAY_MS = 20_000, 10_000
 """What the sidecars here are configured with."""
+_MOST_ON_ITS_WAY_MS = 20_000
+"""How long a publish waits for its read-back at most: an older decision is none of this record's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """That all below ``up_to``, or ``segments``, goes; first seen at ``at_ms``."""
+    """That all below ``up_to``, or ``segments``, goes; decided at ``at_ms``: the delay counts from the decision, and its record
+    may take a while to become durable."""
 
     up_to: int
     segments: frozenset[str]
@@ -42,7 +45,8 @@ class TrashRules:
         kind, _, rest = name.partition("/")
         partition = "/".join(rest.split("/")[:2])
         if kind == "trash":
-            said = Said(document["up_to"], frozenset(document["segments"]), rest.split("/")[4], now_ms)
+            at_ms = max(min(document["decided_ms"], now_ms), now_ms - _MOST_ON_ITS_WAY_MS)
+            said = Said(document["up_to"], frozenset(document["segments"]), rest.split("/")[4], at_ms)
             self._said.setdefault(partition, []).append(said)
         elif kind == "partition":
             self._start_moves(partition, document["remote_log_start_offset"])

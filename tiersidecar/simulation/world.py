@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
+from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.cluster import SimulatedPartition
@@ -186,7 +187,8 @@ class World(Surroundings):
         return all(self.first_not_remote(partition) is None for partition in self.cluster.partitions.values())
 
     def unfinished(self) -> list[SegmentFate]:
-        """Segments that somebody who is there has yet to clean up: what another broker began gets a day."""
+        """Segments that a process that is there has yet to clean up.  A copy that another broker began gets a day, and so does
+        one that the sidecar's journal does not have, because its disk did not take the line."""
         return [
             fate
             for fate in self.rules.segments.values()
@@ -194,8 +196,13 @@ class World(Surroundings):
             or (
                 fate.metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
                 and fate.metadata.broker_id == self.partition_of(fate.metadata.remote_log_segment_id).leader
+                and self._has_journalled(fate.metadata.broker_id, fate.metadata.remote_log_segment_id.uuid)
             )
         ]
+
+    def _has_journalled(self, broker: int, segment: Uuid) -> bool:
+        path = self.directory / f"state-{broker}" / "copies-in-flight"
+        return path.exists() and f"+ {format_uuid(segment)}" in path.read_text()
 
     def pressed(self) -> list[str]:
         """Where the disk lacks its reserve, though the policy lets go what is remote, and some of it is still there."""
