@@ -242,5 +242,9 @@ class World(Surroundings):
         return offset if offset < end else None
 
     def _last_written_s(self) -> float:
+        """Not counting the leases, which are renewed for as long as a sidecar lives."""
         logs = [log for topic in self.topics.values() for log in topic.partitions]
-        return max((log[-1].written_s for log in logs if log), default=0.0)
+        last = (
+            next((one for one in reversed(log) if not (one.key or b"").startswith(b"lease/")), None) for log in logs
+        )
+        return max((one.written_s for one in last if one is not None), default=0.0)
