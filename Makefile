@@ -87,12 +87,16 @@ chaos: .venv/.synced ## Real brokers, sidecars, S3 and a bad network, struck at 
 	TIERSIDECAR_CHAOS_MINUTES=$(or $(MINUTES),15) TIERSIDECAR_CHAOS_SEED=$(or $(SEED),1) \
 	  $(BIN)/pytest tests/integration/test_chaos.py $(ARGS)
 
+.PHONY: conformance
+conformance: .venv/.synced ## The simulated brokers beside Kafka, all scripts on both versions (make test takes some)
+	$(BIN)/pytest tests/conformance $(ARGS)
+
 .PHONY: faults
 faults: .venv/.synced ## 500 seeds of a bad store and crashes at any await, in virtual time; SEEDS=n for another count
 	$(BIN)/python -m tiersidecar.simulation faults --seeds $(or $(SEEDS),500) --jobs $(JOBS)
 
 .PHONY: simulate
-simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions
+simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions or losses
 	$(BIN)/python -m tiersidecar.simulation $(or $(KIND),cluster) --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
 
 .PHONY: lint

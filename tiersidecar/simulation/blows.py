@@ -58,9 +58,12 @@ async def strike(world: World, planned: PlannedBlow) -> None:
         case Blow.USER_DELETE:
             await _delete_records(world, partition, planned)
         case Blow.LOST_PRODUCERS:
-            _pick(sorted(partition.logs.items()), planned)[1].forget_producers()
+            if sidecar.broker in world.cluster.alive:
+                world.cluster.move_log_dir(partition, sidecar.broker)
         case Blow.FAR_BEHIND:
             await _elect_far_behind(world, partition, planned)
+        case Blow.LOST_DISK | Blow.LOST_CHECKPOINTS:
+            await _stop_and_lose(world, sidecar, planned)
         case _:
             assert_never(planned.blow)
 
@@ -121,10 +124,26 @@ async def _stop_broker(world: World, sidecar: Sidecar, planned: PlannedBlow) -> 
     """Its sidecar runs on and cannot reach it."""
     if len(world.cluster.alive) < 2 or sidecar.broker not in world.cluster.alive:
         return
-    world.cluster.stop_broker(sidecar.broker)
+    world.cluster.stop_broker(sidecar.broker, was_clean=planned.blow is Blow.BROKER)
     await asyncio.sleep(planned.lasts_s)
     if sidecar.broker not in world.cluster.alive:
-        world.cluster.start_broker(sidecar.broker, was_clean=planned.blow is Blow.BROKER)
+        world.cluster.start_broker(sidecar.broker)
+
+
+async def _stop_and_lose(world: World, sidecar: Sidecar, planned: PlannedBlow) -> None:
+    """A crash; a disk is lost only where others have what was on it."""
+    cluster, broker = world.cluster, sidecar.broker
+    if len(cluster.alive) < 2 or broker not in cluster.alive:
+        return
+    cluster.stop_broker(broker, was_clean=False)
+    cluster.lose_checkpoints(broker)
+    if planned.blow is Blow.LOST_DISK:
+        for partition in cluster.partitions.values():
+            if broker not in partition.in_sync:
+                cluster.lose_replica(partition, broker)
+    await asyncio.sleep(planned.lasts_s)
+    if broker not in cluster.alive:
+        cluster.start_broker(broker)
 
 
 def _left_of(partition: SimulatedPartition, target: int, leader_epoch: int) -> int:

@@ -32,18 +32,30 @@ def tell_offset(partition: SimulatedPartition, broker_id: int, question: OffsetQ
             at_start = [one.epoch for one in log.epochs if one.start_offset <= log.log_start_offset]
             return Told(offset=log.log_start_offset, leader_epoch=at_start[-1] if at_start else -1)
         case OffsetSpec.MAX_TIMESTAMP:
-            latest = max(_records(log), key=lambda told: told.timestamp_ms, default=None)
+            # Also of a record below the log start, whose segment is still there.
+            latest = max(_records(log, log.segments[0]), key=lambda told: told.timestamp_ms, default=None)
             return latest if latest is not None and latest.offset < stop else Told()
         case timestamp_ms if timestamp_ms >= 0:
-            found = next((one for one in _records(log) if one.timestamp_ms >= timestamp_ms), None)
+            found = _first_at(log, timestamp_ms)
             return found if found is not None and found.offset < stop else Told()
     return Told()  # LATEST_TIERED and EARLIEST_PENDING_UPLOAD, without remote storage
 
 
-def _records(log: ReplicaLog) -> Iterator[Told]:
-    """All that the files hold, from the log start on."""
-    for batch in log.held():
-        yield from (one for one in records_of(batch) if one.offset >= log.log_start_offset)
+def _first_at(log: ReplicaLog, timestamp_ms: int) -> Told | None:
+    """In the first segment that has so late a record, from the log start on; the others are not looked at."""
+    ends = [*log.segments[1:], log.log_end_offset]
+    for base, end in zip(log.segments, ends, strict=True):
+        inside = [told for told in _records(log, base) if told.offset < end]
+        if any(told.timestamp_ms >= timestamp_ms for told in inside):
+            wanted = (told for told in inside if told.offset >= log.log_start_offset)
+            return next((told for told in wanted if told.timestamp_ms >= timestamp_ms), None)
+    return None
+
+
+def _records(log: ReplicaLog, start: int) -> Iterator[Told]:
+    """All that the files hold, from ``start`` on."""
+    for batch in log.batches[log.position_of(start) :]:
+        yield from records_of(batch)
 
 
 def records_of(batch: Batch) -> Iterator[Told]:

@@ -27,7 +27,6 @@ from tiersidecar.simulation.broker_offsets import tell_offset
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.cluster import Cluster, SimulatedPartition
 from tiersidecar.simulation.offset_wire import offset_response, read_offset_request
-from tiersidecar.simulation.records import Batch, aborted_transactions
 from tiersidecar.simulation.wire import fetch_response
 
 INVALID_FETCH_SESSION_EPOCH, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH = 71, 74, 76
@@ -172,28 +171,15 @@ def read_replica(
         OffsetOutOfRangeError: the replica does not have it.
     """
     log = partition.logs[broker_id]
-    stable = partition.last_stable_offset(log)
+    stable = log.last_stable_offset()
     if not log.log_start_offset <= offset <= log.log_end_offset:
         raise OffsetOutOfRangeError(
             subject=str(partition.tip), offset=offset, start=log.log_start_offset, stop=log.high_watermark
         )
-    stop = stable if read_committed else log.high_watermark
-    found, size = list[Batch](), 0
-    for batch in log.batches[log.position_of(offset) :]:
-        has_room = size + len(batch.data) <= max_bytes or (min_one and not found)
-        if batch.next_offset > stop or not has_room:
-            break
-        found.append(batch)
-        size += len(batch.data)
-    end = found[-1].next_offset if found else offset
-    aborted = [
-        (producer_id, Offset(first))
-        for producer_id, first, marker in aborted_transactions(log.known())
-        if read_committed and first < end and marker >= offset
-    ]
+    read = log.read(offset, stable if read_committed else log.high_watermark, max_bytes, min_one=min_one)
     return LocalBatches(
-        records=b"".join(batch.data for batch in found),
+        records=read.data,
         high_watermark=Offset(log.high_watermark),
         last_stable_offset=Offset(stable),
-        aborted=tuple(aborted),
+        aborted=tuple((one.producer_id, one.first_offset) for one in read.aborted if read_committed),
     )

@@ -73,8 +73,7 @@ class SimulatedPartition:
     def last_stable_offset(self, of: ReplicaLog | None = None) -> int:
         """Exclusive: below it every transaction is decided, by a marker that is committed.  As the leader knows it, or ``of``
         another replica: it may have lost one that is open."""
-        log = of or self.leader_log
-        return min([*open_transactions(log.known(), log.high_watermark).values(), log.high_watermark])
+        return (of or self.leader_log).last_stable_offset()
 
     def may_begin_at(self, *, retention_ms: int, retention_bytes: int, now_ms: int) -> int:
         """The highest offset at which the log may begin: below it everything is past retention, or a user deleted it.
@@ -147,7 +146,8 @@ class SimulatedPartition:
 
 class Cluster:
     """Brokers with one log dir each, below ``directory``; ``alive`` are those that run, ``starts`` how often each was started
-    again.  ``changed`` is told whose disk was written to."""
+    again.  ``changed`` is told whose disk was written to.  ``elects_after_crash``: the only
+    broker in sync leads in a new epoch after a crash, as in Kafka 4; a controller of Kafka 3.9 does not notice the crash."""
 
     def __init__(
         self,
@@ -161,12 +161,14 @@ class Cluster:
         stamp_ns: Callable[[], int],
         later: Callable[[float, Callable[[], None]], None],
         changed: Callable[[int], None],
+        elects_after_crash: bool = True,
     ) -> None:
-        self._changed = changed
+        self._changed, self._elects_after_crash = changed, elects_after_crash
         self._written_high_watermarks: dict[int, dict[tuple[str, int], int]] = {}
         self.log_dirs = {broker: directory / f"broker-{broker}" / "logs" for broker in broker_ids}
         self.alive = set(broker_ids)
         self.starts: Counter[int] = Counter()
+        self._crashed, self._lost = set[int](), set[int]()
         for broker, log_dir in self.log_dirs.items():
             log_dir.mkdir(parents=True)
             properties = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={broker}\ndirectory.id=simulated-{broker}\n"
@@ -210,9 +212,14 @@ class Cluster:
         partition.forget_what_was_not_taken_over()
         partition.commit()
 
-    def stop_broker(self, broker: int) -> None:
-        """Its partitions get another leader, if one in sync is there."""
+    def stop_broker(self, broker: int, *, was_clean: bool) -> None:
+        """Its partitions get another leader, if one in sync is there.  ``was_clean``: it writes all of its files."""
         self.alive.discard(broker)
+        if was_clean:
+            for partition in self.partitions.values():
+                partition.logs[broker].close()
+        else:
+            self._crashed.add(broker)
         for partition in self.partitions.values():
             if len(partition.in_sync) > 1:
                 partition.in_sync.discard(broker)
@@ -220,15 +227,35 @@ class Cluster:
                 partition.leader = None
                 self._elect_in_sync(partition)
 
-    def start_broker(self, broker: int, *, was_clean: bool) -> None:
+    def start_broker(self, broker: int) -> None:
         """It follows, unless it is the only one in sync."""
         self.alive.add(broker)
         self.starts[broker] += 1
         for partition in self.partitions.values():
-            if not was_clean:
-                partition.logs[broker].forget_log_start()
+            partition.logs[broker].load(was_clean=broker not in self._crashed | self._lost)
             if partition.leader is None:
-                self._elect_in_sync(partition)
+                if partition.last_leader == broker in self._crashed and not self._elects_after_crash:
+                    partition.leader = broker
+                else:
+                    self._elect_in_sync(partition)
+        self._crashed.discard(broker)
+        self._lost.discard(broker)
+
+    def lose_checkpoints(self, broker: int) -> None:
+        """Of one that does not run: its start is not a clean one then."""
+        self._lost.add(broker)
+        self._written_high_watermarks.pop(broker, None)
+        (self.log_dirs[broker] / REPLICATION_OFFSET_CHECKPOINT).unlink(missing_ok=True)
+        for partition in self.partitions.values():
+            partition.logs[broker].lose_checkpoints()
+
+    def lose_replica(self, partition: SimulatedPartition, broker: int) -> None:
+        """At a broker that does not run."""
+        partition.logs[broker].lose_directory()
+
+    def move_log_dir(self, partition: SimulatedPartition, broker: int) -> None:
+        """As AlterReplicaLogDirs."""
+        partition.logs[broker].move()
 
     def _elect_in_sync(self, partition: SimulatedPartition) -> None:
         candidates = sorted(partition.in_sync & self.alive)
@@ -244,11 +271,8 @@ class Cluster:
         leader, log = partition.leader_log, partition.logs[broker]
         log.truncate_to(agreed_end(log.batches, leader.batches))
         if log.log_end_offset < leader.log_start_offset:
-            log.batches = leader.batches[: leader.position_of(leader.log_start_offset)]
-            log.start_anew_at(leader.log_start_offset)
-        first = len(log.batches)
-        for batch in leader.batches[first : first + at_most]:
-            log.append(batch)
+            log.follow_from(leader.batches, leader.log_start_offset)
+        log.append_fetched(leader.batches, leader.segments, at_most)
         log.high_watermark = min(leader.high_watermark, log.log_end_offset)
         log.raise_log_start(min(leader.log_start_offset, log.log_end_offset))
         if log.log_end_offset >= leader.high_watermark:
@@ -288,17 +312,19 @@ class Cluster:
                 scratch.replace(path)
                 self._changed(broker)
 
-    def clean_up(self, retention_ms: int, now_ms: int) -> None:
-        """What the brokers' retention threads do; -1 is without limit."""
-        for broker, log in self._logs_of_the_living():
-            if retention_ms >= 0 and broker == log[0].leader:
-                log[1].expire_by_time(now_ms - retention_ms)
-            log[1].delete_segments_below_log_start()
+    def clean_up(self, retention_ms: int, now_ms: int, *, retention_bytes: int = -1) -> None:
+        """What the brokers' retention threads do, in each replica; -1 is without limit."""
+        for log in self._logs_of_the_living():
+            log.delete_segments_below_log_start()
+            if retention_bytes >= 0:
+                log.expire_by_size(retention_bytes)
+            if retention_ms >= 0:
+                log.expire_by_time(now_ms - retention_ms)
 
-    def _logs_of_the_living(self) -> Iterator[tuple[int, tuple[SimulatedPartition, ReplicaLog]]]:
+    def _logs_of_the_living(self) -> Iterator[ReplicaLog]:
         for partition in self.partitions.values():
             for broker in sorted(self.alive):
-                yield broker, (partition, partition.logs[broker])
+                yield partition.logs[broker]
 
     def broker_ids(self) -> tuple[BrokerId, ...]:
         return tuple(BrokerId(broker) for broker in self.log_dirs)

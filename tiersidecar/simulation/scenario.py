@@ -24,11 +24,12 @@ _SESSIONS_SHARE = 0.4
 
 class Kind(StrEnum):
     """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything.  ``QUESTIONS``: as
-    ``CLUSTER``, and clients ask for offsets."""
+    ``CLUSTER``, and clients ask for offsets.  ``LOSSES``: as ``CLUSTER``, and brokers forget their producers."""
 
     FAULTS = "faults"
     CLUSTER = "cluster"
     QUESTIONS = "questions"
+    LOSSES = "losses"
 
 
 class Blow(StrEnum):
@@ -47,6 +48,12 @@ class Blow(StrEnum):
     USER_DELETE = "records deleted by a user"
     FAR_BEHIND = "unclean election of a follower far behind"
     LOST_PRODUCERS = "producers' state lost"
+    LOST_DISK = "replica lost with its disk"
+    LOST_CHECKPOINTS = "crash of a broker that loses its checkpoints"
+
+
+LOSSES = (Blow.LOST_PRODUCERS, Blow.LOST_DISK, Blow.LOST_CHECKPOINTS)
+"""After which a broker may not know of a transaction that began before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +177,14 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
         is_by_time = scenario.retention_ms >= 0 or scenario.broker_retention_ms >= 0
         late_ms = 0 if is_by_time else chances.choose("timestamps late", (0, 5_000, 30_000))
         scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
-    beside = (Blow.FAR_BEHIND, Blow.LOST_PRODUCERS)
+    beside = (Blow.FAR_BEHIND, *LOSSES)
     unlike = (*beside, Blow.DISK_FULL, Blow.UNCLEAN) if is_race else beside
     blows = _plan(scenario, chances, tuple(blow for blow in Blow if blow not in unlike), most=9)
     if not is_race and chances.draw("far behind") < 0.3:
         blows = (*blows, _far_behind(scenario, chances))
     blows = (*blows, *_lost_producers(scenario, chances))
+    if base.kind is Kind.LOSSES:
+        blows = (*blows, *_losses(scenario, chances))
     if is_race:
         blows = tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in blows)
     return replace(scenario, blows=blows)
@@ -192,6 +201,19 @@ def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, mo
             target=chances.draw("blow target"),
         )
         for number in range(count)
+    )
+
+
+def _losses(scenario: Scenario, chances: Chances) -> tuple[PlannedBlow, ...]:
+    return tuple(
+        PlannedBlow(
+            name=f"loss {number}",
+            blow=chances.choose("loss", LOSSES),
+            at_s=chances.between("loss at", scenario.duration_s * 0.2, scenario.duration_s),
+            lasts_s=chances.choose("loss lasts", (0.3, 3.0, 10.0)),
+            target=chances.draw("loss target"),
+        )
+        for number in range(int(chances.between("losses", 2, 7)))
     )
 
 

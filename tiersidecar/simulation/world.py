@@ -151,7 +151,7 @@ class World(Surroundings):
         for broker in self.disks:
             self.disks[broker].is_full = False
             if broker not in self.cluster.alive:
-                self.cluster.start_broker(broker, was_clean=True)
+                self.cluster.start_broker(broker)
             if self.sidecars[broker].clock.skew_ms or any(blow.blow is Blow.CLOCK for blow in self.scenario.blows):
                 self.sidecars[broker].clock.skew_ms = 0
                 self.sidecars[broker].kill()

@@ -1,0 +1,41 @@
+"""The simulated store keeps the contract while nothing fails, so that what fails in a simulation is a fault that was drawn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from tests.contract.store_contract import StoreContract
+from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.ports.store import Store
+from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.faulty_store import Bucket, NetworkStore
+from tiersidecar.simulation.network import NO_FAULTS, Network
+from tiersidecar.simulation.virtual_time import VirtualTimeLoop
+
+
+class NoTime:
+    """Of a loop as the network asks it: all arrives in the next turn."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().create_future()
+
+    def outside(self, after_s: float, what: Callable[..., None], *args: object) -> None:
+        asyncio.get_running_loop().call_soon(what, *args)
+
+
+def simulated_store() -> Store:
+    bucket = Bucket(MemoryStore(clock=SystemClock(), ids=SystemIds()))
+    chances = Chances(0)
+    network = Network(cast(VirtualTimeLoop, NoTime()), chances)
+    return NetworkStore(bucket, network, chances, NO_FAULTS, SystemIds())
+
+
+class TestSimulatedStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return simulated_store()
