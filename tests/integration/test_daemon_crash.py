@@ -24,6 +24,7 @@ from tests.support.produce import ProducedRecord, produce_mix
 from tests.support.read_service import fetch_records, shape_of
 from tests.support.remote_events import fold, in_state, read_events
 from tests.support.s3_server import running_s3_server, s3_store_section
+from tiersidecar.domain.own_objects import OWNERS
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import recorded_keys
@@ -186,7 +187,7 @@ def assert_nothing_unnamed(daemon: Daemon, segments: list[RemoteLogSegmentMetada
     named = {key for segment in segments for key in recorded_keys(segment).in_upload_order}
     root = daemon.store_root
     found = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-    objects = {key for key in found if not key.startswith(HALF_WRITTEN)}
+    objects = {key for key in found if not key.startswith((*HALF_WRITTEN, OWNERS))}
     assert objects == named
     assert len({key for key in found - objects if key.startswith(".tiersidecar-tmp/")}) <= half_written
 

@@ -71,7 +71,7 @@ def daemons(cluster: KafkaCluster, tmp_path: Path) -> Iterator[dict[int, Daemon]
         leader = made[cluster.leader_of(TOPIC, 0).node_id]
         wait_for(lambda: leader.events("log.trimmed"), "the topic is trimmed", leader)
         wait_for(lambda: leader.metric("kafka_remote_copy_lag_segments", topic=TOPIC) == 0, "all is copied", leader)
-        wait_for(lambda: leader.events("remote_log_start.moved"), "the leader has said the start", leader)
+        wait_for(lambda: leader.events("remote_log_start.first"), "the leader has said the start", leader)
         yield made
 
 
