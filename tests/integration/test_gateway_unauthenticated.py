@@ -164,11 +164,14 @@ async def test_2000_connections_before_login_take_little_memory(gated: Gated) ->
 
 
 async def test_over_tls_they_take_no_more_than_is_told(gated: Gated) -> None:
-    """Each has an SSL object and its buffers: reported, and bounded by their number."""
+    """Each has an SSL object and its buffers of up to half a MiB: reported, and bounded by the number let in (1,000).
+
+    The faster the machine, the more of them are past their handshake at a time: 164 MiB where it was loaded, 330 where not.
+    """
     await worked(gated)
     before_bytes = gated.gateway.rss_bytes()
     with attackers(gated.tls, "tls"):
         await worked(gated)
         grown_bytes = gated.gateway.rss_bytes() - before_bytes
     print(f"TLS: RSS +{grown_bytes / MIB:.0f} MiB")
-    assert grown_bytes <= 192 * MIB
+    assert grown_bytes <= 512 * MIB
