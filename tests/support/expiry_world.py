@@ -45,6 +45,7 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
+from tiersidecar.tasks.ownership import UNQUESTIONED
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
 
@@ -268,6 +269,7 @@ class Sidecar:
             failpoints=failpoints,
             telemetry=telemetry,
             broker_id=self.broker_id,
+            ownership=UNQUESTIONED,
         )
         self.expire = ExpireTask(
             board=self.board,
@@ -286,7 +288,14 @@ class Sidecar:
                 telemetry=telemetry,
             ),
             guard=self.guard,
-            local_start=LocalStart(board=self.board, broker=self.broker, state=world.state, failpoints=failpoints),
+            local_start=LocalStart(
+                board=self.board,
+                broker=self.broker,
+                state=world.state,
+                failpoints=failpoints,
+                ownership=UNQUESTIONED,
+            ),
+            ownership=UNQUESTIONED,
             limits=limits or ExpiryLimits(max_share=1.0),
             delays=delays,
             by=f"broker {broker_id}",

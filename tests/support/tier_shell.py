@@ -44,6 +44,7 @@ from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
+from tiersidecar.tasks.ownership import UNQUESTIONED
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.recopy import RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
@@ -121,6 +122,7 @@ class TierShell:
             failpoints=self.failpoints,
             telemetry=self.telemetry,
             broker_id=BROKER,
+            ownership=UNQUESTIONED,
         )
         self.checks = TopicChecks(
             broker=self.broker,
@@ -196,6 +198,7 @@ class TierShell:
             failpoints=self.failpoints,
             telemetry=self.telemetry,
             broker_id=BROKER,
+            ownership=UNQUESTIONED,
             backoff=Backoff(initial_s=0.0, maximum_s=0.0),
         )
 
@@ -272,5 +275,6 @@ class TierShell:
             clock=self.clock,
             telemetry=self.telemetry,
             failpoints=self.failpoints,
+            ownership=UNQUESTIONED,
             observe_only=False,
         )

@@ -47,6 +47,7 @@ from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reading.manifests import recorded_keys
 from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.tasks.ownership import LeasedOwnership
 from tiersidecar.tasks.removal import SegmentRemover
 
 _log = structlog.get_logger(__name__)
@@ -215,7 +216,7 @@ class Repairer:
             await store.delete_objects([now.stored.key])
         elif now.metadata is not None:
             removal = Removal(metadata=now.metadata, reason=f"reconcile: {now.step.reason}")
-            await self._remover(store, now.metadata).remove(removal)
+            await self._remover(store, now.metadata, lease).remove(removal)
 
     async def _look_at(self, owner: TopicIdPartition, store: Store, marks: Mapping[str, Mark]) -> PartitionLook:
         """The partition as it is now: both topics have been read to their ends."""
@@ -266,7 +267,8 @@ class Repairer:
             partition.give_up(finding.segment_id)
         return PlannedStep(finding=finding, step=step, metadata=look.metadata, stored=look.stored)
 
-    def _remover(self, store: Store, metadata: RemoteLogSegmentMetadata) -> SegmentRemover:
+    def _remover(self, store: Store, metadata: RemoteLogSegmentMetadata, lease: HeldLease) -> SegmentRemover:
+        """Asks the lease again before each event and before the objects: a publish may wait for longer than it lasts."""
         assert self._session.metadata is not None
         return SegmentRemover(
             metadata_log=self._session.metadata,
@@ -276,6 +278,7 @@ class Repairer:
             failpoints=NO_FAILPOINTS,
             telemetry=NoTelemetry(),
             broker_id=metadata.broker_id,
+            ownership=LeasedOwnership(lease, _LookedAt()),
         )
 
     @asynccontextmanager
@@ -286,3 +289,10 @@ class Repairer:
             self._session.config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()
         ) as store:
             yield store
+
+
+class _LookedAt:
+    """Claims of a segment whose owner was looked at when its deletion was decided, a moment ago."""
+
+    async def claim(self, tip: TopicIdPartition) -> None:
+        return None

@@ -47,7 +47,7 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
-from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.ownership import Ownership
 from tiersidecar.tasks.refused_last import RefusedLast
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
@@ -88,7 +88,7 @@ class ExpireTask:
         failpoints: Failpoints,
         interval_s: float,
         observe_only: bool,
-        ownership: Ownership = UNQUESTIONED,
+        ownership: Ownership,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._in_flight, self._remover = lineages, in_flight, remover

@@ -14,7 +14,7 @@ from tiersidecar.ports.broker import DeleteRecords
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.ownership import Ownership
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ class LocalStart:
         broker: DeleteRecords,
         state: StateLog,
         failpoints: Failpoints,
-        ownership: Ownership = UNQUESTIONED,
+        ownership: Ownership,
     ) -> None:
         self._board, self._broker, self._state, self._failpoints = board, broker, state, failpoints
         self._ownership = ownership

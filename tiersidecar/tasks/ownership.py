@@ -51,7 +51,7 @@ class LeasedOwnership:
 
 
 class Unquestioned:
-    """An :class:`Ownership` for whoever has made sure otherwise, or writes nothing."""
+    """An :class:`Ownership` of a process that writes nothing (``mode: observe``), and of tests of other things."""
 
     def require_role(self) -> None:
         return None

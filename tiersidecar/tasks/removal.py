@@ -20,7 +20,7 @@ from tiersidecar.ports.metadata_log import PublishMetadata
 from tiersidecar.ports.metrics.retention import DELETE_ERRORS, DELETE_REQUESTS
 from tiersidecar.ports.store import DeleteObjects
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.ownership import Ownership
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ class SegmentRemover:
         failpoints: Failpoints,
         telemetry: Telemetry,
         broker_id: BrokerId,
-        ownership: Ownership = UNQUESTIONED,
+        ownership: Ownership,
     ) -> None:
         self._metadata_log, self._store, self._keys_of = metadata_log, store, keys_of
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry

@@ -46,7 +46,7 @@ from tiersidecar.tasks.completed_transactions import CompletedTransactions
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
-from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.ownership import Ownership
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
 from tiersidecar.tasks.segment_objects import SegmentObjects
@@ -92,7 +92,7 @@ class SegmentUploader:
         telemetry: Telemetry,
         broker_id: BrokerId,
         backoff: Backoff,
-        ownership: Ownership = UNQUESTIONED,
+        ownership: Ownership,
     ) -> None:
         self._objects, self._checker = objects, checker
         self._custom_metadata_max_bytes = custom_metadata_max_bytes

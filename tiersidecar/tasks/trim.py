@@ -29,7 +29,7 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.ownership import Ownership
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.unproven import Unproven
@@ -75,7 +75,7 @@ class TrimTask:
         telemetry: Telemetry,
         failpoints: Failpoints,
         observe_only: bool,
-        ownership: Ownership = UNQUESTIONED,
+        ownership: Ownership,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._checks, self._verifier, self._gate = lineages, checks, verifier, gate
