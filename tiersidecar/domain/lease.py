@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 LEASE_FORMAT = 2
@@ -42,3 +43,26 @@ def accepted_lease(known: Lease | None, written: Lease) -> Lease:
     if known is None or written.holder == known.holder or written.term == known.term + 1:
         return written
     return known
+
+
+def reason_to_wait_for_sidecars(
+    nodes: Iterable[int], lease_of: Callable[[str], Lease | None], without_sidecar: Collection[int]
+) -> str:
+    """Why what a sidecar of the first format would misread must wait; empty when each of ``nodes``, the live brokers, has shown
+    this format in its lease, or is named as one that has no sidecar.
+
+    The first format deletes at once what lies below a remote log start, and knows of no start that was set back.
+    """
+    silent = [
+        node for node in sorted(nodes) if node not in without_sidecar and not _is_of_this_format(lease_of(str(node)))
+    ]
+    if not silent:
+        return ""
+    return (
+        f"brokers {', '.join(map(str, silent))} have no sidecar of this version yet (or none at all: then name them in "
+        "deletes.brokers.without.sidecar)"
+    )
+
+
+def _is_of_this_format(lease: Lease | None) -> bool:
+    return lease is not None and lease.format >= LEASE_FORMAT

@@ -15,7 +15,7 @@ import structlog
 
 from tiersidecar.domain.errors import LeaseLostError, RetriableError
 from tiersidecar.domain.ids import BrokerId
-from tiersidecar.domain.lease import LEASE_FORMAT, Lease
+from tiersidecar.domain.lease import Lease, reason_to_wait_for_sidecars
 from tiersidecar.ports.broker import DescribeCluster
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.leases import Leases
@@ -200,16 +200,4 @@ class TierLease:
 
     async def _look_for_former_sidecars(self) -> None:
         described = await self._broker.describe_cluster()
-        silent = [node for node in sorted(described.brokers) if not self._is_of_this_format(node)]
-        self._blocker = (
-            f"brokers {', '.join(map(str, silent))} have no sidecar of this version yet (or none at all: then name them in "
-            "deletes.brokers.without.sidecar)"
-            if silent
-            else ""
-        )
-
-    def _is_of_this_format(self, node: BrokerId) -> bool:
-        if node in self._without_sidecar:
-            return True
-        lease = self._leases.lease(str(node))
-        return lease is not None and lease.format >= LEASE_FORMAT
+        self._blocker = reason_to_wait_for_sidecars(described.brokers, self._leases.lease, self._without_sidecar)

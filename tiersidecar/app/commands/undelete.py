@@ -109,6 +109,8 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
     views = await views_of(session, wanted.topic, wanted.partition)
     plans = {view: await _plan(session, view, wanted) for view in views}
     facts = {"topic": wanted.topic, "partitions": [_facts(session, view, plan) for view, plan in plans.items()]}
+    if reason := await _reason_to_wait(session):
+        return Intent(facts=facts, refusal=reason)
     refusals = [plan.refusal for plan in plans.values() if plan.refusal]
     if refusals and len(refusals) == len(plans):
         return Intent(facts=facts, refusal=refusals[0])
@@ -130,6 +132,15 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
     return Intent(
         facts=facts, steps=tuple(steps), notes=tuple(notes), apply=lambda: _undelete(session, views[0], needed)
     )
+
+
+async def _reason_to_wait(session: Session) -> str:
+    """A sidecar of a former release that leads would go on by the start before, and delete what is to come back."""
+    from tiersidecar.domain.lease import reason_to_wait_for_sidecars
+
+    described = await session.broker.describe_cluster()
+    without = session.config.deletes_brokers_without_sidecar
+    return reason_to_wait_for_sidecars(described.brokers, session.state.lease, without)
 
 
 async def _plan(session: Session, view: LeaderView, wanted: Wanted) -> Undeletion:
