@@ -27,7 +27,6 @@ from tests.conformance.script import (
     LoseCheckpoints,
     LoseReplica,
     MoveLogDir,
-    Place,
     Produce,
     Script,
     Start,
@@ -132,9 +131,6 @@ class KafkaStage(Stage):
                 self._elect_uncleanly(broker)
             case Configure(settings):
                 self._cluster.admin.alter_topic(self._topic, settings)
-            case Place(brokers):
-                self._replicas = brokers
-                place(self._cluster.admin, self._topic, 0, brokers)
             case _:
                 assert_never(step)
         return "none"

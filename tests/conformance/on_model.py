@@ -18,7 +18,6 @@ from tests.conformance.script import (
     LoseCheckpoints,
     LoseReplica,
     MoveLogDir,
-    Place,
     Produce,
     Script,
     Start,
@@ -103,8 +102,6 @@ class ModelStage(Stage):
             case Configure(settings):
                 changed = {**self._settings, **settings}
                 self._settings = {key: value for key, value in changed.items() if value is not None}
-            case Place():
-                raise NotImplementedError("the replicas of a simulated partition do not change")
             case _:
                 assert_never(step)
         return "none"

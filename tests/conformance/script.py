@@ -94,13 +94,6 @@ class LeadUncleanly:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The partition's replicas are these from now on, and all of them are in sync."""
-
-    brokers: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Configure:
     """Settings of the topic; None takes one away."""
 
@@ -119,7 +112,6 @@ Step = (
     | MoveLogDir
     | Lead
     | LeadUncleanly
-    | Place
     | Configure
 )
 
