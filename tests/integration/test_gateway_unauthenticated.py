@@ -146,8 +146,8 @@ async def health_ms(gated: Gated) -> list[float]:
 
 
 async def test_2000_connections_before_login_take_little_memory(gated: Gated) -> None:
-    """600 of them took RSS from 105 to 625 MiB.  What /healthz and a client that logs in lose is told, beside the same
-    attackers aimed at a bare sink, and not yet bounded: these attackers connect again at once when they are shed."""
+    """600 of them took RSS from 105 to 625 MiB.  What a client that logs in loses is told beside the same attackers aimed at a
+    bare sink; half of it is asked for here, since the machine is shared, 0.7 where it is quiet."""
     await worked(gated)  # warm, and the listener is known to demand a login
     before_bytes = gated.gateway.rss_bytes()
     with bare_sink() as port, attackers(port):
@@ -161,6 +161,8 @@ async def test_2000_connections_before_login_take_little_memory(gated: Gated) ->
     told = f"/healthz p99 {p99:.0f} ms, beside a sink {calm_p99:.0f}; {through / beside:.2f} of the work"
     print(f"RSS +{grown_bytes / MIB:.0f} MiB; {told}")
     assert grown_bytes <= 64 * MIB
+    assert p99 <= 50 + calm_p99, told
+    assert through >= 0.5 * beside, told
 
 
 async def test_over_tls_they_take_no_more_than_is_told(gated: Gated) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -22,12 +23,17 @@ from tiersidecar.services.gateway.side import MakeSide, Side, SideEvents
 from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic
 from tiersidecar.services.gateway.unauthenticated import ListenerLogins, Unauthenticated
+from tiersidecar.services.gateway.waiting_line import Waiting, WaitingLine
 
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 512
 _SWEEP_S = 1.0
 _NO_DESCRIPTOR_PAUSE_S = 0.1
+_LET_IN_EVERY_S, _LET_IN_AT_ONCE = 0.02, 1
+"""Of those that wait: 50 a second.  Each costs the event loop most of a millisecond, and another connection its place."""
+_WAITING_PER_PLACE = 4
+"""How many may wait for each that may be before its login: they cost a descriptor each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,8 @@ async def serve_gateway(
     )
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(clients.accept(listening, group)), group.create_task(clients.sweep())]
+            runs = (clients.accept(listening, group), clients.let_in(group), clients.sweep())
+            tasks = [group.create_task(run) for run in runs]
             try:
                 yield GatewayListener(name=settings.name, host=settings.host, port=listening.getsockname()[1])
             finally:
@@ -115,6 +122,14 @@ async def _listen(settings: ListenerSettings) -> socket.socket:
     return listening
 
 
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[tuple[Any, ...]]:
+    """As ``getaddrinfo``, without a thread where the host is an address."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
 @dataclass(slots=True)
 class _Clients:
     settings: ListenerSettings
@@ -127,12 +142,14 @@ class _Clients:
     per_ip: Counter[str] = field(default_factory=Counter)
     connections: dict[GatewayConnection, str] = field(default_factory=dict)
     connecting: set[asyncio.Task[None]] = field(default_factory=set)
+    waiting: WaitingLine = field(init=False)
     traffic: Traffic = field(init=False)
     make_client: MakeSide = field(init=False)
     make_broker: MakeSide = field(init=False)
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(listener=self.settings.name)
+        self.waiting = WaitingLine(_WAITING_PER_PLACE * self.unauthenticated.limits.max_connections)
         settings, timeout_s, read_buffer = self.settings, self.limits.connect_timeout_s, bytearray(READ_BUFFER_BYTES)
 
         def maker(tls: ssl.SSLContext | None, server_hostname: str | None) -> MakeSide:
@@ -156,18 +173,34 @@ class _Clients:
                 log.warning("gateway.accept.failed", listener=self.settings.name, reason=str(error))
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
-            ip = address[0]
-            if self.per_ip.total() >= self.settings.max_connections:
-                self._refuse(client, "max_connections")
-            elif self.per_ip[ip] >= self.settings.max_connections_per_ip:
-                self._refuse(client, "max_connections_per_ip")
+            arrived = Waiting(client, address[0], address[1], loop.time())
+            if self.unauthenticated.is_crowded(self.logins, arrived.ip):
+                self.traffic.refused["unauthenticated_waiting"] += self.waiting.add(arrived)
             else:
-                self.per_ip[ip] += 1
-                connecting = group.create_task(self._connect(client, ip, f"{ip}:{address[1]}"))
-                self.connecting.add(connecting)
-                connecting.add_done_callback(self.connecting.discard)
+                self._begin(arrived, group)
             # A crowd in the backlog is not taken in one go: others' bytes come in between.
             await asyncio.sleep(0)
+
+    async def let_in(self, group: asyncio.TaskGroup) -> None:
+        """Begin some of those that wait, again and again."""
+        while True:
+            await asyncio.sleep(_LET_IN_EVERY_S)
+            for _ in range(_LET_IN_AT_ONCE):
+                waiting = self.waiting.next()
+                if waiting is None:
+                    break
+                self._begin(waiting, group)
+
+    def _begin(self, arrived: Waiting, group: asyncio.TaskGroup) -> None:
+        if self.per_ip.total() >= self.settings.max_connections:
+            self._refuse(arrived.client, "max_connections")
+        elif self.per_ip[arrived.ip] >= self.settings.max_connections_per_ip:
+            self._refuse(arrived.client, "max_connections_per_ip")
+        else:
+            self.per_ip[arrived.ip] += 1
+            connecting = group.create_task(self._connect(arrived.client, arrived.ip, f"{arrived.ip}:{arrived.port}"))
+            self.connecting.add(connecting)
+            connecting.add_done_callback(self.connecting.discard)
 
     async def sweep(self) -> None:
         while True:
@@ -176,10 +209,13 @@ class _Clients:
             for connection in tuple(self.connections):
                 connection.sweep(now_s)
             self.unauthenticated.sweep(now_s)
+            too_long = self.waiting.close_before(now_s - self.unauthenticated.limits.login_timeout_s)
+            self.traffic.refused["unauthenticated_waiting"] += too_long
             self.traffic.connections = len(self.connections)
             self.traffic.tell(self.telemetry)
 
     def close(self) -> None:
+        self.waiting.close()
         for task in self.connecting:
             task.cancel()
         for connection in tuple(self.connections):
@@ -242,7 +278,7 @@ class _Clients:
     async def _reach_broker(self) -> socket.socket:
         loop = asyncio.get_running_loop()
         host, port = self.settings.broker_host, self.settings.broker_port
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = await _addresses(loop, host, port)
         for number, (family, kind, protocol, _, address) in enumerate(found, start=1):
             broker = socket.socket(family, kind, protocol)
             broker.settimeout(0)

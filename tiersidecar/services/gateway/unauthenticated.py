@@ -1,7 +1,8 @@
 """Connections that have not logged in: what they may hold, how many there are, and how long they may take.
 
 Anybody can make them.  So they have a budget of their own, and when it is used up the oldest of them end, and no connection
-that has logged in: a login takes some milliseconds, so that new ones get through.
+that has logged in: a login takes some milliseconds, so that new ones get through.  They are let in at a bounded rate then
+(``waiting_line``), or to turn them away would cost more than to have them.
 
 On a listener whose broker demands no login (PLAINTEXT, SSL), every connection counts as logged in.  That is learnt from what
 the broker answers: as soon as it has let in one connection without SASL, the listener is known to be open; until then, and
@@ -45,6 +46,13 @@ class Unauthenticated:
     def count(self) -> int:
         """How many there are."""
         return len(self._all)
+
+    def is_crowded(self, listener: ListenerLogins, ip: str) -> bool:
+        """Whether one more from ``ip`` would cost another its place."""
+        if listener.is_open:
+            return False
+        limits = self.limits
+        return len(self._all) >= limits.max_connections or len(self._by_ip.get(ip, ())) >= limits.max_connections_per_ip
 
     def enter(self, listener: ListenerLogins, ip: str, now_s: float, shed: Callable[[str], None]) -> PendingLogin:
         """A connection from ``ip`` that is to log in; ``shed`` ends it, for a reason.  Older ones may be shed for it."""

@@ -55,6 +55,24 @@ def test_one_more_of_an_address_ends_its_oldest(crowd: Crowd) -> None:
     assert crowd.all_of_them.count == 3
 
 
+def test_an_address_is_crowded_when_one_more_would_cost_another_its_place(crowd: Crowd) -> None:
+    def crowded(ip: str) -> bool:
+        return crowd.all_of_them.is_crowded(crowd.listener, ip)
+
+    logins = [crowd.enter(name) for name in "12"]
+    assert not crowded("a")
+    logins.append(crowd.enter("3"))
+    assert (crowded("a"), crowded("b")) == (True, False)
+    for name in "456":
+        crowd.enter(name, "b")
+    assert crowded("c"), "as many as there may be in all"
+    logins[0].let_in(by_sasl=True)
+    assert (crowded("a"), crowded("c")) == (False, False)
+    crowd.listener.is_open = True
+    crowd.enter("7", "a")
+    assert not crowded("a"), "nobody logs in there"
+
+
 def test_who_has_logged_in_does_not_count_and_is_not_shed(crowd: Crowd) -> None:
     """Users behind one address must not shut each other out."""
     for name in "123456789":
