@@ -19,7 +19,7 @@ from tests.support.gateway_core import Core
 from tests.support.scripted_kafka import ADVERTISED, gateway_between, request, response
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.services.gateway.conversation import Refusal
+from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.request_heads import read_head
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites

@@ -56,11 +56,11 @@ from tiersidecar.formats.wire.fetch_responses import FetchResponse, FilledPartit
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets
-from tiersidecar.services.gateway.conversation import Refusal
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
+from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.login import is_no_request
 from tiersidecar.services.gateway.out_of_range import Judged
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites

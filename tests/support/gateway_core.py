@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tiersidecar.services.gateway.conversation import Conversation, Refusal
+from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
+from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.traffic import Traffic
 

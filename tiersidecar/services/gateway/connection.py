@@ -13,8 +13,9 @@ from typing import Any
 import structlog
 
 from tiersidecar.services.gateway.audit import audit_refused
-from tiersidecar.services.gateway.conversation import Conversation, Refusal
+from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
+from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.side import MakeSide, SideEvents
 from tiersidecar.services.gateway.traffic import Traffic

@@ -16,9 +16,7 @@ import os
 import struct
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
 
 from tiersidecar.formats.wire.cursor import Cursor
 from tiersidecar.formats.wire.messages import MalformedMessageError, UnaskedAnswerError
@@ -33,8 +31,10 @@ from tiersidecar.services.gateway.exchange import (
     UpstreamClosedError,
 )
 from tiersidecar.services.gateway.frames import WAITS, Frames, Looks, Needs, Passes, Takes, Verdict
+from tiersidecar.services.gateway.host import End, Host, LoggedIn, LoginWatch, Refusal
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
 from tiersidecar.services.gateway.login import NO_API_KEY_FROM, LoginState, is_no_request
+from tiersidecar.services.gateway.pending import Fate, Pending
 from tiersidecar.services.gateway.request_heads import (
     HEAD_BYTES,
     LEAST_REQUEST_BYTES,
@@ -62,100 +62,6 @@ _LARGE_BYTES = 64 * 1024
 """From here on it matters that no client waits for the end of a response, and that its memory is not ours."""
 
 
-class Refusal(Enum):
-    """Why a conversation ends before its client or its broker ends it; the values are those of the metric."""
-
-    MALFORMED = "malformed"
-    """The client sent what no Kafka client sends."""
-    UNBOUND = "broker_malformed"
-    """The broker's answer is to another request, or says what this one did not ask for."""
-    LOGIN = "login_refused"
-    """By the broker."""
-    BROKER_GONE = "broker"
-    FAULT = "error"
-    """An exception that nobody expected."""
-
-
-class End(Protocol):
-    """Where bytes come out."""
-
-    def write(self, data: Buffer) -> None:
-        """Bytes that are read over when it returns."""
-        ...
-
-    def write_all(self, pieces: Sequence[Buffer]) -> None:
-        """Pieces that nobody changes any more."""
-        ...
-
-
-class LoginWatch(Protocol):
-    """What is held against a connection that has not logged in (``unauthenticated``)."""
-
-    @property
-    def request_bytes(self) -> int | None:
-        """The largest request that it may send now; None: as all others."""
-        ...
-
-    @property
-    def demands_login(self) -> bool:
-        """Whether the broker is known to end a connection that asks anything before its login."""
-        ...
-
-
-class LoggedIn:
-    """A :class:`LoginWatch` that holds nothing against it."""
-
-    request_bytes: int | None = None
-    demands_login: bool = False
-
-
-class Host(Protocol):
-    """What a conversation runs in."""
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin ``work``, one at a time; its exceptions go to :meth:`Conversation.fail`."""
-        ...
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call, but not now."""
-        ...
-
-    def ended(self, refusal: Refusal, error: Exception) -> None:
-        """Nothing more comes out; what has goes on its way, then both connections end."""
-        ...
-
-
-class _Fate(Enum):
-    """What becomes of an answer."""
-
-    PASS = auto()
-    """It goes to the client as it arrives."""
-    REWRITE = auto()
-    """It is collected and rewritten, or looked at while it passes."""
-    ASK = auto()
-    """It is collected for the rewrite that asked, and the client never sees it."""
-    TOKEN = auto()
-    """It goes to the client, and has no correlation id: a SASL token without a header."""
-    OWN = auto()
-    """It is ours, the broker never saw the request."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A request that has no answer yet, sent under ``wire_id``; ``id_bytes`` are the client's id, if that is another.
-    ``needs_login``: where a broker demands logins, it is answered after one alone."""
-
-    fate: _Fate
-    wire_id: int = 0
-    id_bytes: bytes = b""
-    needs_login: bool = False
-    exchange: Exchange | None = None
-    rewrite: Rewrite | None = None
-    answer: asyncio.Future[memoryview] | None = None
-    frame: bytes = b""
-    is_alone: bool = False
-
-
 class Conversation:
     """Implements :class:`Upstream` for its rewrites.  SASL tokens may go without headers where the rewrite of SaslHandshake has
     version 0, which begins them."""
@@ -180,7 +86,7 @@ class Conversation:
         handshake = rewrites.get(ApiKey.SASL_HANDSHAKE)
         self._raw_tokens = handshake is not None and 0 in handshake.versions()
         self._new_id = new_id or _random_ids().__next__
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[Pending] = deque()
         self._requests = Frames(self._begin_request, self._broker.write)
         self._answers = Frames(self._begin_answer, self._to_client)
         self._holds = _CONNECTING
@@ -350,7 +256,7 @@ class Conversation:
     def _unknown_api_versions(self, frame: memoryview) -> None:
         """Too new for us: answered here, in its turn."""
         correlation_id = read_head(frame, 0)[3]
-        self._expect(_Pending(_Fate.OWN, frame=unsupported_api_versions(correlation_id)))
+        self._expect(Pending(Fate.OWN, frame=unsupported_api_versions(correlation_id)))
         self._send_own()
 
     def _exchange(self, api_key: int, api_version: int, client_id: str | None, request: memoryview) -> Exchange:
@@ -369,8 +275,8 @@ class Conversation:
     ) -> None:
         """The request that begins in ``frame`` is about to go: one whose answer is read goes under an id of ours, and so does
         the one whose answer tells that SASL tokens are over."""
-        fate = _Fate.PASS if rewrite is None else _Fate.REWRITE
-        pending = _Pending(fate, correlation_id, exchange=exchange, rewrite=rewrite)
+        fate = Fate.PASS if rewrite is None else Fate.REWRITE
+        pending = Pending(fate, correlation_id, exchange=exchange, rewrite=rewrite)
         pending.needs_login = api_key not in BEFORE_LOGIN
         pending.is_alone = self._is_fence or (rewrite is not None and rewrite.alone)
         if rewrite is not None or self._is_fence:
@@ -379,7 +285,7 @@ class Conversation:
             _ID.pack_into(frame, _REQUEST_ID_AT, pending.wire_id)
         self._expect(pending)
 
-    def _expect(self, pending: _Pending) -> None:
+    def _expect(self, pending: Pending) -> None:
         self._has_asked = True
         self._traffic.requests += 1
         self._pending.append(pending)
@@ -419,7 +325,7 @@ class Conversation:
         if not 0 <= size <= limit:
             raise MalformedMessageError(f"a SASL token of {size} bytes, the limit is {limit}")
         self._state.login.raw_tokens += 1
-        self._expect(_Pending(_Fate.TOKEN))
+        self._expect(Pending(Fate.TOKEN))
         return Passes(_SIZE_BYTES + size)
 
     # Answers
@@ -431,7 +337,7 @@ class Conversation:
             return Needs(_SIZE_BYTES)
         (size,) = _ID.unpack_from(frame)
         first = self._pending[0]
-        if first.fate is _Fate.TOKEN:
+        if first.fate is Fate.TOKEN:
             verdict = self._judge_token_answer(frame, size)
             if verdict is not None:
                 return verdict
@@ -443,7 +349,7 @@ class Conversation:
         _, wire_id = _HEAD.unpack_from(frame)
         if wire_id != first.wire_id:
             raise UnaskedAnswerError(f"an answer to request {wire_id}, {first.wire_id} is next")
-        if first.fate is _Fate.PASS:
+        if first.fate is Fate.PASS:
             if first.id_bytes:
                 frame[_ANSWER_ID_AT:_RESPONSE_HEAD_BYTES] = first.id_bytes
             return Passes(_SIZE_BYTES + size, self._answer_passed)
@@ -461,7 +367,7 @@ class Conversation:
                 return None
         return Passes(_SIZE_BYTES + size, self._answer_passed)
 
-    def _judge_read_answer(self, first: _Pending, frame: memoryview, total: int) -> Verdict:
+    def _judge_read_answer(self, first: Pending, frame: memoryview, total: int) -> Verdict:
         if total > _LARGE_BYTES and first.exchange and first.rewrite and not self._granted_bytes:
             passing = first.rewrite.passing(first.exchange, total)
             if passing is not None:
@@ -507,11 +413,11 @@ class Conversation:
             self._send(pending, rewritten, frame, header_bytes)
 
     async def _send_later(
-        self, pending: _Pending, rewriting: Coroutine[Any, Any, Rewritten], frame: memoryview, header_bytes: int
+        self, pending: Pending, rewriting: Coroutine[Any, Any, Rewritten], frame: memoryview, header_bytes: int
     ) -> None:
         self._send(pending, await rewriting, frame, header_bytes)
 
-    def _send(self, pending: _Pending, body: Rewritten, frame: memoryview, header_bytes: int) -> None:
+    def _send(self, pending: Pending, body: Rewritten, frame: memoryview, header_bytes: int) -> None:
         if self._is_closed:
             return
         pieces: Sequence[Buffer] = (frame,)
@@ -524,11 +430,11 @@ class Conversation:
 
     def _answer_passed(self) -> None:
         pending = self._pending.popleft()
-        if pending.fate is not _Fate.TOKEN:
+        if pending.fate is not Fate.TOKEN:
             self._state.login.answered(needs_login=pending.needs_login)
         self._answered(pending)
 
-    def _answered(self, pending: _Pending) -> None:
+    def _answered(self, pending: Pending) -> None:
         """The answer is on its way, and others may follow."""
         if self._state.login.refusal:
             self.close()
@@ -541,7 +447,7 @@ class Conversation:
 
     def _send_own(self) -> None:
         """The answers of ours that are next."""
-        while self._pending and self._pending[0].fate is _Fate.OWN:
+        while self._pending and self._pending[0].fate is Fate.OWN:
             self._to_client(memoryview(self._pending.popleft().frame))
 
     def _release(self, why: int) -> None:
@@ -561,7 +467,7 @@ class Conversation:
             raise UpstreamClosedError("the broker connection is gone")
         wire_id = self._new_id()
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Pending(_Fate.ASK, wire_id, answer=answer))
+        self._pending.append(Pending(Fate.ASK, wire_id, answer=answer))
         header = write_request_header(api_key, api_version, wire_id, "tiersidecar-gateway")
         self._broker.write_all(_framed(header, (body,)))
         async with asyncio.timeout(timeout_s):

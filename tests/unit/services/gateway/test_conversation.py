@@ -13,7 +13,7 @@ from tests.support.gateway_core import Core
 from tests.support.model_broker import DELETE_RECORDS, HEARTBEAT, METADATA, OWN, ModelBroker, delete_row
 from tests.support.scripted_kafka import ADVERTISED
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.services.gateway.conversation import Refusal
+from tiersidecar.services.gateway.host import Refusal
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 
 FORMER, LATTER = Uuid(b"f" * 16), Uuid(b"l" * 16)
