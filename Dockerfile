@@ -1,23 +1,26 @@
-# syntax=docker/dockerfile:1
+# syntax=docker/dockerfile:1.26@sha256:ecfaec9ed6d810b56388c508f4121597bfbba70d41a6dfeee4d8cad5f295fc32
 # The daemon beside a broker.  It must run as the broker's uid, or it may not hard-link the broker's segments
 # (fs.protected_hardlinks): docker build --build-arg UID=1000 --build-arg GID=1000 .
-ARG PYTHON_VERSION=3.12
+#
+# Everything is held by a digest.  A newer base image: docker buildx imagetools inspect python:3.12-slim names the digest of its index
+# (all platforms); change it here, build, and run the tests.  A tag alone would be whatever a registry answers on the day.
+ARG BASE=python:3.12.14-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 
-FROM python:${PYTHON_VERSION}-slim AS build
-ARG UV_VERSION=0.13.8
+FROM ${BASE} AS build
 ENV UV_PROJECT_ENVIRONMENT=/opt/tiersidecar \
     UV_COMPILE_BYTECODE=1 \
     UV_LINK_MODE=copy \
     UV_PYTHON_DOWNLOADS=never
-RUN python -m pip install --no-cache-dir "uv==${UV_VERSION}"
 WORKDIR /src
-# The libraries first: a change of our own code alone leaves their layer as it is.
-COPY pyproject.toml uv.lock README.md ./
+COPY scripts/uv.txt ./
+RUN python -m pip install --no-cache-dir --require-hashes -r uv.txt
+# The libraries first: a change of our own code alone leaves their layer as it is.  uv.lock has their sums.
+COPY pyproject.toml uv.lock README.md sbom.cdx.json ./
 RUN uv sync --frozen --no-dev --no-install-project
 COPY tiersidecar ./tiersidecar
 RUN uv sync --frozen --no-dev --no-editable
 
-FROM python:${PYTHON_VERSION}-slim
+FROM ${BASE}
 ARG UID=1000
 ARG GID=1000
 COPY --from=build /opt/tiersidecar /opt/tiersidecar

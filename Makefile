@@ -8,16 +8,18 @@ MAKEFLAGS += --no-print-directory
 # Images for containers often set it.  The tests start some hundred Python processes: each would compile all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-UV_VERSION := 0.13.8
+UV_VERSION := $(shell sed -n 's/^uv==\([^ ]*\).*/\1/p' scripts/uv.txt)
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tiersidecar
 UV := $(CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON ?= python3
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 BIN := .venv/bin
+# What `make setup` gives, for the fast part of `make test`: nobody needs Spark to run it.
+BARE := .venv-bare
 WITH_SERVERS := broker or server or spark or slow
 IN_EVERY_RUN := not exhaustive
 # What lies in the two directories is of the second half, all of it (tests/conftest.py marks the rest): to import it takes seconds.
-FAST_TESTS := $(BIN)/pytest -n 2 -m "not ($(WITH_SERVERS))" --ignore=tests/integration --ignore=tests/spark
+FAST_TESTS := bin/pytest -n 2 -m "not ($(WITH_SERVERS))" --ignore=tests/integration --ignore=tests/spark
 # One file waits for its brokers while another works. Each of the two has brokers, ports and directories of its own.
 TWO_FILES := -n 2 --dist loadfile
 # On a shared CI machine a broker may stand still for longer than any deadline: there a test with servers that fails is run
@@ -39,15 +41,15 @@ demo: .venv/.synced ## The whole product on a real broker, in about a minute; KE
 	@$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
 
 .PHONY: test
-test: .venv/.synced-all ## All tests, the fast ones first; those with servers file by file, two at a time
-	$(FAST_TESTS) $(ARGS)
+test: .venv/.synced-all $(BARE)/.synced ## All tests, the fast ones first; those with servers file by file, two at a time
+	$(BARE)/$(FAST_TESTS) $(ARGS)
 	@$(MAKE) test-programs
 	$(BIN)/pytest $(TWO_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
 	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
 test-fast: .venv/.synced ## Tests that need no servers and little time, in about a minute
-	$(FAST_TESTS) $(ARGS)
+	.venv/$(FAST_TESTS) $(ARGS)
 
 .PHONY: test-programs
 test-programs: .venv/.synced ## Brokers, S3 server, Prometheus and so on for the tests, fetched and built once into the user's cache
@@ -77,6 +79,14 @@ spark-cluster: .venv/.synced-all ## Data source and reconcile on a standalone Sp
 failover: .venv/.synced ## Kill the leader's broker in the middle of a copy, 20 times; ROUNDS=n for another count
 	TIERSIDECAR_FAILOVER_ROUNDS=$(or $(ROUNDS),20) $(BIN)/pytest tests/integration/test_failover.py $(ARGS)
 
+.PHONY: recreations
+recreations: .venv/.synced ## A topic is made anew 500 times under its name while it is read by it: nothing of the former; COUNT=n for another number
+	TIERSIDECAR_RECREATIONS=$(or $(COUNT),500) $(BIN)/pytest tests/integration/test_gateway_recreated.py $(ARGS)
+
+.PHONY: client-suites
+client-suites: .venv/.synced ## franz-go's own tests, directly and through the gateway, on topics trimmed meanwhile; NAMES=regex for some
+	$(BIN)/python scripts/client_suites.py $(NAMES)
+
 .PHONY: fuzz
 fuzz: .venv/.synced ## 200,000 hostile conversations through the gateway's core; COUNT=n, SEED=n for others (make test takes 2,000)
 	TIERSIDECAR_FUZZ_CONVERSATIONS=$(or $(COUNT),200000) TIERSIDECAR_FUZZ_SEED=$(or $(SEED),0) \
@@ -91,12 +101,16 @@ chaos: .venv/.synced ## Real brokers, sidecars, S3 and a bad network, struck at 
 conformance: .venv/.synced ## The simulated brokers beside Kafka, all scripts on both versions (make test takes some)
 	$(BIN)/pytest tests/conformance $(ARGS)
 
+.PHONY: mutation
+mutation: .venv/.synced ## How many small faults in a package the tests notice; PACKAGE=decide (or tasks, reading) SAMPLE=1000 SEED=1
+	$(BIN)/python scripts/mutation.py $(or $(PACKAGE),decide) --sample $(or $(SAMPLE),1000) --seed $(or $(SEED),1) --jobs $(JOBS) $(ARGS)
+
 .PHONY: faults
 faults: .venv/.synced ## 500 seeds of a bad store and crashes at any await, in virtual time; SEEDS=n for another count
 	$(BIN)/python -m tiersidecar.simulation faults --seeds $(or $(SEEDS),500) --jobs $(JOBS)
 
 .PHONY: simulate
-simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions or losses
+simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions, losses or hazards
 	$(BIN)/python -m tiersidecar.simulation $(or $(KIND),cluster) --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
 
 .PHONY: lint
@@ -119,17 +133,27 @@ bench: .venv/.synced ## NAME=copy runs benchmarks/copy.py, QUICK=1 on less data
 	$(BIN)/python benchmarks/$(NAME).py $(if $(QUICK),--quick)
 
 .PHONY: lock
-lock: $(UV) ## Write uv.lock anew after a change of pyproject.toml
+lock: $(UV) ## Write uv.lock and sbom.cdx.json anew after a change of pyproject.toml
 	$(UV) lock
+	@$(MAKE) sbom
+
+.PHONY: sbom
+sbom: $(UV) ## Write sbom.cdx.json (CycloneDX) anew from uv.lock: what image and wheel are made of
+	$(PYTHON) scripts/sbom.py $(UV) > sbom.cdx.json.new
+	mv sbom.cdx.json.new sbom.cdx.json
 
 .PHONY: clean
 clean: ## Remove what the other targets made here (not the downloads in the user's cache directory)
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .demo dist
+	rm -rf .venv $(BARE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .demo dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --inexact: an environment that has the spark extra keeps it.
 .venv/.synced: pyproject.toml uv.lock | $(UV)
 	$(UV) sync --frozen --inexact
+	@touch $@
+
+$(BARE)/.synced: pyproject.toml uv.lock | $(UV)
+	UV_PROJECT_ENVIRONMENT=$(BARE) $(UV) sync --frozen
 	@touch $@
 
 .venv/.synced-all: pyproject.toml uv.lock | $(UV)
@@ -145,5 +169,5 @@ $(UV):
 	@mkdir -p "$(CACHE)"
 	@scratch=$$(mktemp -d "$(CACHE)/.uv.XXXXXX"); trap 'rm -rf "$$scratch"' EXIT; \
 	  $(PYTHON) -m venv "$$scratch/uv"; \
-	  "$$scratch/uv/bin/python" -m pip install --quiet "uv==$(UV_VERSION)"; \
+	  "$$scratch/uv/bin/python" -m pip install --quiet --require-hashes -r scripts/uv.txt; \
 	  test -x "$@" || mv -T "$$scratch/uv" "$(CACHE)/uv-$(UV_VERSION)"

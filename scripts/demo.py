@@ -235,6 +235,8 @@ def _leave_running(directory: Path, cluster: KafkaCluster, daemon: Daemon) -> No
         f"status        {daemon.status_url}/\n"
         f"store         {daemon.store_root}\n"
         f"configuration {daemon.config_path}\n"
+        f"look          .venv/bin/tiersidecar status --config {daemon.config_path}\n"
+        f"              .venv/bin/tiersidecar explain {TOPIC}/0 --config {daemon.config_path}\n"
         f"end it with   kill {pids}; rm -r {directory}",
         highlight=False,
         soft_wrap=True,

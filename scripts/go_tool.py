@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import assert_never
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+from scripts.debian_package import unpack_debian  # noqa: E402
 from tests.support.build_cache import MissingProgramError, build_once, require_program  # noqa: E402
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoTool:
-    """A command of a Go module at a fixed version; ``binary`` is what ``go install`` calls it."""
-
-    package: str
-    version: str
-    binary: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GoSource:
-    """A program of our own, or one that ``go install`` refuses because its own go.mod replaces modules.
+    """A program of our own, or another module's.
 
-    ``directory`` has in go.mod and go.sum which modules it takes, and the source unless ``package`` is another module's.
+    ``directory`` has in go.mod and go.sum which modules it takes, with their sums, and the source unless ``package`` is another
+    module's: ``go install`` of that one would ask a server for the sums, or nobody.
     """
 
     directory: Path
     binary: str
     package: str = "."
     tags: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebianPackage:
+    """A program that Debian has built, unpacked beside nothing else; apt checks its signature.
+
+    Where there is no apt, or none that reaches its archive, ``otherwise`` is built: the same program, and many minutes.
+    """
+
+    package: str
+    binary: str
+    otherwise: GoSource
 
 
 # Without its service discovery, which would be most of the build: AWS, Azure, Kubernetes and so on.
@@ -47,7 +50,9 @@ _PROMETHEUS = GoSource(
 )
 
 
-GO_TOOLS: dict[str, GoTool | GoSource] = {
+_OTHERS = REPOSITORY / "tests" / "support" / "go_tools"
+
+GO_TOOLS: dict[str, GoSource | DebianPackage] = {
     "franz-reader": GoSource(directory=REPOSITORY / "tests" / "support" / "franz_reader", binary="franz-reader"),
     "dockerfile-instructions": GoSource(
         directory=REPOSITORY / "tests" / "support" / "dockerfile_instructions", binary="dockerfile-instructions"
@@ -55,35 +60,42 @@ GO_TOOLS: dict[str, GoTool | GoSource] = {
     "kubernetes-objects": GoSource(
         directory=REPOSITORY / "tests" / "support" / "kubernetes_objects", binary="kubernetes-objects"
     ),
-    "kustomize": GoTool(package="sigs.k8s.io/kustomize/kustomize/v5", version="v5.7.1", binary="kustomize"),
-    "prometheus": _PROMETHEUS,
-    "promtool": replace(_PROMETHEUS, package="github.com/prometheus/prometheus/cmd/promtool", binary="promtool"),
-    "versitygw": GoTool(package="github.com/versity/versitygw/cmd/versitygw", version="v1.8.0", binary="versitygw"),
-    "toxiproxy": GoTool(package="github.com/Shopify/toxiproxy/v2/cmd/server", version="v2.5.0", binary="server"),
+    "kustomize": GoSource(
+        directory=_OTHERS / "kustomize", package="sigs.k8s.io/kustomize/kustomize/v5", binary="kustomize"
+    ),
+    "prometheus": DebianPackage(package="prometheus", binary="prometheus", otherwise=_PROMETHEUS),
+    "promtool": DebianPackage(
+        package="prometheus",
+        binary="promtool",
+        otherwise=replace(_PROMETHEUS, package="github.com/prometheus/prometheus/cmd/promtool", binary="promtool"),
+    ),
+    "versitygw": GoSource(
+        directory=_OTHERS / "versitygw", package="github.com/versity/versitygw/cmd/versitygw", binary="versitygw"
+    ),
+    "toxiproxy": GoSource(
+        directory=_OTHERS / "toxiproxy", package="github.com/Shopify/toxiproxy/v2/cmd/server", binary="server"
+    ),
 }
 
 
 def go_tool(name: str) -> Path:
-    """The path of the program: a minute or two the first time (S3 by versitygw, faults by toxiproxy, a consumer by franz-go),
-    and some more for the first of Prometheus' two.
+    """Return the path of the program, which takes a minute or two the first time.
 
     Raises:
         MissingProgramError: Go is needed and not there.
         RuntimeError: it could not be built; the message ends with what Go said.
     """
-    tool = GO_TOOLS[name]
-    match tool:
-        case GoTool():
-            built = build_once(f"{name}-{tool.version}", lambda directory: _install(tool, directory))
-        case GoSource():
-            built = build_once(f"{name}-{_fingerprint(tool)}", lambda directory: _build(tool, directory))
-        case _:
-            assert_never(tool)
-    return built / tool.binary
+    return _bring(name, GO_TOOLS[name])
 
 
-def _install(tool: GoTool, directory: Path) -> None:
-    _go(["install", f"{tool.package}@{tool.version}"], tool.package, {"GOBIN": str(directory)}, directory)
+def _bring(name: str, tool: GoSource | DebianPackage) -> Path:
+    if isinstance(tool, GoSource):
+        return build_once(f"{name}-{_fingerprint(tool)}", lambda directory: _build(tool, directory)) / tool.binary
+    try:
+        unpacked = build_once(f"debian-{tool.package}", lambda directory: unpack_debian(tool.package, directory))
+    except (MissingProgramError, RuntimeError):
+        return _bring(name, tool.otherwise)
+    return unpacked / "usr" / "bin" / tool.binary
 
 
 def _build(tool: GoSource, directory: Path) -> None:
@@ -93,7 +105,6 @@ def _build(tool: GoSource, directory: Path) -> None:
             *("-o", str(directory / tool.binary), tool.package),
         ],
         tool.binary,
-        {},
         tool.directory,
     )
 
@@ -106,11 +117,10 @@ def _fingerprint(tool: GoSource) -> str:
     return found.hexdigest()[:12]
 
 
-def _go(arguments: list[str], what: str, environment: dict[str, str], directory: Path) -> None:
+def _go(arguments: list[str], what: str, directory: Path) -> None:
     go = require_program("go", debian="golang-go", rpm="golang")
     done = subprocess.run(
         [go, *arguments],
-        env={**os.environ, **environment},
         cwd=directory,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any
 
 import pytest
@@ -105,6 +106,17 @@ def the_main_job(cluster: KafkaCluster, directory: Path, topic: str, **settings:
         assert_every_sealed_segment_once(cluster, daemon, topic)
         assert_reads_back(daemon, topic, produced, stop)
         assert daemon.stop() == 0
+    assert_private(directory / "state", file=0o600, directory=0o700)
+    if objects is None:  # what a store's server keeps on its disk is its own affair
+        assert_private(daemon.store_root, file=0o640, directory=0o750)
+
+
+def assert_private(root: Path, *, file: int, directory: int) -> None:
+    """Whatever the umask was (issue 17); the root of the store is the operator's."""
+    found = {path: S_IMODE(path.stat().st_mode) for path in root.rglob("*") if path.name != ".tiersidecar-tmp"}
+    assert found
+    wrong = {str(path): oct(mode) for path, mode in found.items() if mode != (directory if path.is_dir() else file)}
+    assert wrong == {}
 
 
 def test_segments_go_to_the_store_and_come_back(kafka: KafkaCluster, tmp_path: Path) -> None:

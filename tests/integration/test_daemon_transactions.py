@@ -66,7 +66,9 @@ async def test_nothing_is_copied_past_an_open_transaction_until_it_ends(kafka: K
 
             def waits_at_the_border() -> bool:
                 at_border = kafka.admin.earliest_offset(topic, 0) == border
-                return at_border and f"last stable offset {last_stable_offset} is below" in daemon.status("/status")[1]
+                told = daemon.status("/status")[1]
+                is_named = f"that is open from offset {last_stable_offset}, since" in told
+                return at_border and is_named and f"last stable offset {last_stable_offset} is below" in told
 
             await asyncio.to_thread(wait_for, waits_at_the_border, "what lies below is remote, the rest waits", daemon)
             copied = await asyncio.to_thread(finished, kafka, daemon)

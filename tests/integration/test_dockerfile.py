@@ -54,6 +54,11 @@ def test_it_is_installed_apart_from_the_sources_and_without_spark(image: Scratch
     assert not {"pyspark", "pandas", "pyarrow", "pytest", "mypy", "ruff"} & set(distributions)
 
 
+def test_the_image_has_the_bill_of_materials(image: ScratchImage) -> None:
+    [found] = (image.root / "opt" / "tiersidecar").rglob("tiersidecar-*.dist-info/sboms/sbom.cdx.json")
+    assert found.read_bytes() == (REPOSITORY / "sbom.cdx.json").read_bytes()
+
+
 def test_it_runs_as_the_brokers_user_and_names_its_default_config() -> None:
     arguments = dict(i.arguments.split("=") for i in FINAL if i.keyword == "ARG")
     assert arguments == {"UID": "1000", "GID": "1000"}

@@ -81,6 +81,7 @@ TOP_LEVEL: dict[str, Any] = {
     "remote.log.metadata.initialization.retry.interval.ms": 117,
     "remote.log.metadata.initialization.retry.max.timeout.ms": 999_777,
     "state.topic.name": "__state_every_key",
+    "proposals.topic.name": "__proposals_every_key",
     "reconcile.interval.ms": 44_000_123,
     "reconcile.arguments": ["--deep"],
 }
@@ -125,6 +126,7 @@ GATEWAY: dict[str, Any] = {
     "unauthenticated.max.connections.per.ip": 1_117,
     "unauthenticated.request.max.bytes": 70_003,
     "response.memory.bytes": 260_000_033,
+    "audit.topic.name": "every-key-audit",
 }
 LISTENER: dict[str, Any] = {"name": "EVERY", "max.connections": 9_871, "max.connections.per.ip": 9_873}
 
@@ -160,6 +162,7 @@ def settings_for(cluster: KafkaCluster, directory: Path) -> dict[str, Any]:
             "type": "filesystem",
             "root": str(directory / "store"),
             **STORE,
+            "objects.readable.by": "owner",
             "compression.enabled": True,
             "compression.heuristic.enabled": True,
             "custom.metadata.fields.include": ["REMOTE_SIZE"],
@@ -260,6 +263,7 @@ BY_DEED: dict[str, Callable[[Running], bool]] = {
     "deletes.enabled": lambda seen: "deletes.enabled is false" in the(seen.held, "DeleteGuard").reason_not_to_delete,
     "broker.bootstrap.servers": lambda seen: seen.settings["broker"]["bootstrap.servers"] in seen.held.values,
     "store.root": lambda seen: ("FilesystemStore._root", seen.settings["store"]["root"]) in seen.held.attributes,
+    "store.objects.readable.by": lambda seen: the(seen.held, "ObjectModes").file == 0o600,
     "store.custom.metadata.fields.include": lambda seen: (
         len(the(seen.held, "LayoutSettings").custom_metadata_fields) == 1
     ),
@@ -393,6 +397,7 @@ ELSEWHERE: dict[str, str] = {
     "read.ssl.key.location": "unit/app/config/test_callers.py",
     "read.ssl.key.password": "unit/app/config/test_callers.py",
     "status.listen": "unit/services/status/test_server.py",
+    "status.advertised": "unit/app/config/test_status.py",
     "status.per.partition.series": "unit/services/status/test_server.py::test_metrics_may_always_have_partitions",
     "logging.format": "unit/app/test_logging.py::test_off_a_terminal_auto_is_json_and_on_one_it_is_for_people",
     "logging.level": "unit/app/test_logging.py::test_only_the_level_and_above_is_written",

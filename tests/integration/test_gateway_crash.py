@@ -11,6 +11,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
+from tests.support.daemon import Daemon, daemon_settings
 from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, wait_until
 from tests.support.kafka_cluster import KafkaCluster
@@ -128,7 +129,9 @@ async def test_a_users_delete_holds_for_readers_after_a_crash_of_the_broker(kafk
     with GatewayDaemon(tmp_path / "gateway", cluster[1], topics=[{"name": topic}]) as gateway:
         await asyncio.to_thread(gateway.wait_until_ready)
         through = KafkaAdmin(port=int(gateway.bootstrap_server.rpartition(":")[2]))
-        assert await asyncio.to_thread(wait_until, lambda: _deleted(through, topic, deleted_to), "the delete is done")
+        with _sidecar(tmp_path / "sidecar", cluster, topic) as sidecar:
+            await asyncio.to_thread(sidecar.wait_until_ready)
+            assert await asyncio.to_thread(wait_until, lambda: _deleted(through, topic, deleted_to), "it is deleted")
         await asyncio.to_thread(cluster[1].kill9)
         await asyncio.to_thread(cluster[1].start)
         direct = await asyncio.to_thread(wait_until, lambda: _earliest(cluster.admin, topic), "the broker is up")
@@ -151,6 +154,17 @@ async def test_a_users_delete_holds_for_readers_after_a_crash_of_the_broker(kafk
             consumer.seek(one, 0)
             async with asyncio.timeout(60):
                 assert (await consumer.getone()).value == b"0", "who goes around the gateway reads it"
+
+
+def _sidecar(directory: Path, cluster: KafkaCluster, topic: str) -> Daemon:
+    """The leader's, which decides what the gateway proposes."""
+    settings = daemon_settings(
+        directory,
+        bootstrap_servers=cluster.bootstrap_servers,
+        log_dirs=list(cluster[1].log_dirs),
+        topics=[{"name": topic}],
+    )
+    return Daemon(directory, settings, roles="tier")
 
 
 def _deleted(through: KafkaAdmin, topic: str, offset: int) -> int | None:

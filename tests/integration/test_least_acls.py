@@ -7,14 +7,15 @@ import base64
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
 from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
 from kio.schema.describe_acls.v3.request import DescribeAclsRequest
@@ -22,10 +23,12 @@ from ruamel.yaml import YAML
 
 from tests.support.command_line import answer_of, run_command
 from tests.support.daemon import Daemon, daemon_settings, get, wait_for
-from tests.support.kafka_admin import KafkaAdminError, wait_until
+from tests.support.gateway import GatewayDaemon
+from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, PlainCredentials, wait_until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
 from tests.support.kafka_properties import Listener
+from tests.support.loopback_ports import free_port
 from tests.support.produce import produce_mix
 from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
 from tiersidecar.adapters.kafka.authorizer import CallerListener, open_authorizer
@@ -33,23 +36,32 @@ from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.adapters.kafka.groups import COORDINATORS_TOPIC
 from tiersidecar.adapters.kafka.security import SaslMechanism, SecurityProtocol, SecuritySettings
+from tiersidecar.adapters.proposals_topic.codec import write_proposal
 from tiersidecar.domain.errors import BrokerRefusedError
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials, OffsetSpec
 
 pytestmark = pytest.mark.broker
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "acls.md"
-METADATA_TOPIC, STATE_TOPIC, TIERED_TOPIC, SECRET_TOPIC = (
+METADATA_TOPIC, STATE_TOPIC, PROPOSALS_TOPIC, TIERED_TOPIC, SECRET_TOPIC = (
     "__remote_log_metadata",
     "__tiersidecar_state",
+    "__tiersidecar_proposals",
     "orders",
     "secret",
 )
-OWN_TOPICS = (METADATA_TOPIC, STATE_TOPIC)
-OPERATOR = "tiersidecar-operator"
-USERS = {"tiersidecar": "tier-secret", OPERATOR: "operator-secret", "alice": "alice-secret", "bob": "bob-secret"}
+OWN_TOPICS = (METADATA_TOPIC, STATE_TOPIC, PROPOSALS_TOPIC)
+OPERATOR, GATEWAY = "tiersidecar-operator", "tiersidecar-gateway"
+USERS = {
+    "tiersidecar": "tier-secret",
+    OPERATOR: "operator-secret",
+    GATEWAY: "gateway-secret",
+    "alice": "alice-secret",
+    "bob": "bob-secret",
+}
 TOKENS = {"alice": "a" * 32, "bob": "b" * 32}
 LIMITS = ConnectionLimits(connect_timeout_s=10, request_timeout_s=10)
 SETTINGS = SecuritySettings(
@@ -324,7 +336,7 @@ async def failing_steps(cluster: KafkaCluster, *, last: Step = STEPS[-1]) -> set
 
 
 def test_the_page_names_the_rights() -> None:
-    assert len(OURS) == 2 * 4 + 2 + 3
+    assert len(OURS) == 3 * 4 + 2 + 3
     assert {right.name for right in OURS} == {*OWN_TOPICS, TIERED_TOPIC, CLUSTER_NAME, COORDINATORS_TOPIC, "*"}
 
 
@@ -336,6 +348,12 @@ def test_the_commands_of_the_page_are_kafkas(cluster: KafkaCluster) -> None:
         cluster.run_tool(tool, *(places.get(argument, argument) for argument in arguments))
     assert rights_of(cluster) == set(rights())
     revoke(cluster, *rights())
+
+
+def test_a_gateway_of_its_own_has_no_right_to_delete_nor_to_say_anything() -> None:
+    of_gateway = [right for right in rights() if right.principal == f"User:{GATEWAY}"]
+    assert {right.operation for right in of_gateway} == {"Read", "Write", "Describe", "DescribeConfigs"}
+    assert [right.name for right in of_gateway if right.operation == "Write"] == [PROPOSALS_TOPIC]
 
 
 async def test_the_rights_suffice(granted: KafkaCluster) -> None:
@@ -506,6 +524,114 @@ def test_the_commands_live_on_the_operators_rights(granted: KafkaCluster, tmp_pa
     assert answer_of(operators, "accept-log-loss", TIERED_TOPIC, "-p", "0", "--yes")["done"]
     assert denials(granted)[before:] == []
     granted.admin.alter_topic(TIERED_TOPIC, {"retention.ms": "-1"})
+
+
+def test_a_gateway_of_its_own_lives_on_its_rights(granted: KafkaCluster, tmp_path: Path) -> None:
+    """Users delete through it, local records and remote ones, and the broker denies it nothing.
+
+    What somebody forges who may write proposals is refused as far as the broker can tell, with an event.
+    """
+    first = granted.admin.earliest_offset(
+        TIERED_TOPIC, 0
+    )  # other tests of this broker have trimmed it, and told nobody
+    asyncio.run(produce_mix(granted.client_settings, TIERED_TOPIC, total_bytes=600_000, batch_bytes=16_384, seed=3))
+    broker, delete = granted.brokers[0], Right("User:alice", "Delete", TIERED_TOPIC)
+    grant(granted, delete)
+    listener = {
+        "listen": f"127.0.0.1:{free_port()}",
+        "broker": granted.bootstrap_servers_of("CLIENT"),
+        "broker.tls": "off",
+    }
+    topics = [{"name": TIERED_TOPIC, "local.retention.bytes": 1, "trim.consumer.groups.pattern": ".*"}]
+    settings = daemon_settings(
+        tmp_path / "sidecar",
+        bootstrap_servers=granted.bootstrap_servers_of("CLIENT"),
+        log_dirs=list(broker.log_dirs),
+        topics=topics,
+    )
+    settings["broker"] |= login_of("tiersidecar")
+    of_gateway = {"bootstrap.servers": granted.bootstrap_servers_of("CLIENT"), **login_of(GATEWAY)}
+    through = PlainCredentials(username="alice", password=USERS["alice"])
+    before = len(denials(granted))
+    gateway = GatewayDaemon(
+        tmp_path / "gateway",
+        broker,
+        listeners=[listener],
+        topics=topics,
+        broker_section=of_gateway,
+        store=settings["store"],
+    )
+    with ExitStack() as stack:
+        sidecar = stack.enter_context(Daemon(tmp_path / "sidecar", settings, roles="tier"))
+        sidecar.wait_until_ready()  # it makes the topics, which the gateway would try to, too
+        stack.enter_context(gateway)
+        gateway.wait_until_ready()
+        wait_for(lambda: granted.admin.earliest_offset(TIERED_TOPIC, 0) > first + 10, "the topic is trimmed", sidecar)
+        alice = KafkaAdmin(port=int(gateway.bootstrap_server.rpartition(":")[2]), credentials=through)
+        local_start = granted.admin.earliest_offset(TIERED_TOPIC, 0)
+        assert alice.earliest_offset(TIERED_TOPIC, 0) == first
+        assert alice.delete_records(TIERED_TOPIC, 0, first + 7) == first + 7
+        assert alice.earliest_offset(TIERED_TOPIC, 0) == first + 7
+        assert granted.admin.earliest_offset(TIERED_TOPIC, 0) == local_start
+        assert denials(granted)[before:] == []
+        (said,) = sidecar.events("records.deleted")
+        assert {"principal": "User:alice", "offset": first + 7, "topic": TIERED_TOPIC}.items() <= said.items()
+        assert said["client"].startswith("127.0.0.1:")
+
+        asyncio.run(_propose(granted, forged(granted, said["leader_epoch"])))
+        wait_for(lambda: len(sidecar.events("proposal.refused")) == 4, "what is forged is refused", sidecar)
+        assert alice.earliest_offset(TIERED_TOPIC, 0) == first + 7
+        assert alice.delete_records(TIERED_TOPIC, 0, local_start + 1) == local_start + 1
+        assert granted.admin.earliest_offset(TIERED_TOPIC, 0) == local_start + 1
+        assert denials(granted)[before:] == []
+    revoke(granted, delete)
+    asyncio.run(_gateway_can_do_no_more(granted))
+
+
+def forged(cluster: KafkaCluster, leader_epoch: int) -> list[bytes]:
+    """No bytes of ours; of a former topic of this name; above the high watermark; what the broker has not deleted."""
+    topic_id = cluster.admin.describe_topic(TIERED_TOPIC).topic_id
+    assert topic_id is not None
+    end = cluster.admin.latest_offset(TIERED_TOPIC, 0)
+    honest = DeleteProposal(
+        cluster_id=str(cluster.admin.describe_cluster().cluster_id),
+        topic_id_partition=TopicIdPartition(topic_id=Uuid(topic_id.bytes), topic=TIERED_TOPIC, partition=0),
+        offset=Offset(end),
+        leader_epoch=LeaderEpoch(leader_epoch),
+        low_watermark=Offset(-1),
+        start_generation=0,
+        principal="User:mallory",
+        client_id="",
+        address="192.0.2.1:1",
+        gateway=BrokerId(1),
+        proposed_ms=0,
+    )
+    former = replace(honest.topic_id_partition, topic_id=Uuid(bytes(15) + b"\x07"))
+    return [
+        b"\x00\xffgarbage",
+        write_proposal(replace(honest, topic_id_partition=former, offset=Offset(9))),
+        write_proposal(replace(honest, offset=Offset(2**62))),
+        write_proposal(honest),
+    ]
+
+
+async def _propose(cluster: KafkaCluster, values: list[bytes]) -> None:
+    async with AIOKafkaProducer(**cluster.client_settings) as producer:
+        for value in values:
+            await producer.send_and_wait(PROPOSALS_TOPIC, value, partition=0)
+
+
+async def _gateway_can_do_no_more(cluster: KafkaCluster) -> None:
+    servers = cluster.bootstrap_servers_of("CLIENT")
+    login = replace(SETTINGS, username=GATEWAY, password=USERS[GATEWAY])
+    async with open_broker(servers, login, limits=LIMITS) as broker:
+        (view,) = await broker.describe_partitions([TIERED_TOPIC])
+        answers = await broker.delete_records({view.topic_id_partition: Offset(0)})
+        assert [answer.error for answer in answers.values()] == ["TOPIC_AUTHORIZATION_FAILED"]
+    for topic in (STATE_TOPIC, METADATA_TOPIC):
+        async with AIOKafkaProducer(bootstrap_servers=servers, **aiokafka_kwargs(login)) as producer:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.send_and_wait(topic, b"event", partition=0)
 
 
 def login_of(user: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from tests.support.daemon import wait_for
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.remote_events import fold, read_events
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 pytestmark = pytest.mark.broker
@@ -64,12 +65,21 @@ def test_copies_of_the_broker_in_flight_are_not_deleted(
         assert len(copied) > 10, "the broker copied while the sidecar had not noticed"
         looks = daemon.metric("tiersidecar_unsafe_topics", topic=topic)
         assert looks == 1
-        states = {
-            format_uuid(one.remote_log_segment_id.uuid): one.state
-            for one in fold(read_events(cluster.client_settings, "__remote_log_metadata"))
-        }
+        events = read_events(cluster.client_settings, "__remote_log_metadata")
+        states = {format_uuid(one.remote_log_segment_id.uuid): one.state for one in fold(events)}
         known = {State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED}
         assert {segment: states[segment] for segment in copied if states[segment] not in known} == {}
         ours = {event["segment_id"].rpartition(":")[2] for event in daemon.events("segment.deleted")}
         assert not ours & copied
         assert copied <= native_segments(storage)
+        check_is_as_simulated(events, copied)
+
+
+def check_is_as_simulated(events: list[MetadataEvent], copied: set[str]) -> None:
+    """What ``simulation.native_copies`` takes for granted: the broker's own id, and one segment of a partition at a time."""
+    about = (RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate)
+    native = [one for one in events if isinstance(one, about) and format_uuid(one.remote_log_segment_id.uuid) in copied]
+    assert {one.broker_id for one in events if isinstance(one, about)} == {one.broker_id for one in native}
+    for begun, done in zip(native[::2], native[1::2], strict=False):
+        assert (begun.state, done.state) == (State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED)
+        assert begun.remote_log_segment_id == done.remote_log_segment_id

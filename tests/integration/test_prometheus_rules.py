@@ -8,7 +8,10 @@ import pytest
 
 from tests.support.prometheus import promtool
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]  # promtool is built the first time
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.timeout(900),
+]  # where there is no Debian, promtool is built the first time
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 

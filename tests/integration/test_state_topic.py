@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -151,3 +153,34 @@ async def test_a_topic_that_is_made_anew_halts_and_what_was_known_stays(kafka: K
         assert log.partition_state(ORDERS) == MOVED
         with pytest.raises(BrokerUnreachableError):
             await log.publish_partition_state(ORDERS, TRIMMED)
+
+
+async def test_a_topic_that_lost_its_end_and_was_written_on_halts(kafka_cluster: Callable[..., KafkaCluster]) -> None:
+    """The broker dies, comes back without the last records, and another sidecar writes: the offsets are there, the records are
+    others."""
+    cluster, topic = await asyncio.to_thread(kafka_cluster), "state-cut"
+    async with opened(cluster, topic) as log:
+        await until(lambda: log.is_ready, "readiness")
+        await log.publish_partition_state(ORDERS, MOVED)
+        await log.publish_partition_state(ORDERS, TRIMMED)
+        broker = cluster[1]
+        await asyncio.to_thread(broker.kill9)
+        cut_last_batches(broker.partition_dir(topic, 0), count=1)
+        await asyncio.to_thread(broker.start)
+        async with AIOKafkaProducer(**cluster.client_settings) as producer:
+            for number in range(2):
+                await producer.send_and_wait(topic, key=f"another/{number}".encode(), value=b"{}", partition=0)
+        await until(lambda: "has another record at offset" in str(log.halted_reason), "the halt")
+        assert log.partition_state(ORDERS).trim_offset == TRIMMED.trim_offset
+        with pytest.raises(BrokerUnreachableError):
+            await log.publish_partition_state(ORDERS, replace(TRIMMED, trim_offset=Offset(50)))
+
+
+def cut_last_batches(partition_dir: Path, *, count: int) -> None:
+    """Take the last ``count`` batches off the only segment of a log whose broker does not run."""
+    (segment,) = partition_dir.glob("*.log")
+    data, starts, position = segment.read_bytes(), [], 0
+    while position < len(data) and (size := struct.unpack_from(">i", data, position + 8)[0]):
+        starts.append(position)
+        position += 12 + size
+    segment.write_bytes(data[: starts[-count]])

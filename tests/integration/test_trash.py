@@ -24,7 +24,7 @@ from tests.support.command_line import answer_of, run_command
 from tests.support.daemon import Daemon, wait_for
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.produce import ProducedRecord
-from tests.support.read_service import fetch_records, shape_of
+from tests.support.read_service import fetch_records, shape_of, shape_of_line
 from tests.support.remote_events import object_keys_in
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
@@ -215,12 +215,11 @@ def test_a_deleted_topic_comes_back_as_files_and_is_gone_after_a_purge(kafka: Ka
         headers = [header for _, header in iter_batch_headers(memoryview(raw))]
         assert (headers[0].base_offset, headers[-1].last_offset) == (0, stop - 1)
         lines = [
-            json.loads(line)
+            shape_of_line(line)
             for path in sorted((out / f"{topic}-0").glob("*.ndjson"))
             for line in path.read_text().splitlines()
         ]
-        assert [line["offset"] for line in lines] == [one.offset for one in produced if one.offset < stop]
+        assert lines == [shape_of(one) for one in produced if one.offset < stop]
         answer_of(daemon.config_path, "trash", "purge", topic, "--yes")
         wait_for(lambda: object_keys_in(daemon.store_root) == set(), "everything of it is deleted", daemon)
         wait_for(lambda: in_trash(daemon) == [], "the entry is gone", daemon)
-        assert shape_of(produced[0])

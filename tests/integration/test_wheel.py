@@ -54,7 +54,8 @@ def wheel(directory: Path) -> Path:
     """By pip from the source distribution, so that both have what they need."""
     run(sys.executable, "-m", "venv", directory / "build", directory=directory)
     python = directory / "build" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "hatchling", directory=directory)
+    [hatchling] = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["build-system"]["requires"]
+    run(python, "-m", "pip", "install", "--quiet", hatchling, directory=directory)
     run(python, "-m", "hatchling", "build", "-t", "sdist", "-d", directory / "sdist", directory=REPOSITORY)
     [sdist] = (directory / "sdist").iterdir()
     run(python, "-m", "pip", "wheel", "--no-deps", "-w", directory / "wheel", sdist, directory=directory)
@@ -85,6 +86,13 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path) -
     assert {"tiersidecar/py.typed", "tiersidecar/spark/maven/pom.xml"} <= ours
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if ".dist-info/" not in name} == ours
+
+
+def test_the_wheel_carries_the_bill_of_materials(wheel: Path) -> None:
+    """Where PEP 770 has it, so that scanners of installed environments find it."""
+    archive = zipfile.ZipFile(wheel)
+    [name] = [name for name in archive.namelist() if name.endswith(".dist-info/sboms/sbom.cdx.json")]
+    assert archive.read(name) == (REPOSITORY / "sbom.cdx.json").read_bytes()
 
 
 def test_the_command_runs_as_another_user_from_anywhere(environment: Path, tmp_path: Path) -> None:

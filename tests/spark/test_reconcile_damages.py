@@ -144,6 +144,7 @@ def test_each_damage_is_found_once_and_repaired(
         daemon.wait_until_ready()
         what_the_broker_has_is_copied_again(daemon, tmp_path / "report", lost, recopied=len(damages.spans) - len(lost))
         every_record_is_readable_but(sorted(lost.values()), filled)
+        wait_for(lambda: not needless_in_trash(daemon), "the leader has deleted what is needless", daemon, timeout_s=60)
         assert daemon.stop() == 0
     _, left = reconciled(spark, daemon, tmp_path / "second")
     looked_at = [one for one in damages.expected if one[0] in LEFT and "/" not in one[1]]
@@ -189,14 +190,22 @@ def the_report_is_repaired(daemon: Daemon, report: Path, *, wanted: int, untold:
     dry = answer_of(daemon.config_path, *allowed)
     assert not dry["done"]
     leftovers = COUNTS["orphan_object"] + COUNTS["object_after_delete"] - untold
-    ended = COUNTS["stuck_copy"] + COUNTS["dangling_delete"] + COUNTS["offset_overlap"]
+    ended, needless = COUNTS["stuck_copy"] + COUNTS["dangling_delete"], COUNTS["offset_overlap"]
     assert (dry["mark"], dry["delete_segment"], dry.get("delete_object", 0)) == (leftovers, ended, 0)
+    assert dry["trash_segment"] == needless
     assert dry["recopy"] == wanted
     asked = answer_of(daemon.config_path, *allowed, "--apply")
     assert asked["done"]
     assert asked["pending"] == wanted
     again = answer_of(daemon.config_path, *allowed, "--apply")
     assert (again["delete_object"], again.get("mark", 0), again.get("delete_segment", 0)) == (leftovers, 0, 0)
+    assert again.get("trash_segment", 0) == 0
+    assert sum(row["segments"] for row in needless_in_trash(daemon)) == needless
+
+
+def needless_in_trash(daemon: Daemon) -> list[dict[str, Any]]:
+    listed = answer_of(daemon.config_path, "trash", "ls")
+    return [row for row in listed["entries"] if row["kind"] == "repair"]
 
 
 def assert_same(found: list[Expected], expected: list[Expected]) -> None:

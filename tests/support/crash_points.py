@@ -15,10 +15,12 @@ class StoreKind(StrEnum):
 
 
 class Job(StrEnum):
-    """``TIER``: copy all, trim all but the active segment.  ``EXPIRE``: and keep only the newest remotely."""
+    """``TIER``: copy all, trim all but the active segment.  ``EXPIRE``: and keep only the newest remotely.
+    ``EXPIRE_AFTER_STOP``: the same, once the guard has stopped it and an operator has allowed it."""
 
     TIER = "tier"
     EXPIRE = "expire"
+    EXPIRE_AFTER_STOP = "expire after a stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,8 @@ CRASH_POINTS = (
         ("delete.started.published", 1),
         ("copy.manifest.stored", 1),
     ),
+    # the first start is said, before the first copy
+    _at("the remote log start of the first copy is read back", ("copy.start.published", 1)),
     # the local log is trimmed
     _at("the remote log start is written, not read back", ("state.sent", 1)),
     _at("the remote segments are read back", ("trim.verified", 1)),
@@ -89,6 +93,7 @@ CRASH_POINTS = (
     _at("the records are deleted, copied to S3", ("trim.records.deleted", 1), store=StoreKind.S3),
     # the oldest expire
     _at("the remote log start has moved", ("expire.start.published", 1), job=Job.EXPIRE),
+    _at("a stop by the guard is read back", ("expire.stop.published", 1), job=Job.EXPIRE_AFTER_STOP),
     _at("DELETE_SEGMENT_STARTED of an expired segment is read back", ("delete.started.published", 2), job=Job.EXPIRE),
     _at("the objects of an expired segment are deleted", ("delete.objects.deleted", 2), job=Job.EXPIRE, often=True),
     _at("DELETE_SEGMENT_FINISHED is written, not read back", ("delete.finished.sent", 3), job=Job.EXPIRE),
@@ -99,4 +104,4 @@ CRASH_POINTS = (
         store=StoreKind.S3,
     ),
 )
-"""34 points.  Hit numbers differ so that the first segment, later ones, and those after a restart all have their crash."""
+"""36 points.  Hit numbers differ so that the first segment, later ones, and those after a restart all have their crash."""

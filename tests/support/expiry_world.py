@@ -19,6 +19,7 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.segments import TIP
+from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
@@ -45,7 +46,7 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
-from tiersidecar.tasks.ownership import UNQUESTIONED
+from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
 
@@ -192,11 +193,11 @@ class World:
         if objects:
             self.store.keys |= set(planned_keys(segment).in_upload_order)
         for state in range(1, segment.state + 1):
-            self._update(segment, RemoteLogSegmentState(state))
+            self.update(segment, RemoteLogSegmentState(state))
 
     def finish(self, segment: RemoteLogSegmentMetadata) -> None:
         """Publish COPY_SEGMENT_FINISHED of a segment that was added as started."""
-        self._update(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        self.update(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 
     def segments(self) -> list[RemoteLogSegmentMetadata]:
         return list(self.metadata.list_remote_log_segments(self.tip))
@@ -210,6 +211,10 @@ class World:
             and self.store.keys.issuperset(planned_keys(segment).in_upload_order)
         ]
 
+    async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        """As ``reading.segment_presence``."""
+        return self.store.keys.issuperset(planned_keys(metadata).in_upload_order)
+
     def orphans(self) -> set[str]:
         """Objects that no event names any more."""
         return self.store.keys - {key for one in self.segments() for key in planned_keys(one).in_upload_order}
@@ -218,7 +223,8 @@ class World:
     def start(self) -> int:
         return self.state.partition_state(self.tip).remote_log_start_offset
 
-    def _update(self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> None:
+    def update(self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> None:
+        """Publish that it is in ``state``."""
         run(
             self.metadata.publish(
                 RemoteLogSegmentMetadataUpdate(
@@ -248,6 +254,7 @@ class Sidecar:
         delays: TrashDelays = NO_DELAYS,
         telemetry: Telemetry | None = None,
         observe_only: bool = False,
+        ownership: Ownership = UNQUESTIONED,
     ) -> None:
         self.world, self.policy, self.clock = world, policy, clock
         self.leader_epoch, self.broker_id = LeaderEpoch(leader_epoch), BrokerId(broker_id)
@@ -275,6 +282,7 @@ class Sidecar:
             board=self.board,
             broker=self.broker,
             metadata=world.metadata,
+            presence=world,
             state=world.state,
             lineages=self.lineages,
             in_flight=self.in_flight,
@@ -295,12 +303,13 @@ class Sidecar:
                 failpoints=failpoints,
                 ownership=UNQUESTIONED,
             ),
-            ownership=UNQUESTIONED,
+            ownership=ownership,
             limits=limits or ExpiryLimits(max_share=1.0),
             delays=delays,
             by=f"broker {broker_id}",
             blocking=InlineBlocking(),
             clock=clock,
+            trash_clock=trash_clock(clock),
             telemetry=telemetry,
             failpoints=failpoints,
             interval_s=30.0,

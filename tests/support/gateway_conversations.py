@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.support.gateway_attacker import (
 )
 from tests.support.gateway_core import Core
 from tests.support.inline_blocking import InlineBlocking
+from tests.support.leaders_sidecar import CLUSTER, LeadersSidecar
 from tests.support.manual_clock import ManualClock
 from tests.support.model_broker import (
     API_VERSIONS,
@@ -53,10 +54,11 @@ from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.wire.fetch_requests import PartitionKey
 from tiersidecar.formats.wire.fetch_responses import FetchResponse, FilledPartition, read_fetch_response
+from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
@@ -85,6 +87,9 @@ class FillsAll:
 
     def __init__(self) -> None:
         self.state = MemoryStateLog()
+        self.sidecar = LeadersSidecar(broker=self, state=self.state, clock=ManualClock(), delays=NO_DELAYS)
+        for view in self._views(PARTITIONS):
+            self.sidecar.tiers(view)
 
     def judge_at_once(self, asked: Any, told: Any = None) -> Any:
         return {key: Judged(verdict=OutOfRange.FILL, partition=PARTITIONS[key[0]]) for key in asked}
@@ -111,6 +116,16 @@ class FillsAll:
         return None if known is None else TieredView(topic_id_partition=known, leader_epoch=LeaderEpoch(0))
 
     async def describe_partitions(self, topics: Sequence[str]) -> list[LeaderView]:
+        return self._views(topics)
+
+    async def list_offsets(
+        self, partitions: Mapping[TopicIdPartition, LeaderEpoch], spec: OffsetSpec | int
+    ) -> dict[TopicIdPartition, OffsetAnswer]:
+        """Of a leader that has done whatever its answer said that it did."""
+        answer = OffsetAnswer(offset=Offset(2**40), timestamp_ms=-1, leader_epoch=LeaderEpoch(0))
+        return dict.fromkeys(partitions, answer)
+
+    def _views(self, topics: Iterable[str]) -> list[LeaderView]:
         return [
             LeaderView(
                 topic_id_partition=PARTITIONS[topic],
@@ -154,11 +169,12 @@ def rewrites_over(tier: FillsAll, *, raw_tokens: bool) -> Rewrites:
         tiered=everything,
         reader=everything,
         state=tier.state,
+        proposals=tier.sidecar,
+        proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1)),
         broker=everything,
         offsets=everything,
         blocking=InlineBlocking(),
         clock=ManualClock(),
-        delays=NO_DELAYS,
     )
     rewrites[API_VERSIONS] = ApiVersionsRewrite(rewrites)
     return rewrites
@@ -410,10 +426,9 @@ def _harm(script: Script, core: Core, tier: FillsAll, broker: ModelBroker, passa
         wrong.append("records of a topic that the broker refused")
     if b"real-broker" in heard:
         wrong.append("the broker's own address")
-    for partition, state in tier.state.partition_states.items():
-        if state.remote_log_start_offset != NO_OFFSET and partition.topic not in {
-            topic for topic, _ in broker.accepted_deletes
-        }:
+    said = {one for one, state in tier.state.partition_states.items() if state.remote_log_start_offset != NO_OFFSET}
+    for partition in said | {one.topic_id_partition for one in tier.sidecar.proposed}:
+        if partition.topic not in {topic for topic, _ in broker.accepted_deletes}:
             wrong.append(f"a delete of {partition.topic} that the broker refused")
     for number, payload in enumerate(broker.frames):
         if number in broker.raw_frames or len(payload) < 10:

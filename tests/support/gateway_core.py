@@ -19,6 +19,7 @@ class Collected:
     """``services.gateway.conversation.End``."""
 
     data: bytearray = field(default_factory=bytearray)
+    is_full: bool = False
 
     def write(self, data: Buffer) -> None:
         self.data += data

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.build_cache import MissingProgramError, build_once, cache_dir, require_program
+from tiersidecar.adapters.sha256_sums import wrong_files
 
 KAFKA_4 = "4.3.1"
 KAFKA_3 = "3.9.2"
@@ -49,9 +50,10 @@ def kafka_jars(version: str = KAFKA_4) -> Path:
 
     Raises:
         MissingProgramError: Maven is needed and not there.
-        RuntimeError: Maven could not fetch them; the message ends with what it said.
+        RuntimeError: Maven could not fetch them, or fetched others than scripts/kafka/kafka-VERSION.sha256 names.
     """
-    return build_once(f"kafka-{version}", lambda directory: _copy_dependencies(version, directory))
+    sums = hashlib.sha256(_sums(version).read_bytes()).hexdigest()[:12]
+    return build_once(f"kafka-{version}-{sums}", lambda directory: _copy_dependencies(version, directory))
 
 
 def kafka_classpath(version: str = KAFKA_4) -> str:
@@ -67,9 +69,14 @@ def class_archive(version: str = KAFKA_4) -> Path:
     return cache_dir() / f"kafka-{version}-classes-{hashlib.sha256(identity.encode()).hexdigest()[:12]}" / "broker.jsa"
 
 
+def _sums(version: str) -> Path:
+    return KAFKA_SCRIPTS / f"kafka-{version}.sha256"
+
+
 def _copy_dependencies(version: str, directory: Path) -> None:
     maven = require_program("mvn", debian="maven", rpm="maven")
-    command = [maven, "--batch-mode", "--no-transfer-progress", "--file", str(KAFKA_SCRIPTS / "pom.xml")]
+    command = [maven, "--batch-mode", "--no-transfer-progress", "--strict-checksums"]
+    command += ["--file", str(KAFKA_SCRIPTS / "pom.xml")]
     command += ["-Plog4j2"] if int(version.split(".")[0]) >= 4 else []
     command += [f"-Dkafka.version={version}", "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={directory}"]
@@ -77,3 +84,5 @@ def _copy_dependencies(version: str, directory: Path) -> None:
     if done.returncode != 0:
         errors = [line for line in done.stdout.splitlines() if "ERROR" in line] or done.stderr.splitlines()
         raise RuntimeError(f"Maven could not fetch Kafka {version}:\n" + "\n".join(errors[:15]))
+    if wrong := wrong_files(directory, _sums(version)):
+        raise RuntimeError(f"Maven fetched other jars of Kafka {version} than we know:\n" + "\n".join(wrong[:15]))

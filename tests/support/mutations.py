@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,21 +14,28 @@ from unittest.mock import patch
 
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
+from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.decide import copy as decide_copy_module
-from tiersidecar.decide import expiry_reach
+from tiersidecar.decide import expire as expire_decision
+from tiersidecar.decide import expiry_guard, expiry_reach
 from tiersidecar.decide import pin as decide_pin_module
+from tiersidecar.decide.cleanup import decide_cleanup
 from tiersidecar.decide.expire import decide_expiry
+from tiersidecar.decide.expiry_guard import Due
+from tiersidecar.decide.expiry_standing import Standing
 from tiersidecar.decide.expiry_view import ExpiryView
+from tiersidecar.decide.first_start import first_start
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
 from tiersidecar.decide.pressure_trim import decide_pressure
+from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.decide.trim import TrimStep
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import OffsetOutOfRangeError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
@@ -56,11 +63,15 @@ from tiersidecar.simulation.scenario import Kind
 from tiersidecar.tasks import copy as copy_module
 from tiersidecar.tasks import disk_watch
 from tiersidecar.tasks import expire as expire_module
+from tiersidecar.tasks import first_start as first_start_task
 from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_objects import SegmentObjects
+from tiersidecar.tasks.tier_lease import TierLease
+from tiersidecar.tasks.topic_owners import TopicOwners
 
 Patches = list[Any]
 _DELETING, _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
@@ -370,7 +381,7 @@ def pressure_does_nothing() -> Patches:
 
 
 def trash_is_due_at_once() -> Patches:
-    return [patch.object(TrashEntry, "is_due", lambda self, now_ms: True)]
+    return [patch.object(TrashTime, "is_due", lambda self, entry: True)]
 
 
 def starts_move_without_an_entry() -> Patches:
@@ -378,6 +389,145 @@ def starts_move_without_an_entry() -> Patches:
         return True
 
     return [patch.object(ExpireTask, "_publish_trash", unsaid)]
+
+
+# -- what fresh eyes found (issue 16): each finding with its mend taken out
+
+
+def start_from_what_is_remote() -> Patches:
+    """Nobody says a start before the first copy, and then the first remote segment's is taken for it."""
+
+    async def ensure(self: FirstStart, *args: Any) -> None:
+        return None
+
+    def start(*, found: Sequence[Standing], **others: Any) -> Offset:
+        return Offset(min((one.segment.start_offset for one in found if one.serves), default=NO_OFFSET))
+
+    return [patch.object(FirstStart, "ensure", ensure), patch.object(expire_decision, "first_start", start)]
+
+
+def copy_passes_over_what_is_past_retention() -> Patches:
+    original = decide_copy_module.pending_segments
+
+    def decide(view: decide_copy_module.CopyView) -> decide_copy_module.CopyPlan:
+        def pending(*args: Any) -> tuple[LocalSegment, ...]:
+            return tuple(one for one in original(*args) if not decide_copy_module._is_past_retention(view, one))
+
+        with patch.object(decide_copy_module, "pending_segments", pending):
+            return decide_copy(replace(view, may_expire=False))
+
+    decide_copy = decide_copy_module.decide_copy
+    return [*start_from_what_is_remote(), patch.object(copy_module, "decide_copy", decide)]
+
+
+def start_passes_over_pins() -> Patches:
+    """What only pins have lies below the broker's log start, and counts as given up."""
+    original = first_start
+
+    def start(**view: Any) -> Offset:
+        return original(**{**view, "broker_expires": False})
+
+    return [patch.object(one, "first_start", start) for one in (first_start_task, expire_decision)]
+
+
+def guard_counts_only_what_is_remote() -> Patches:
+    original = expire_decision._dues
+
+    def dues(view: ExpiryView, found: Sequence[Standing], start: int) -> Due:
+        reach = expiry_reach.find_reach(view, found, start, past_in_flight=True)
+        due = original(view, found, start)
+        local_bytes = sum(part.weight_bytes for part in reach.local)
+        return replace(
+            due,
+            segments=due.segments - len(reach.local),
+            size_bytes=due.size_bytes - local_bytes,
+            all_bytes=due.all_bytes - reach.only_local_bytes,
+        )
+
+    return [patch.object(expire_decision, "_dues", dues)]
+
+
+def stop_of_expiry_clears_itself() -> Patches:
+    """It is not kept, and copies in flight cut what is due, as in the first release."""
+    original = expiry_reach.find_reach
+
+    def reach(*args: Any, past_in_flight: bool = False) -> Any:
+        return original(*args)
+
+    return [
+        patch.object(expiry_guard, "_has_cause_ended", lambda view, known: True),
+        patch.object(expire_decision, "find_reach", reach),
+    ]
+
+
+def lease_is_ignored() -> Patches:
+    return [
+        patch.object(TierLease, "is_ours", property(lambda self: True)),
+        patch.object(TierLease, "reason_not_held", property(lambda self: "")),
+    ]
+
+
+def lease_is_valid_for_ever() -> Patches:
+    """Who has held it asks no clock any more."""
+    original = TierLease.reason_not_held
+
+    def reason(self: TierLease) -> str:
+        return "" if self._held is not None else str(original.fget(self))  # type: ignore[attr-defined]
+
+    return [patch.object(TierLease, "reason_not_held", property(reason))]
+
+
+def lease_is_not_read_back() -> Patches:
+    """Who has said that it holds the lease does, whoever was faster."""
+    original = TierLease._publish
+
+    async def publish(self: TierLease, lease: Lease) -> None:
+        leases = self._leases
+
+        class Unread:
+            async def publish_lease(self, lease: Lease) -> Lease:
+                await leases.publish_lease(lease)
+                return lease
+
+        with patch.object(self, "_leases", Unread()):
+            await original(self, lease)
+
+    return [patch.object(TierLease, "_publish", publish)]
+
+
+def journal_is_ignored() -> Patches:
+    """Each copy that is not in flight here is a dead one of ours, as it was without a journal, and nobody asks right before
+    whether the broker tiers the topic itself."""
+    original, init = decide_cleanup, ExpireTask.__init__
+
+    class Unasked:
+        async def check(self, topics: Sequence[str]) -> None:
+            return None
+
+        async def reason_to_leave(self, topic: str) -> str:
+            return ""
+
+    def cleanup(segments: Sequence[RemoteLogSegmentMetadata], begun: Any, *others: Any) -> Any:
+        return original(segments, {one.remote_log_segment_id.uuid for one in segments}, *others)
+
+    def unasked(self: ExpireTask, **parts: Any) -> None:
+        init(self, **{**parts, "checks": Unasked()})
+
+    return [
+        patch.object(expire_decision, "decide_cleanup", cleanup),
+        patch.object(ExpireTask, "__init__", unasked),
+    ]
+
+
+def owners_are_not_asked() -> Patches:
+    async def claim(self: TopicOwners, tip: TopicIdPartition) -> None:
+        return None
+
+    return [
+        patch.object(TopicOwners, "claim", claim),
+        patch.object(StateFold, "_is_of_another_cluster", lambda self, key, document: False),
+        patch.object(StateFold, "is_ours", lambda self, owner: True),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +555,7 @@ class Mutation:
                 one.stop()
 
 
-_F, _C, _Q = Kind.FAULTS, Kind.CLUSTER, Kind.QUESTIONS
+_F, _C, _Q, _H = Kind.FAULTS, Kind.CLUSTER, Kind.QUESTIONS, Kind.HAZARDS
 
 MUTATIONS = (
     Mutation(plant=finished_before_upload, kind=_F, seed=0),
@@ -449,4 +599,14 @@ MUTATIONS = (
     Mutation(plant=pressure_does_nothing, kind=_C, seed=1),
     Mutation(plant=trash_is_due_at_once, kind=_C, seed=2),
     Mutation(plant=starts_move_without_an_entry, kind=_C, seed=2),
+    Mutation(plant=start_from_what_is_remote, kind=_H, seed=4),
+    Mutation(plant=copy_passes_over_what_is_past_retention, kind=_H, seed=12),
+    Mutation(plant=start_passes_over_pins, kind=_H, seed=3),
+    Mutation(plant=guard_counts_only_what_is_remote, kind=_H, seed=12),
+    Mutation(plant=stop_of_expiry_clears_itself, kind=_H, seed=12),
+    Mutation(plant=owners_are_not_asked, kind=_H, seed=5),
+    Mutation(plant=journal_is_ignored, kind=_H, seed=1),
+    Mutation(plant=lease_is_ignored, kind=_H, seed=33),
+    Mutation(plant=lease_is_not_read_back, kind=_H, seed=33),
+    Mutation(plant=lease_is_valid_for_ever, kind=_H, seed=39),
 )

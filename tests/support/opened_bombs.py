@@ -61,8 +61,8 @@ def _zstd(window_log: int) -> Callable[[Iterator[bytes]], bytes]:
 
 
 def _lz4(pieces: Iterator[bytes]) -> bytes:
-    """Blocks of 4 MiB that are not linked."""
-    out = bytearray(b"\x04\x22\x4d\x18" + bytes((0x60, 7 << 4, 0)))
+    """Blocks of 4 MiB that are not linked; the head's own sum is what a broker looks at."""
+    out = bytearray(b"\x04\x22\x4d\x18" + bytes((0x60, 7 << 4, 0x73)))
     for block in _blocks(pieces, 4 * MIB):
         packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
         out += Struct("<I").pack(len(packed)) + packed

@@ -13,6 +13,7 @@ from tests.support.pins import LOG_DIR, MemoryPins, local_partition
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
 from tests.support.segments import TIP, local_segments, remote_segment
+from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
@@ -64,6 +65,7 @@ class PinShell:
             copies=TrustedCopies(self.metadata, self.state),
             blocking=InlineBlocking(),
             clock=self.clock,
+            trash_clock=trash_clock(self.clock),
             failpoints=self.failpoints,
             telemetry=self.telemetry,
         )

@@ -31,9 +31,14 @@ def fetch_records(
     with urllib.request.urlopen(url, timeout=60) as response:
         # Whole first: line by line, http.client takes a body that breaks off for one that ends.
         for line in response.read().splitlines():
-            record = json.loads(line)
-            headers = tuple((header["key"], _bytes(header["value"])) for header in record["headers"])
-            yield (record["offset"], record["timestamp_ms"], _bytes(record["key"]), _bytes(record["value"]), headers)
+            yield shape_of_line(line)
+
+
+def shape_of_line(line: bytes | str) -> Shape:
+    """A record as a line of JSON, from the service or from an export."""
+    record = json.loads(line)
+    headers = tuple((header["key"], _bytes(header["value"])) for header in record["headers"])
+    return (record["offset"], record["timestamp_ms"], _bytes(record["key"]), _bytes(record["value"]), headers)
 
 
 def _bytes(text: str | None) -> bytes | None:

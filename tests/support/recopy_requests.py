@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.recopy import RecopyRequest
 
@@ -15,3 +17,8 @@ def request_for(lost: RemoteLogSegmentMetadata) -> RecopyRequest:
         segment_uuid=lost.remote_log_segment_id.uuid,
         requested_ms=0,
     )
+
+
+def rewrite_of(lacking: RemoteLogSegmentMetadata) -> RecopyRequest:
+    """To write ``lacking`` again from the store: its batches are right, its indexes are not."""
+    return replace(request_for(lacking), from_store=True)

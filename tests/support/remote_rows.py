@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +12,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.store import Store
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.reading.segment_lookup import History
 from tiersidecar.spark.datasource.background_loop import BackgroundLoop
 from tiersidecar.spark.datasource.filters import PushedBounds
 from tiersidecar.spark.datasource.options import read_options
@@ -29,7 +30,7 @@ class SilentBroker:
     told: Mapping[TopicIdPartition, Sequence[AbortedTransaction]] = field(default_factory=dict)
 
     async def aborted_beyond(
-        self, topic_id_partition: TopicIdPartition, end_offset: int, open_at_end: Collection[tuple[int, int]]
+        self, topic_id_partition: TopicIdPartition, history: History, open_at_end: frozenset[tuple[int, int]]
     ) -> Sequence[AbortedTransaction] | None:
         return self.told.get(topic_id_partition)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.domain.trash import TrashEntry, TrashId
+from tiersidecar.domain.trash import TrashEntry, TrashId, merged_entries
 from tiersidecar.ports.broker import (
     ClusterDescription,
     GroupAnswer,
@@ -145,7 +146,8 @@ class ScriptedFailpoints:
 
 
 class MemoryStateLog:
-    """``ports.state_log.StateLog`` that keeps what is published."""
+    """``ports.state_log.StateLog`` that keeps what is published.  What another process publishes is seen by a read-back or a
+    :meth:`catch_up`, and not before."""
 
     halted_reason: str | None = None
     readiness_reason: str | None = None
@@ -157,9 +159,23 @@ class MemoryStateLog:
         self.requests: list[RecopyRequest] = []
         self.leases: dict[str, Lease] = {}
         self.entries: dict[tuple[TopicIdPartition, TrashId], TrashEntry] = {}
+        self._unread: list[tuple[TopicIdPartition, PartitionState]] = []
 
     async def catch_up(self) -> None:
-        return None
+        self._read()
+
+    def publish_elsewhere(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
+        """Another process's publish, durable at once."""
+        self._unread.append((topic_id_partition, state))
+
+    def _read(self) -> None:
+        unread, self._unread = self._unread, []
+        for tip, state in unread:
+            self.partition_states[tip] = self.partition_state(tip).merged_with(state)
+
+    async def advanced(self) -> None:
+        """What others write, they write while nobody waits for it."""
+        await asyncio.Event().wait()
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         return self.partition_states.get(topic_id_partition, PartitionState())
@@ -184,6 +200,7 @@ class MemoryStateLog:
         return {}
 
     async def publish_partition_state(self, topic_id_partition: TopicIdPartition, state: PartitionState) -> None:
+        self._read()
         self.partition_states[topic_id_partition] = self.partition_state(topic_id_partition).merged_with(state)
         self.of_the_first_format.discard(topic_id_partition)
 
@@ -216,16 +233,21 @@ class MemoryStateLog:
     def lease(self, name: str) -> Lease | None:
         return self.leases.get(name)
 
+    def known_leases(self) -> Sequence[Lease]:
+        return list(self.leases.values())
+
     async def publish_lease(self, lease: Lease) -> Lease:
         self.leases[lease.name] = accepted_lease(self.leases.get(lease.name), lease)
         return self.leases[lease.name]
 
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
         entries = (entry for (tip, _), entry in self.entries.items() if tip == topic_id_partition)
-        return sorted(entries, key=lambda one: one.id)
+        return list(merged_entries([*entries, *self.partition_state(topic_id_partition).kept]))
 
     def trash_partitions(self) -> Sequence[TopicIdPartition]:
-        return sorted({tip for tip, _ in self.entries})
+        return sorted(
+            {tip for tip, _ in self.entries} | {tip for tip, one in self.partition_states.items() if one.kept}
+        )
 
     async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
         for entry in entries:

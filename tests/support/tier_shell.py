@@ -20,9 +20,11 @@ from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.formats.kafka.checkpoints import read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
@@ -39,6 +41,7 @@ from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.copy_slots import CopySlots
+from tiersidecar.tasks.fetched_segments import FetchedSegments
 from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.group_reads import GroupReads
@@ -53,6 +56,7 @@ from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
 from tiersidecar.tasks.segment_upload import SegmentUploader
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
+from tiersidecar.tasks.transaction_waits import TransactionWaits
 from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.unproven import Unproven
@@ -71,6 +75,12 @@ def golden_log_dir(log_dir: Path, partitions: Collection[str]) -> Path:
     for name in partitions:
         shutil.copytree(CLEAN_LOG_DIR / name, log_dir / name)
     return log_dir
+
+
+def log_starts_in(log_dir: Path) -> dict[tuple[str, int], Offset]:
+    """The log starts that the broker of ``log_dir`` would answer with, of topics by partition; none without its file."""
+    path = log_dir / "log-start-offset-checkpoint"
+    return read_offset_checkpoint(path.read_bytes(), where=str(path)) if path.exists() else {}
 
 
 class TierShell:
@@ -92,6 +102,7 @@ class TierShell:
         self.log_dir = log_dir or golden_log_dir(directory / "logs", partitions)
         self.settings, self.policy, self.blocking = settings, policy, blocking
         self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), telemetry or NoTelemetry()
+        self._checkpointed = log_starts_in(self.log_dir)
         self.board, self.broker, self.state = Board(), ScriptedBroker(), MemoryStateLog()
         self.failpoints, self.metadata, self.guard = ScriptedFailpoints(), MemoryMetadataLog(), DeleteSwitch()
         self.store: Store = store or MemoryStore(clock=self.clock, ids=self.ids)
@@ -138,6 +149,14 @@ class TierShell:
             clock=self.clock,
             telemetry=self.telemetry,
         )
+        self.waits = TransactionWaits(
+            board=self.board,
+            broker=self.broker,
+            broker_id=BROKER,
+            log_dirs=self.log_dirs,
+            clock=self.clock,
+            telemetry=self.telemetry,
+        )
         self.uploader, self.admission = self._uploader(), self._admission()
         self.copy = self._copy()
         self.recopy = self._recopy()
@@ -151,6 +170,7 @@ class TierShell:
         await self.checks.refresh({tip.topic for tip in self.board.assignment})
         for tip, local in self.board.local.partitions.items():
             self.broker.last_stable_offsets.setdefault(tip, local.segments[-1].base_offset)
+            self.broker.log_starts.setdefault(tip, self._checkpointed.get((tip.topic, tip.partition), Offset(0)))
 
     def tip(self, name: str) -> TopicIdPartition:
         """The partition whose directory is called ``name``."""
@@ -200,6 +220,7 @@ class TierShell:
             broker_id=BROKER,
             ownership=UNQUESTIONED,
             backoff=Backoff(initial_s=0.0, maximum_s=0.0),
+            waits=self.waits,
         )
 
     def _admission(self) -> CopyAdmission:
@@ -218,6 +239,18 @@ class TierShell:
             lineages=self.lineages,
             presence=SegmentPresence(self.store, self.settings.key_prefix),
             uploader=self.uploader,
+            fetched=FetchedSegments(
+                directory=self.log_dir.parent / "rewritten",
+                stream=SegmentStream(
+                    store=self.store,
+                    blocking=self.blocking,
+                    key_prefix=self.settings.key_prefix,
+                    key_ring=self.settings.key_ring,
+                ),
+                blobs=self.blobs,
+                pace=self.pace,
+                blocking=self.blocking,
+            ),
             admission=self.admission,
             remover=self.remover,
             in_flight=self.in_flight,
@@ -250,6 +283,7 @@ class TierShell:
                 blocking=self.blocking,
                 failpoints=self.failpoints,
             ),
+            waits=self.waits,
             observe_only=False,
         )
 

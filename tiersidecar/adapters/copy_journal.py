@@ -130,9 +130,9 @@ def _write_line(fileno: int, line: str) -> None:
 
 def _write_anew(path: Path, begun: tuple[Uuid, ...]) -> int:
     """The file with just these entries, whole or not at all; it is open for appending."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.new")
-    fileno = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    fileno = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         _write_line(fileno, "".join(f"+ {format_uuid(segment)}\n" for segment in begun))
         temporary.replace(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from itertools import chain
 from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -16,6 +17,8 @@ _REQUEST_TIMEOUT_MS = 15_000
 _RETRY_BACKOFF_MS = 100
 _MAX_PARTITION_FETCH_BYTES = 1024 * 1024
 _STOP_TIMEOUT_S = 10
+_CANCEL_TIMEOUT_S = 1.0
+"""How long a cancelled send waits for the answer that is mostly on its way."""
 _UNREACHABLE = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError)
 
 
@@ -82,47 +85,74 @@ async def open_consumer(
 
 class KeptProducer:
     """An idempotent producer with acks=all, started when it is first needed and again after an error that it cannot
-    survive (S-090)."""
+    survive (S-090), or after a send that was given up.
+
+    An idempotent producer never lets a record expire.  So it is given up with the send: what its caller has stopped to wait
+    for must not be written when the broker is back.
+    """
 
     def __init__(self, bootstrap_servers: str, security: Mapping[str, Any], *, client_id: str) -> None:
         self._bootstrap_servers, self._security, self._client_id = bootstrap_servers, security, client_id
         self._starting = asyncio.Lock()
-        self._producer: AIOKafkaProducer | None = None
+        self._producer: _DroppableProducer | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def send(
         self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
     ) -> int:
-        """Write one record and return its offset.  Cancelled, the record may be written all the same.
+        """Write one record and return its offset.  Cancelled, it waits a moment for the answer, and then gives the producer
+        up: the record is not sent after that.  If it was on its way to the broker, it may be written all the same.
 
         Raises:
-            BrokerUnreachableError: the leader does not answer.
+            BrokerUnreachableError: the leader does not answer, or another send was given up, and this one with it.
             BrokerRefusedError: it says no; too few in-sync replicas, for example.
         """
         producer = await self._started()
         with translated("Produce", f"{topic}-{partition}", self._bootstrap_servers):
             try:
                 sent = await producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms)
-                # Shielded: cancelling the future itself would fail the whole batch under the sender's hands.
-                return int((await asyncio.shield(_looked_at(sent))).offset)
+                return int((await self._answer(producer, _looked_at(sent))).offset)
             except KafkaError as error:
                 if not error.retriable:
                     await self._give_up(producer)
                 raise
 
     async def close(self) -> None:
-        """Stop, after what is under way has been written or refused."""
+        """Stop, after what is under way has been written or refused, or after a time without it."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await _stop(producer.stop(), producer.client)
+            await producer.stop_or_drop()
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=_STOP_TIMEOUT_S)
 
-    async def _started(self) -> AIOKafkaProducer:
+    async def _answer(self, producer: _DroppableProducer, sent: asyncio.Future[Any]) -> Any:
+        try:
+            # Shielded: cancelling the future itself would fail the whole batch under the sender's hands.
+            return await asyncio.shield(sent)
+        except asyncio.CancelledError:
+            try:
+                await asyncio.wait([sent], timeout=_CANCEL_TIMEOUT_S)
+            finally:
+                if not sent.done():
+                    self._drop(producer)
+            raise
+
+    def _drop(self, producer: _DroppableProducer) -> None:
+        if producer is self._producer:
+            self._producer = None
+        producer.drop()
+        closing = asyncio.create_task(producer.client.close(), name="close of a producer that was given up")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _started(self) -> _DroppableProducer:
         async with self._starting:
             if self._producer is None:
                 self._producer = await self._start()
             return self._producer
 
-    async def _start(self) -> AIOKafkaProducer:
-        producer = AIOKafkaProducer(
+    async def _start(self) -> _DroppableProducer:
+        producer = _DroppableProducer(
             bootstrap_servers=self._bootstrap_servers,
             client_id=self._client_id,
             acks="all",
@@ -136,14 +166,69 @@ class KeptProducer:
             with translated("InitProducerId", "metadata", self._bootstrap_servers):
                 await producer.start()
         except BaseException:
-            await _stop(producer.stop(), producer.client)
+            await producer.stop_or_drop()
             raise
         return producer
 
-    async def _give_up(self, producer: AIOKafkaProducer) -> None:
+    async def _give_up(self, producer: _DroppableProducer) -> None:
         if producer is self._producer:
             self._producer = None
-        await _stop(producer.stop(), producer.client)  # no matter how often
+        await producer.stop_or_drop()  # no matter how often
+
+
+class _DroppableProducer(AIOKafkaProducer):  # type: ignore[misc]
+    """One that can also end without a flush.
+
+    aiokafka 0.14's ``stop`` waits until all is written, and its sender, cancelled, awaits the requests that it began: one that
+    waits for a connection would be sent when there is one.  So the requests are cancelled here, one by one.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._is_dropped = False
+        self._requests: set[asyncio.Task[Any]] = set()
+        self._send_request = self._sender._send_produce_req  # noqa: SLF001 - as the class says
+        self._sender._send_produce_req = self._send_unless_dropped  # noqa: SLF001 - likewise
+
+    async def stop_or_drop(self) -> None:
+        """Flush and stop, in bounded time; what is not written then is not written any more."""
+        try:
+            await _stop(self.stop(), self.client)
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Send nothing from now on, not even what is in a connection's buffer; whoever waits for an answer gets an error.
+        The client is to be closed by the caller."""
+        if self._is_dropped:
+            return
+        self._is_dropped = self._closed = True
+        for request in self._requests:
+            request.cancel()
+        if self._sender.sender_task is not None:
+            self._sender.sender_task.cancel()
+        for connection in self.client._conns.values():  # noqa: SLF001 - closing one would flush its buffer
+            if connection._writer is not None:  # noqa: SLF001 - likewise
+                connection._writer.transport.abort()  # noqa: SLF001 - likewise
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        accumulator = self._message_accumulator
+        batches = [*accumulator._pending_batches, *chain(*accumulator._batches.values())]  # noqa: SLF001
+        accumulator.fail_all(KafkaConnectionError("the producer was given up, with another send that had no answer"))
+        for batch in batches:
+            batch._drain_waiter.exception()  # noqa: SLF001 - asyncio complains of what nobody looks at
+
+    async def _send_unless_dropped(self, node_id: int, batches: Mapping[Any, Any]) -> None:
+        if self._is_dropped:
+            return
+        request = asyncio.current_task()
+        assert request is not None, "the sender makes a task of each"
+        self._requests.add(request)
+        try:
+            await self._send_request(node_id, batches)
+        finally:
+            self._requests.discard(request)
 
 
 @contextmanager

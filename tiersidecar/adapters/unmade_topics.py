@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tiersidecar.domain.errors import MetadataNotReadyError
@@ -9,8 +10,10 @@ from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartitio
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.ports.proposals import TakeProposals
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 
@@ -78,6 +81,16 @@ class UnmadeMetadataLog:
         return ()
 
 
+class UnmadeProposals:
+    """``ports.proposals.Proposals`` of a topic without records."""
+
+    async def propose(self, proposal: DeleteProposal) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
+
+    async def keep_reading(self, take: TakeProposals, *, max_age_ms: int) -> None:
+        await asyncio.Event().wait()
+
+
 class UnmadeStateLog:
     """``ports.state_log.StateLog`` of a topic without records."""
 
@@ -86,6 +99,9 @@ class UnmadeStateLog:
 
     async def catch_up(self) -> None:
         return None
+
+    async def advanced(self) -> None:
+        await asyncio.Event().wait()
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         return PartitionState()
@@ -125,6 +141,9 @@ class UnmadeStateLog:
 
     def lease(self, name: str) -> Lease | None:
         return None
+
+    def known_leases(self) -> Sequence[Lease]:
+        return ()
 
     async def publish_lease(self, lease: Lease) -> Lease:
         raise MetadataNotReadyError(subject="a topic that observing must not make")

@@ -1,4 +1,4 @@
-"""The command line.  Exit codes: 0 done, 1 failed, 2 wrong configuration or wrong usage, 3 reconcile has findings."""
+"""The command line.  Exit codes: 0 done, 1 failed, 2 wrong configuration or wrong usage, 3 something needs somebody."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tiersidecar.app.commands.complaints import FAILED, WRONG_USAGE, complain
 from tiersidecar.app.commands.options import address
 from tiersidecar.app.commands.register import register_commands
 from tiersidecar.app.config.config import Config, load_config
+from tiersidecar.app.config.exposed_secrets import exposed_secrets
 from tiersidecar.app.config.report import effective_settings, render_yaml, warnings_of
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.config.values import Address
@@ -28,9 +29,9 @@ from tiersidecar.domain.errors import ConfigError, TiersidecarError
 app = typer.Typer(
     name="tiersidecar",
     help="Tiered storage (KIP-405) for an unmodified Kafka broker, from a daemon beside it.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong configuration or usage, 3 reconcile has findings.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong configuration or usage, 3 something needs somebody.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -97,6 +98,7 @@ def check_config(
     """Check a configuration without touching a broker or a store.
 
     Prints the effective configuration, secrets masked, and warnings; or every fault with its line, and exits with 2.
+    Run it as the daemon's user: it warns of secrets in files that group or others can read, with the command against it.
     """
     try:
         config = load_config(config_file, os.environ)
@@ -108,8 +110,13 @@ def check_config(
         raise typer.Exit(WRONG_USAGE) from None
     warnings = warnings_of(config)
     if as_json:
+        exposed = [
+            {"file": one.file, "mode": f"{one.mode:04o}", "keys": one.keys, "command": one.command}
+            for one in exposed_secrets(config.secret_places)
+        ]
         settings = effective_settings(config, units=False)
-        typer.echo(json.dumps({"valid": True, "warnings": warnings, "config": settings}, indent=2, ensure_ascii=False))
+        document = {"valid": True, "warnings": warnings, "exposed_secrets": exposed, "config": settings}
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
     typer.echo(render_yaml(effective_settings(config, units=True)), nl=False)
     for warning in warnings:

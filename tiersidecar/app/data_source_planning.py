@@ -8,16 +8,23 @@ from dataclasses import dataclass
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock
+from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.commands.session import Session, open_session
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.data_source_store import open_reading_store, say_errors_only
+from tiersidecar.domain.errors import BrokerRefusedError, HistoryChangedError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.ports.broker import LocalBatches
+from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
 from tiersidecar.reading.log_starts import StateLogStarts
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, open_read_path
+from tiersidecar.reading.segment_lookup import History
 from tiersidecar.spark.datasource.filters import PushedBounds
 from tiersidecar.spark.datasource.offset_ranges import chosen_partitions
 from tiersidecar.spark.datasource.options import ReadOptions, Subscription
@@ -25,6 +32,37 @@ from tiersidecar.spark.datasource.plan import Share
 from tiersidecar.spark.datasource.planning import Planner, RemoteTier
 
 _THREADS = 4
+
+
+class LeadersLog:
+    """What lies behind the border of the tiers, by the partition's leader."""
+
+    def __init__(self, broker: KafkaBroker) -> None:
+        self._broker, self._walks = broker, BorderWalks()
+
+    async def aborted_beyond(
+        self, topic_id_partition: TopicIdPartition, history: History, open_at_end: frozenset[tuple[int, int]]
+    ) -> Sequence[AbortedTransaction] | None:
+        """See :class:`~tiersidecar.spark.datasource.planning.AbortedBeyond`.
+
+        Raises:
+            BrokerRefusedError: we may not read the topic, or the leader does not have the offset.
+            BrokerUnreachableError: its leader does not answer.
+        """
+
+        async def fetch(offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
+            return await self._broker.fetch_committed(
+                topic_id_partition, offset, max_bytes=max_bytes, last_fetched_epoch=last_epoch
+            )
+
+        try:
+            return await self._walks.aborted_beyond(topic_id_partition, history, open_at_end, fetch)
+        except HistoryChangedError:
+            return None
+        except BrokerRefusedError as error:
+            if error.error == "OFFSET_OUT_OF_RANGE":
+                return None  # between the tiers, or of an epoch that the leader has not heard of yet
+            raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +75,7 @@ class OpenPlanning:
 
     def tier(self, options: ReadOptions) -> RemoteTier:
         """The remote tier, as ``options`` want to see it."""
-        return RemoteTier(self.reads, self.session.broker, read_committed=options.read_committed)
+        return RemoteTier(self.reads, LeadersLog(self.session.broker), read_committed=options.read_committed)
 
 
 @asynccontextmanager

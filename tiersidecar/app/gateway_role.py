@@ -7,6 +7,9 @@ from contextlib import AsyncExitStack
 
 import structlog
 
+from tiersidecar.adapters.audit_topic import open_audit_topic
+from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
+from tiersidecar.adapters.kafka_clients import KeptProducer
 from tiersidecar.app.builders.gateway import (
     advertised_addresses,
     gateway_limits,
@@ -15,8 +18,10 @@ from tiersidecar.app.builders.gateway import (
     unauthenticated_limits,
 )
 from tiersidecar.app.builders.gateway_fill import open_remote_tier
-from tiersidecar.app.config.top_level import Role
+from tiersidecar.app.builders.security import bootstrap_servers, broker_security
+from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
+from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.listener import serve_gateway
 from tiersidecar.services.gateway.unauthenticated import Unauthenticated
@@ -36,7 +41,8 @@ async def run_gateway(parts: Parts) -> None:
     memory = ResponseMemory(section.response_memory_bytes)
     unauthenticated = Unauthenticated(unauthenticated_limits(section))
     async with AsyncExitStack() as stack:
-        tier = open_remote_tier(stack, parts)
+        audit = await _open_audit(stack, parts)
+        tier = open_remote_tier(stack, parts, audit)
         for listener in section.listeners:
             serving = await stack.enter_async_context(
                 serve_gateway(
@@ -46,6 +52,7 @@ async def run_gateway(parts: Parts) -> None:
                     memory=memory,
                     telemetry=parts.telemetry,
                     unauthenticated=unauthenticated,
+                    audit=audit,
                 )
             )
             log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)
@@ -53,3 +60,16 @@ async def run_gateway(parts: Parts) -> None:
             await asyncio.Event().wait()  # another role keeps the roster
         parts.status.reasons.append(lambda: parts.board.watch_trouble)
         await keep_roster(parts.roster, parts.look_interval_s)
+
+
+async def _open_audit(stack: AsyncExitStack, parts: Parts) -> AuditTopic:
+    """As configured; in ``mode: observe`` nothing is written."""
+    broker, topic = parts.config.broker, parts.config.gateway.audit_topic_name
+    if topic is None or parts.config.mode is Mode.OBSERVE:
+        return NO_AUDIT_TOPIC
+    producer = KeptProducer(
+        bootstrap_servers(broker), aiokafka_kwargs(broker_security(broker)), client_id=broker.client_id
+    )
+    return await stack.enter_async_context(
+        open_audit_topic(topic, producer=producer, clock=parts.clock, telemetry=parts.telemetry)
+    )

@@ -46,13 +46,14 @@ class HeldLease:
         """
         if (self._clock.monotonic_s() - self._sent_s) * 1000 < self._lease.duration_ms / 3:
             return
-        renewed, sent_s = replace(self._lease, renewed_ms=self._clock.now_ms()), self._clock.monotonic_s()
+        renewed, sent_s = replace(self._lease, renewed_ms=self._clock.now_ms(), renewal=True), self._clock.monotonic_s()
         _require_same(await self._leases.publish_lease(renewed), renewed)
         self._lease, self._sent_s = renewed, sent_s
 
     async def release(self) -> None:
         """Let the next one claim it at once.  A renewal of a former holder changes nothing."""
-        await self._leases.publish_lease(replace(self._lease, renewed_ms=self._clock.now_ms(), released=True))
+        over = replace(self._lease, renewed_ms=self._clock.now_ms(), renewal=True, released=True)
+        await self._leases.publish_lease(over)
 
 
 @asynccontextmanager

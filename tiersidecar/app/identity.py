@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -39,6 +40,9 @@ class Identity:
 
     incarnation: str = ""
     """One life of this process, beginning with the instance."""
+
+    host_name: str = ""
+    """As others resolve this machine; empty where nobody has looked."""
 
 
 def identity_of(log_dirs: tuple[LogDirIdentity, ...]) -> Identity:
@@ -121,6 +125,23 @@ async def resolve_host(host: str) -> frozenset[str]:
     except (OSError, TimeoutError, UnicodeError):
         return frozenset()
     return frozenset(str(address[0]) for *_, address in rows)
+
+
+async def own_host_name() -> str:
+    """This machine's name as others resolve it, where the system knows a longer one: in a StatefulSet's pod, ``hostname`` alone
+    means nothing to other pods."""
+    name = socket.gethostname()
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            rows = await asyncio.get_running_loop().getaddrinfo(name, None, flags=socket.AI_CANONNAME)
+    except (OSError, TimeoutError, UnicodeError):
+        return name
+    return longer_name(name, rows[0][3] if rows else "")
+
+
+def longer_name(name: str, canonical: str) -> str:
+    """``canonical`` if it is ``name`` with a domain; machines that have it in /etc/hosts as localhost keep their own."""
+    return canonical if canonical.partition(".")[0] == name.partition(".")[0] and len(canonical) > len(name) else name
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock) -> T:

@@ -17,6 +17,7 @@ from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.pins import Pins
+from tiersidecar.ports.proposals import Proposals
 from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
@@ -26,6 +27,7 @@ from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies
 from tiersidecar.tasks.roster import Roster
+from tiersidecar.tasks.trash_clock import TrashClock
 
 _LOOK_INTERVAL_MAX_S = 5.0
 """Leaders are asked for at least this often, however rarely the tasks are to run."""
@@ -45,11 +47,13 @@ class Opened:
     log_dirs: LogDirs
     pins: Pins
     journal: CopyJournal
+    trash_clock: TrashClock
     broker: Broker
     store: Store
     key_ring: KeyRing | None
     metadata: MetadataLog
     state: RequestingStateLog
+    proposals: Proposals
     blocking: Blocking
     clock: Clock
     ids: Ids

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
-from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.decide.explain import Explanation
+from tiersidecar.decide.segment_rows import SegmentRow
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.errors import MetadataNotReadyError, NotLedHereError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.ports.leases import KnownLeases
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.services.status.source import PartitionStatus, StatusSummary
-from tiersidecar.tasks.board import Board
+from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary
+from tiersidecar.tasks.board import Board, DiskNote
+from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Lanes
 from tiersidecar.tasks.pending_copies import pending_copies
+from tiersidecar.tasks.transaction_waits import wait_told
+
+_LONG_OVER = 3
+"""Durations of a lease."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,9 +49,12 @@ class ProcessStatus:
     identity: Identity | None = None
     metadata: MetadataLog | None = None
     state: StateLog | None = None
+    leases: KnownLeases | None = None
     lanes: Lanes | None = None
     starting: str = "starting"
     standing_by: Callable[[], str] = lambda: ""
+    explains: ExplainTask | None = None
+    deletes_blocked: Callable[[], str] = lambda: ""
     reasons: list[Callable[[], str]] = field(default_factory=list)
 
     def ready_reasons(self) -> Sequence[str]:
@@ -65,14 +79,35 @@ class ProcessStatus:
             untrimmable_topics=self.board.untrimmable_topics,
             log_dir_faults=self.board.local.faults,
             disk_troubles=self.board.disk_troubles,
+            deletes_blocked=self.deletes_blocked(),
+            disks=[_disk(note) for note in self.board.disks],
             standing_by=self.standing_by(),
         )
+
+    def sidecars(self) -> Sequence[SidecarStatus]:
+        if self.leases is None:
+            raise MetadataNotReadyError(subject="the state topic")
+        return sidecars_of(self.leases.known_leases(), time.time_ns() // 1_000_000)
+
+    async def segment_rows(self, topic: str, partition: int) -> Sequence[SegmentRow]:
+        return await self._explains(topic, partition).rows(topic, partition)
+
+    async def explanation(self, topic: str, partition: int, offset: int | None) -> Explanation:
+        return await self._explains(topic, partition).explain(topic, partition, offset)
+
+    def _explains(self, topic: str, partition: int) -> ExplainTask:
+        """Asked by a process that stands by, or stands still, it would tell what another one decides."""
+        if self.explains is None or self.standing_by():
+            raise NotLedHereError(topic=topic, partition=partition, leader_id=-1)
+        return self.explains
 
     def _partition(self, tiered: TieredPartition) -> PartitionStatus:
         tip = tiered.view.topic_id_partition
         local = self.board.local_partition(tip)
         copied_offset = self.board.copied_offsets.get(tip, NO_OFFSET)
-        waiting = () if local is None else pending_copies(self.board, local, copied_offset)
+        leads = tiered.role is PartitionRole.LEADER
+        waiting = pending_copies(self.board, local, copied_offset) if leads and local is not None else ()
+        on_disk = () if local is None else [one for one in local.segments if not one.pinned]
         segments, size_bytes = self._remote(tiered)
         halted = "" if self.lanes is None else self.lanes.halted(tip) or self.lanes.trouble(tip)
         return PartitionStatus(
@@ -83,8 +118,10 @@ class ProcessStatus:
             copied_offset=Offset(copied_offset),
             local_log_start_offset=Offset(self._local_start(tiered, local)),
             remote_log_start_offset=self._remote_log_start(tiered),
-            copy_lag_bytes=sum(segment.size_bytes for segment in waiting),
-            copy_lag_segments=len(waiting),
+            copy_lag_bytes=sum(segment.size_bytes for segment in waiting) if leads else None,
+            copy_lag_segments=len(waiting) if leads else None,
+            local_segments=len(on_disk),
+            local_size_bytes=sum(segment.size_bytes for segment in on_disk),
             remote_segments=segments,
             remote_size_bytes=size_bytes,
             halted_reason=halted or None,
@@ -92,9 +129,16 @@ class ProcessStatus:
             or self.board.expiry_stops.get(tip)
             or self.board.unproven.get(tip)
             or self._trim_hold(tip)
+            or self._transaction_waits(tip)
+            or self.board.behind_trash.get(tip)
             or self.board.held_back.get(tip)
             or None,
         )
+
+    def _transaction_waits(self, tip: TopicIdPartition) -> str:
+        """With what copying itself says of them: the last stable offset that it waits at."""
+        waits = wait_told(self.board.transaction_waits.get(tip, ()))
+        return "; ".join(filter(None, (self.board.held_back.get(tip), waits))) if waits else ""
 
     def _trim_hold(self, tip: TopicIdPartition) -> str:
         hold = self.board.trim_holds.get(tip)
@@ -121,3 +165,29 @@ class ProcessStatus:
             return self.state.partition_state(tip).start_in(self.board.lineage_on_disk(tip))
         except MetadataNotReadyError:
             return NO_OFFSET
+
+
+def sidecars_of(leases: Iterable[Lease], now_ms: int) -> list[SidecarStatus]:
+    """Those of brokers, by node id.  Clocks of two machines differ: only what is long over is taken for over."""
+    found = [
+        SidecarStatus(
+            node_id=lease.broker_id,
+            address=lease.status_address,
+            host=lease.host,
+            version=lease.version,
+            is_over=lease.released or now_ms - lease.renewed_ms > _LONG_OVER * lease.duration_ms,
+        )
+        for lease in leases
+        if lease.broker_id >= 0
+    ]
+    return sorted(found, key=lambda one: one.node_id)
+
+
+def _disk(note: DiskNote) -> DiskStatus:
+    return DiskStatus(
+        log_dirs=note.log_dirs,
+        size_bytes=note.size_bytes,
+        free_bytes=note.free_bytes,
+        seconds_to_full=round(note.full_in_s) if math.isfinite(note.full_in_s) else None,
+        state=note.state.value,
+    )

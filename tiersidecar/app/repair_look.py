@@ -64,6 +64,11 @@ class PartitionLook:
         self._presence, self._marks, self._desk = presence, marks, desk
         self._doubted, self._is_native, self._not_ours = set(doubted), is_native, not_ours
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """The partition's now, None where no leader is known."""
+        return self._leader_epoch
+
     def give_up(self, segment_id: str) -> None:
         """It is to go: no other may go because of it."""
         self._doubted.add(segment_id)
@@ -94,6 +99,7 @@ class PartitionLook:
             manifest_fault=fault,
             is_covered=finding.kind in _GOES_IF_COVERED
             and await self._is_covered(finding.segment_id, metadata, manifest),
+            is_in_trash=metadata is not None and any(one.covers(metadata, self._lineage) for one in self._trash),
             is_readable=concerns_data and metadata is None and self._is_readable(finding),
             marked_ms=mark.marked_ms if mark is not None and is_marked else None,
             is_whole=concerns_data and metadata is not None and await self._presence.is_whole(metadata),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tiersidecar.app.commands.session import Session
-from tiersidecar.decide.reconcile_findings import Finding
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, parse_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.ports.recopy import RecopyRequest
@@ -55,6 +55,7 @@ def request_for(finding: Finding, *, now_ms: int) -> RecopyRequest:
         start_offset=Offset(finding.start_offset),
         end_offset=Offset(finding.end_offset),
         segment_uuid=parse_uuid(finding.segment_id) if finding.segment_id else None,
+        from_store=finding.kind is FindingKind.LACKING_TRANSACTIONS,
         requested_ms=now_ms,
     )
 

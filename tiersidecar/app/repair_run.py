@@ -38,8 +38,10 @@ from tiersidecar.decide.reconcile_repair import (
     decide_repair,
     is_repairable,
 )
+from tiersidecar.decide.trash import TrashDelays, needless
 from tiersidecar.domain.errors import ConfigError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.recopy import segments_of
@@ -54,6 +56,7 @@ _log = structlog.get_logger(__name__)
 
 LEASE = "repair"
 _MARKS_KEPT_GRACES = 20
+_DELETIONS = frozenset({Repair.DELETE_OBJECT, Repair.DELETE_SEGMENT, Repair.TRASH_SEGMENT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +173,7 @@ class Repairer:
             await self._put_marks(store, planned)
             marks = await read_marks(store, self._key_prefix)
             for one in planned:
-                if one.step.repair in {Repair.DELETE_OBJECT, Repair.DELETE_SEGMENT}:
+                if one.step.repair in _DELETIONS:
                     await self._delete(store, marks, lease, one)
             kept_ms = _MARKS_KEPT_GRACES * self._settings.grace_ms + 86_400_000
             await drop_marks(store, self._key_prefix, older_than_ms=self._session.clock.now_ms() - kept_ms)
@@ -214,9 +217,25 @@ class Repairer:
             _log.info("repair.left", key=now.finding.key, segment_id=now.finding.segment_id, reason=now.step.reason)
         elif now.step.repair is Repair.DELETE_OBJECT and now.stored is not None:
             await store.delete_objects([now.stored.key])
+        elif now.step.repair is Repair.TRASH_SEGMENT and now.metadata is not None:
+            await self._put_into_trash(now.metadata, partition.leader_epoch, now.step.reason)
         elif now.metadata is not None:
             removal = Removal(metadata=now.metadata, reason=f"reconcile: {now.step.reason}")
             await self._remover(store, now.metadata, lease).remove(removal)
+
+    async def _put_into_trash(self, segment: RemoteLogSegmentMetadata, leader_epoch: int | None, reason: str) -> None:
+        """The leader's sidecar deletes it when that is due, if others still hold its records then."""
+        owner, config = segment.topic_id_partition, self._session.config
+        entry = needless(
+            segment,
+            LeaderEpoch(NO_EPOCH if leader_epoch is None else leader_epoch),
+            generation=self._session.state.partition_state(owner).start_generation,
+            delays=TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay),
+            now_ms=self._session.clock.now_ms(),
+            reason=f"repair: {reason}",
+            by="tiersidecar repair",
+        )
+        await self._session.state.put_into_trash(owner, [entry])
 
     async def _look_at(self, owner: TopicIdPartition, store: Store, marks: Mapping[str, Mark]) -> PartitionLook:
         """The partition as it is now: both topics have been read to their ends."""
@@ -263,7 +282,7 @@ class Repairer:
             copy_grace_ms=self._settings.copy_grace_ms,
             now_ms=self._session.clock.now_ms(),
         )
-        if step.repair is Repair.DELETE_SEGMENT:
+        if step.repair in {Repair.DELETE_SEGMENT, Repair.TRASH_SEGMENT}:
             partition.give_up(finding.segment_id)
         return PlannedStep(finding=finding, step=step, metadata=look.metadata, stored=look.stored)
 

@@ -7,11 +7,23 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISREG
 
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.domain.errors import AlreadyRunningError, ConfigError
 from tiersidecar.domain.ids import Uuid, format_uuid
+
+_ONLY_OURS = 0o077
+"""The umask of the daemon: nobody but its own user reads what it writes.  Objects of a filesystem store, which a native broker
+or a Spark job may read, have modes of their own (``store.objects.readable.by``)."""
+
+_OWN_FILES = ("tier.lock", "instance", "copies-in-flight*", "remote-log-metadata.*")
+
+
+def keep_files_private() -> None:
+    """Make every file and directory of this process from now on its own user's alone, whatever umask it was started with."""
+    os.umask(_ONLY_OURS)
 
 
 @contextmanager
@@ -27,10 +39,11 @@ def state_dir_of(config: Config, roles: frozenset[Role]) -> Iterator[Path]:
     """
     directory = Path(config.state_dir)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / "tier.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(directory / "tier.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(source="state.dir", faults=(f"{directory} cannot be used: {error.strerror}",)) from error
+    _take_from_others(directory)
     try:
         if Role.TIER in roles:
             _take(lock, directory)
@@ -57,6 +70,15 @@ def instance_of(directory: Path, new_id: Callable[[], Uuid]) -> str:
         file.flush()
         os.fsync(file.fileno())
     return name
+
+
+def _take_from_others(directory: Path) -> None:
+    """Files that a former release let group or others read; the directory is the operator's (systemd's, say) and stays."""
+    for path in (path for pattern in _OWN_FILES for path in directory.glob(pattern)):
+        with suppress(OSError):  # another user's, or gone this moment
+            status = path.lstat()
+            if S_ISREG(status.st_mode) and status.st_mode & _ONLY_OURS:
+                path.chmod(0o600)
 
 
 def _take(lock: int, directory: Path) -> None:

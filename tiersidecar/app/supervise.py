@@ -22,6 +22,7 @@ from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
 from tiersidecar.app.reload import Reloader, reloading_on_hangup
 from tiersidecar.app.shutdown import stop_on_signals
+from tiersidecar.app.state_dir import keep_files_private
 from tiersidecar.app.tier_role import run_tier
 from tiersidecar.app.wiring import Ground, open_ground, open_parts
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
@@ -39,6 +40,7 @@ def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config
 
     ``load`` reads the configuration anew, for SIGHUP.
     """
+    keep_files_private()
     reuse_freed_memory()  # before the first thread
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_supervise(config, roles, load))

@@ -6,12 +6,21 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from tiersidecar.app.builders.copy import build_admission, build_copy, build_recopy, build_uploader, task_backoff
+from tiersidecar.app.builders.copy import (
+    build_admission,
+    build_copy,
+    build_recopy,
+    build_transaction_waits,
+    build_uploader,
+    task_backoff,
+)
 from tiersidecar.app.builders.follow import build_disk_watch, build_follow
 from tiersidecar.app.builders.reconcile import build_reconcile_schedule
 from tiersidecar.app.builders.retain import (
     DeleteGuard,
+    build_expire,
     build_log_start_watch,
+    build_proposals,
     build_remover,
     build_retain,
     build_topic_deletion,
@@ -24,6 +33,7 @@ from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Lanes
@@ -45,8 +55,10 @@ async def run_tier(parts: Parts) -> None:
     """Work while this process holds the lease of its broker's tier role, else stand by, until cancelled."""
     config, status = parts.config, parts.status
     gate, role = StoreGate(parts.store, parts.clock), build_tier_parts(parts)
+    status.deletes_blocked = role.remote_delete_blocker
     status.reasons += [lambda: parts.board.watch_trouble, lambda: gate.closed_reason]
     async with asyncio.TaskGroup() as group:
+        group.create_task(parts.trash_clock.keep(), name="trash clock")
         if config.mode is Mode.ENFORCE:
             group.create_task(gate.keep_probing(task_backoff(config).maximum_s), name="store probe")
         lease = role.lease
@@ -101,6 +113,8 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
                 build_log_start_watch(parts).run(config.remote_log_manager_task_interval_ms / 1000),
                 name="log start watch",
             )
+            if config.mode is Mode.ENFORCE:
+                group.create_task(build_proposals(parts, role).run(), name="proposals")
             if config.reconcile_interval_ms is not None and config.mode is Mode.ENFORCE:
                 group.create_task(build_reconcile_schedule(parts).run(), name="reconcile schedule")
             await watch.run()
@@ -128,10 +142,11 @@ def _watch(
         clock=parts.clock,
         telemetry=parts.telemetry,
     )
-    uploader = build_uploader(parts, role, gate=gate, in_flight=in_flight, remover=remover)
+    waits = build_transaction_waits(parts)
+    uploader = build_uploader(parts, role, gate=gate, in_flight=in_flight, remover=remover, waits=waits)
     admission = build_admission(parts, quota=quota, backfill=backfill)
     guard = DeleteGuard(parts, role)
-    copy = build_copy(parts, uploader=uploader, admission=admission, lag=lag, guard=guard)
+    copy = build_copy(parts, uploader=uploader, admission=admission, lag=lag, guard=guard, waits=waits)
     recopy = build_recopy(
         parts,
         uploader=uploader,
@@ -142,8 +157,28 @@ def _watch(
     )
     trim_gate = build_trim_gate(parts)
     trim = build_trim(parts, role, checks=checks, gate=trim_gate, quota=quota)
-    retain = build_retain(parts, role, in_flight=in_flight, remover=remover, checks=checks, trim=trim)
+    expire = build_expire(parts, role, in_flight=in_flight, remover=remover, checks=checks)
+    retain = build_retain(parts, role, expire=expire, trim=trim)
+
+    def report() -> None:
+        trim_gate.report()
+        waits.report()
+
     caught_up = CatchUp(parts.metadata, parts.state)
+    parts.status.explains = ExplainTask(
+        board=parts.board,
+        state=parts.state,
+        lineages=parts.lineages,
+        lanes=lanes,
+        caught_up=caught_up,
+        copy=copy,
+        expire=expire,
+        trim=trim,
+        gate=trim_gate,
+        guard=guard,
+        blocking=parts.blocking,
+        observe_only=config.mode is Mode.OBSERVE,
+    )
     return Watch(
         board=parts.board,
         roster=parts.roster,
@@ -160,7 +195,7 @@ def _watch(
         recopy_has_work=recopy.has_work,
         follow=follow.run,
         follow_has_work=follow.has_work,
-        report=trim_gate.report,
+        report=report,
         interval_s=parts.look_interval_s,
         telemetry=parts.telemetry,
     )

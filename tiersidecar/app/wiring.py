@@ -21,14 +21,15 @@ from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
+from tiersidecar.adapters.seen_times import FileSeenTimes
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.app.assembly import assemble
-from tiersidecar.app.builders.logs import open_metadata_log, open_state_log
+from tiersidecar.app.builders.logs import open_metadata_log, open_proposals, open_state_log
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.builders.store import open_key_ring, open_store
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import IoPriority, Mode, Role
-from tiersidecar.app.identity import confirm_cluster, identity_of, patiently
+from tiersidecar.app.identity import confirm_cluster, identity_of, own_host_name, patiently
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.state_dir import instance_of, state_dir_of
@@ -39,8 +40,10 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
 from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirIdentity
+from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
 from tiersidecar.services.status.server import serve_status
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.trash_clock import TrashClock
 
 _BLOCKING_THREADS = 16
 """Files, hashing, compression and encryption of all partitions; more only queue for the same disks and cores."""
@@ -108,6 +111,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     config, status, clock = ground.config, ground.status, ground.clock
     state_dir = stack.enter_context(state_dir_of(config, ground.roles))
     journal = await stack.enter_async_context(_open_journal(state_dir, ground))
+    trash_clock = await _open_trash_clock(state_dir, ground)
     segment_blocking = await stack.enter_async_context(_segment_threads(config))
     log_dirs = FilesystemLogDirs(
         config.log_dirs, blocking=ground.blocking, segment_blocking=segment_blocking, clock=clock
@@ -116,7 +120,9 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     found = identity_of(await _identities(log_dirs, clock))
     instance = instance_of(state_dir, ground.ids.random_uuid) if Role.TIER in ground.roles else ""
     incarnation = f"{instance}/{format_uuid(ground.ids.random_uuid())}"
-    status.identity = identity = replace(found, instance=instance, incarnation=incarnation)
+    status.identity = identity = replace(
+        found, instance=instance, incarnation=incarnation, host_name=await own_host_name()
+    )
     key_ring = open_key_ring(config)
     store = await stack.enter_async_context(
         open_store(config, pace=ground.tuning.upload_pace, clock=clock, ids=ground.ids, telemetry=ground.telemetry)
@@ -150,9 +156,11 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             failpoints=ground.failpoints,
             broker_id=identity.broker_id,
             incarnation=identity.incarnation,
+            roles=ground.roles,
         )
     )
-    status.metadata, status.state = metadata, state
+    status.metadata, status.state, status.leases = metadata, state, state
+    proposals = await stack.enter_async_context(open_proposals(config, broker=broker, clock=clock, ids=ground.ids))
     status.reasons += [lambda: metadata.readiness_reason or "", lambda: state.readiness_reason or ""]
     return assemble(
         stack,
@@ -167,11 +175,13 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             log_dirs=log_dirs,
             pins=FilesystemPins(config.log_dirs, blocking=ground.blocking, failpoints=ground.failpoints),
             journal=journal,
+            trash_clock=trash_clock,
             broker=broker,
             store=store,
             key_ring=key_ring,
             metadata=metadata,
             state=state,
+            proposals=proposals,
             blocking=ground.blocking,
             clock=clock,
             ids=ground.ids,
@@ -209,6 +219,14 @@ async def _open_journal(state_dir: Path, ground: Ground) -> AsyncIterator[CopyJo
         return
     async with open_copy_journal(state_dir, blocking=ground.blocking) as journal:
         yield journal
+
+
+async def _open_trash_clock(state_dir: Path, ground: Ground) -> TrashClock:
+    """Likewise."""
+    times: SeenTimes = NoSeenTimes()
+    if Role.TIER in ground.roles and ground.config.mode is Mode.ENFORCE:
+        times = FileSeenTimes(state_dir, blocking=ground.blocking)
+    return TrashClock(clock=ground.clock, times=times, known=await times.read())
 
 
 def _open_broker(config: Config) -> AbstractAsyncContextManager[KafkaBroker]:

@@ -25,7 +25,9 @@ class CopyView:
     exclusive; ``segments`` ascend and end with the active one.  ``remote_log_start_offset`` is -1 while nobody has said it.
     ``holes`` are offsets below ``copied_offset`` that no remote segment holds and the broker does.  ``readable_stop`` is where
     what readers find in the remote segments from ``copied_offset`` on ends (exclusive): an unclean election may have left the
-    front of one.  ``may_expire``: expiry is at work and has not looked at the partition yet.
+    front of one.  ``may_expire``: expiry is at work and has not looked at the partition yet.  ``first_epoch_offset`` is where
+    the first leader epoch that is known begins; ``live_start_offset`` is where readers may begin, by the broker's log start and
+    the remote one.
     """
 
     policy: TopicPolicy
@@ -37,6 +39,8 @@ class CopyView:
     holes: tuple[ByteRange, ...] = ()
     readable_stop: int = 0
     may_expire: bool = False
+    first_epoch_offset: int = 0
+    live_start_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +48,16 @@ class CopyPlan:
     """Segments to copy, in this order, one at a time.
 
     ``held_back`` says why the first sealed segment that is not in ``segments`` must wait; empty when none waits.
-    ``gap`` is the half-open offset range that neither tier holds any more, None when there is none.
+    ``gap`` is the half-open offset range that neither tier holds any more, None when there is none.  ``halted`` says why that
+    segment will never be copied, nor anything behind it; empty when time or the broker may change it.  ``unstable`` is that
+    segment where the last stable offset holds it back.
     """
 
     segments: tuple[LocalSegment, ...]
     held_back: str
     gap: ByteRange | None
+    halted: str = ""
+    unstable: LocalSegment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +79,21 @@ def decide_copy(view: CopyView) -> CopyPlan:
     so by that start, or it is copied.
     """
     pending = pending_segments(view.segments, view.copied_offset, view.remote_log_start_offset, view.holes)
-    held_back, chosen = "", []
+    halted, held_back, chosen = "", "", []
     for segment in pending:
-        held_back = _reason_to_wait(view, segment)
+        halted = _reason_to_halt(view, segment)
+        held_back = halted or _reason_to_wait(view, segment)
         if held_back:
             break
         chosen.append(segment)
-    return CopyPlan(segments=tuple(chosen), held_back=held_back, gap=_gap(view, pending))
+    first = next((one for one in pending if one not in chosen), None)
+    return CopyPlan(
+        segments=tuple(chosen),
+        held_back=held_back,
+        gap=_gap(view, pending),
+        halted=halted,
+        unstable=first if first is not None and not halted and _is_unstable(view, first) else None,
+    )
 
 
 def copy_lag(pending: tuple[LocalSegment, ...]) -> CopyLag:
@@ -125,17 +141,34 @@ def _is_past_retention(view: CopyView, segment: LocalSegment) -> bool:
     return policy.retention_bytes != UNLIMITED and after >= policy.retention_bytes
 
 
+def _reason_to_halt(view: CopyView, segment: LocalSegment) -> str:
+    """Offsets below the first leader epoch have none to be found by: remote, nobody could read them, and trimmed they were
+    lost.  Kafka has such data from before 0.11 only.  What lies below the start nobody reads, and needs none."""
+    stop = min(segment.next_base_offset or 0, view.first_epoch_offset)
+    start = max(segment.base_offset, view.live_start_offset)
+    if start >= stop:
+        return ""
+    return (
+        f"offsets {start} to {view.first_epoch_offset - 1} lie below the first leader epoch (data from "
+        "before Kafka 0.11): they cannot be tiered, and nothing behind them is copied or trimmed until retention or a "
+        "DeleteRecords has taken them"
+    )
+
+
 def _reason_to_wait(view: CopyView, segment: LocalSegment) -> str:
     if view.policy.copy_disabled:
         return "remote.log.copy.disable is true"
     if view.may_expire and _is_past_retention(view, segment):
         return "it is past its total retention: expiry looks first"
-    next_base = segment.next_base_offset
-    if next_base is None or next_base > view.last_stable_offset:
-        return f"last stable offset {view.last_stable_offset} is below its end {next_base}"
+    if _is_unstable(view, segment):
+        return f"last stable offset {view.last_stable_offset} is below its end {segment.next_base_offset}"
     if not _past_copy_lag(view, segment):
         return "remote.copy.lag.ms and remote.copy.lag.bytes hold it back"
     return ""
+
+
+def _is_unstable(view: CopyView, segment: LocalSegment) -> bool:
+    return segment.next_base_offset is None or segment.next_base_offset > view.last_stable_offset
 
 
 def _past_copy_lag(view: CopyView, segment: LocalSegment) -> bool:
@@ -143,18 +176,13 @@ def _past_copy_lag(view: CopyView, segment: LocalSegment) -> bool:
     is the effective local retention (S-028).  What only a pin holds the broker has given up already: at once."""
     if segment.pinned:
         return True
-    lag_ms = _lag(view.policy.copy_lag_ms, view.policy.effective_local_retention_ms)
-    lag_bytes = _lag(view.policy.copy_lag_bytes, view.policy.effective_local_retention_bytes)
+    lag_ms, lag_bytes = view.policy.effective_copy_lag_ms, view.policy.effective_copy_lag_bytes
     if lag_ms == 0 or lag_bytes == 0:
         return True
     if lag_ms > 0 and view.now_ms - local_time_ms(segment, view.now_ms) >= lag_ms:
         return True
     after = sum(other.size_bytes for other in view.segments if other.base_offset > segment.base_offset)
     return 0 < lag_bytes <= after
-
-
-def _lag(configured: int, local_retention: int) -> int:
-    return local_retention if configured == -1 else configured
 
 
 def _gap(view: CopyView, waiting: tuple[LocalSegment, ...]) -> ByteRange | None:

@@ -13,12 +13,14 @@ from tiersidecar.decide.cleanup import Removal, decide_cleanup
 from tiersidecar.decide.expiry_guard import Due, GuardVerdict, judge_guard
 from tiersidecar.decide.expiry_reach import Reach, find_reach
 from tiersidecar.decide.expiry_standing import Standing, standings
-from tiersidecar.decide.expiry_stops import reason_to_doubt_time, reason_to_stop
+from tiersidecar.decide.expiry_stops import reason_to_stop
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.first_start import first_start
+from tiersidecar.decide.needless import needless_segments
 from tiersidecar.decide.trash import NO_TRASH, TrashPlan, TrashView, decide_trash
+from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.guard_stop import GuardStop
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.policy import UNLIMITED
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashKind
@@ -42,6 +44,8 @@ class ExpiryPlan:
     """``remote_log_start_offset`` must be durable before any of ``expired`` is removed (S-066); -1: nothing is known yet.
     Before the start what ``trash`` puts in must be durable.  Both were decided in ``start_generation``.
 
+    ``first_start_offset`` is where the log started before anybody had said so, -1 where somebody had: what is below it was
+    deleted before the first copy.
     ``leftovers`` are removals that crashes and failures left; they need no new start.  ``expired`` ascend by start offset.
     ``stop`` says why nothing expires although something may be due; empty when nothing is held back.  ``guard_stop`` is what is
     new of the guard's stop, None where nothing is: it must be durable before anything else goes on.
@@ -55,6 +59,7 @@ class ExpiryPlan:
     guard_stop: GuardStop | None = None
     trash: TrashPlan = NO_TRASH
     start_generation: int = 0
+    first_start_offset: Offset = NO_OFFSET
 
     @property
     def lag_bytes(self) -> int:
@@ -87,6 +92,8 @@ def decide_expiry(view: ExpiryView) -> ExpiryPlan:
             else _by_retention(view, found, reach, start)
         )
     start_offset = Offset(max(offset, view.remote_log_start_offset))
+    if not (view.hold or doubt or view.policy.delete_remote):
+        given_up = [*given_up, *needless_segments(view, found, given_up)]
     flying = [one for one in given_up if one.metadata.remote_log_segment_id in view.in_flight]
     trash = decide_trash(_trash_view(view, start_offset, given_up))
     return ExpiryPlan(
@@ -98,17 +105,20 @@ def decide_expiry(view: ExpiryView) -> ExpiryPlan:
         guard_stop=verdict.change,
         trash=trash,
         start_generation=view.start_generation,
+        first_start_offset=start if view.remote_log_start_offset < 0 else NO_OFFSET,
     )
 
 
 def _trash_view(view: ExpiryView, start_offset: Offset, given_up: Sequence[Removal]) -> TrashView:
     return TrashView(
         entries=view.trash,
+        user_deletes=view.user_deletes,
         generation=view.start_generation,
         lineage=view.lineage,
         leader_epoch=LeaderEpoch(view.leader_epoch),
         delays=view.delays,
-        now_ms=view.now_ms,
+        # Nor does silence matter here: a delay counts what was seen of the time alone.
+        time=TrashTime(now_ms=view.now_ms, doubt=view.clock_doubt, unseen=view.unseen, seen_ms=view.seen_ms),
         by=view.by,
         durable_start_offset=view.remote_log_start_offset,
         start_offset=start_offset,
@@ -116,7 +126,7 @@ def _trash_view(view: ExpiryView, start_offset: Offset, given_up: Sequence[Remov
         segments=view.remote_segments,
         log_start_offset=view.log_start_offset,
         high_watermark=view.high_watermark,
-        doubt=reason_to_doubt_time(view),
+        all_goes=view.policy.delete_remote,
     )
 
 

@@ -44,13 +44,9 @@ def reason_to_stop(view: ExpiryView, found: Sequence[Standing]) -> str:
         or _reason_if_log_fell_short(view, found)
         or _reason_if_trimmed(view, max((s.served_end + 1 for s in found), default=0))
         or _reason_in_policy(view)
-        or reason_to_doubt_time(view)
+        or view.clock_doubt
+        or _reason_in_silence(view)
     )
-
-
-def reason_to_doubt_time(view: ExpiryView) -> str:
-    """Why ``now_ms`` is not to be believed: nothing is old, and nothing in the trash is due, by a clock in doubt."""
-    return view.clock_doubt or _reason_in_silence(view)
 
 
 def _reason_if_log_began_anew(view: ExpiryView, found: Sequence[Standing]) -> str:

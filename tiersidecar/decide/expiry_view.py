@@ -11,8 +11,10 @@ from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET
 from tiersidecar.domain.policy import UNLIMITED, TopicPolicy
+from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.domain.user_deletes import SaidDelete
 
 DAY_MS = 24 * 3_600_000
 
@@ -46,9 +48,11 @@ class ExpiryView:
     to reach.  ``log_start_offset`` (the broker's: the local start) and ``high_watermark`` (exclusive) are what the broker
     said a moment ago, None when it has not been asked: a plan made without them is a hint, and nothing may be done by it.
     ``begun`` are the segments whose copy this sidecar's own journal has.  ``clock_doubt`` says why ``now_ms`` is not to be
-    believed; empty when it is.  ``broker_expires``: the broker's own retention deletes, in race mode or because the topic's
-    settings do not fit.  ``guard_stop`` is the last stop by the guard.
-    ``trash`` is all that was decided and may not be done yet, by ``delays``; ``start_generation`` as PartitionState has it.
+    believed, empty when it is; ``unseen`` and ``seen_ms`` as TrashTime has them.  ``broker_expires``: the broker's own
+    retention deletes, in race mode or because the topic's settings do not fit.  ``guard_stop`` is the last stop by the guard.
+    ``trash`` is all that was decided and may not be done yet, by ``delays``; ``start_generation`` and ``user_deletes`` as
+    PartitionState has them.
+    ``damaged`` are segments that were found damaged, and are to be copied again: they stand for no other.
     ``hold`` says why no start is moved, by an operator's will; empty when nobody holds it.  ``by`` is who decides, for people.
 
     Raises:
@@ -68,12 +72,16 @@ class ExpiryView:
     in_flight: Set[RemoteLogSegmentId] = field(default_factory=frozenset)
     begun: Set[Uuid] = field(default_factory=frozenset)
     clock_doubt: str = ""
+    unseen: tuple[UnseenTime, ...] = ()
+    seen_ms: int = -1
     broker_expires: bool = False
     guard_stop: GuardStop | None = None
     leader_epoch: int = 0
     start_generation: int = 0
     trash: tuple[TrashEntry, ...] = ()
+    user_deletes: tuple[SaidDelete, ...] = ()
     delays: TrashDelays = NO_DELAYS
+    damaged: Set[Uuid] = field(default_factory=frozenset)
     hold: str = ""
     by: str = ""
     limits: ExpiryLimits = ExpiryLimits()

@@ -27,6 +27,7 @@ class FindingKind(StrEnum):
     UNREADABLE_EVENT = "unreadable-event"
     CORRUPT_CONTENT = "corrupt-content"
     LOST_METADATA = "lost-metadata"
+    LACKING_TRANSACTIONS = "lacking-transactions"
 
 
 class Action(StrEnum):
@@ -58,6 +59,7 @@ ACTIONS = {
     FindingKind.UNREADABLE_EVENT: Action.LOOK,
     FindingKind.CORRUPT_CONTENT: Action.RECOPY,
     FindingKind.LOST_METADATA: Action.LOOK,
+    FindingKind.LACKING_TRANSACTIONS: Action.RECOPY,
 }
 """What a report proposes.  Repair decides anew, and does less (:mod:`tiersidecar.decide.reconcile_repair`)."""
 

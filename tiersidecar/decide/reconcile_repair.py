@@ -39,6 +39,8 @@ class Repair(StrEnum):
     MARK = "mark"
     DELETE_OBJECT = "delete-object"
     DELETE_SEGMENT = "delete-segment"
+    TRASH_SEGMENT = "trash-segment"
+    """It goes into the trash; the leader's sidecar deletes it when that is due, if others still hold its records then."""
     RECOPY = "recopy"
     UNRECOVERABLE = "unrecoverable"
     LEAVE = "leave"
@@ -74,15 +76,16 @@ class ReportFacts:
 class RepairView:
     """How it is now.
 
-    ``state`` is the segment's, None where no event names it or its deletion is finished; ``since_ms`` its last event's time.
-    ``not_ours`` says why the topic id's data are not this cluster's to touch.  ``is_native``: the broker itself tiers
-    the topic.  ``object_size_bytes`` is None when the object is gone.  ``manifest`` is the one beside the object,
-    ``manifest_fault`` what is wrong with it and where.  ``is_covered`` says that it is of the lineage, and that other
-    live segments of the lineage, whole and with all their objects, hold all of its records. ``is_readable``, of a gap:
-    the lineage reads its offsets, be it from the front of a segment that an unclean election has cut.  ``marked_ms`` is
-    when the object, as it is now, was marked; None: it was not.  ``is_whole`` says that the segment's manifest is right
-    and its other objects have the sizes that it says.  ``is_asked``: the sidecars were asked for another copy, and
-    ``why_unrecoverable`` what they said, if none has the data; "" while one may have.
+    ``state`` is the segment's, None where no event names it or its deletion is finished; ``since_ms`` its last event's
+    time. ``not_ours`` says why the topic id's data are not this cluster's to touch. ``is_native``: the broker itself
+    tiers the topic. ``object_size_bytes`` is None when the object is gone. ``manifest`` is the one beside the object,
+    ``manifest_fault`` what is wrong with it and where. ``is_covered`` says that it is of the lineage, and that other live
+    segments of the lineage, whole and with all their objects, hold all of its records. ``is_in_trash``: its deletion is
+    decided already. ``is_readable``, of a gap: the lineage reads its offsets, be it from the front of a segment that an
+    unclean election has cut. ``marked_ms`` is when the object, as it is now, was marked; None: it was not. ``is_whole``
+    says that the segment's manifest is right and its other objects have the sizes that it says. ``is_asked``: the
+    sidecars were asked for another copy, and ``why_unrecoverable`` what they said, if none has the data; "" while one may
+    have.
     """
 
     state: State | None = None
@@ -94,6 +97,7 @@ class RepairView:
     manifest: ManifestState = ManifestState.ABSENT
     manifest_fault: str = ""
     is_covered: bool = False
+    is_in_trash: bool = False
     is_readable: bool = False
     marked_ms: int | None = None
     is_whole: bool = False
@@ -154,9 +158,11 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
                 return _leave(f"its segment is {_name(view.state)} by now")
             return RepairStep(repair=Repair.DELETE_SEGMENT, reason="its deletion was begun and not finished")
         case FindingKind.OFFSET_OVERLAP:
+            if view.is_in_trash:
+                return _leave("it is in the trash already")
             if view.state is not State.COPY_SEGMENT_FINISHED or not view.is_covered:
                 return _leave("no other live segments with all their objects hold its records")
-            return RepairStep(repair=Repair.DELETE_SEGMENT, reason="other live segments hold all its records")
+            return RepairStep(repair=Repair.TRASH_SEGMENT, reason="other live segments hold all its records")
         case FindingKind.OFFSET_GAP:
             return _leave("live segments hold its offsets by now") if view.is_readable else _of_lost_data(view)
         case FindingKind.MISSING_OBJECT | FindingKind.SIZE_MISMATCH | FindingKind.UNREADABLE_MANIFEST if view.is_whole:
@@ -170,6 +176,14 @@ def decide_repair(finding: Finding, view: RepairView, *, grace_ms: int, copy_gra
             if view.state is not State.COPY_SEGMENT_FINISHED:
                 return _leave(f"its segment is {_name(view.state)} by now")
             return _of_lost_data(view)
+        case FindingKind.LACKING_TRANSACTIONS:
+            if view.state is not State.COPY_SEGMENT_FINISHED:
+                return _leave(f"its segment is {_name(view.state)} by now")
+            if view.why_unrecoverable or view.is_asked:
+                return _of_lost_data(view)
+            return RepairStep(
+                repair=Repair.RECOPY, reason="it is written again from the store, with what its batches say"
+            )
         case FindingKind.CONTRADICTING_MANIFEST:
             return _leave("which of the two is right is for people to say: docs/reconcile.md")
         case FindingKind.UNKNOWN_TOPIC_ID | FindingKind.FOREIGN_OBJECT | FindingKind.UNREADABLE_EVENT:

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
 
 class RecopyAction(StrEnum):
     COPY = "copy"
+    REWRITE = "rewrite"
+    """Write the segment again from the store, under a new id: its batches are right, its indexes are not."""
     RETIRE = "retire"
     FORGET = "forget"
     DECLINE = "decline"
@@ -31,6 +33,8 @@ class RecopyView:
     ``start_offset`` and ``end_offset`` are inclusive.  ``names_segment``: a segment is to be given up, which is ``segment``
     now, or None when it is gone.  ``whole`` are other finished segments of the lineage with all their objects.  ``local``
     ascends: segments on this broker's disk, pins first.  ``copied_offset`` is the highest remote offset, inclusive.
+    ``from_store``: as :class:`~tiersidecar.ports.recopy.RecopyRequest` has it.
+    ``final_start_offset``: below it nothing can be undeleted any more.
     """
 
     start_offset: int
@@ -42,6 +46,8 @@ class RecopyView:
     local: Sequence[LocalSegment]
     copied_offset: int
     remote_log_start_offset: int
+    final_start_offset: int = NO_OFFSET
+    from_store: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +66,14 @@ def decide_recopy(view: RecopyView) -> RecopyStep:
     first = max(view.start_offset, view.remote_log_start_offset)
     if first > view.end_offset:
         return _step(RecopyAction.FORGET, f"its offsets are below the remote log start {view.remote_log_start_offset}")
-    held = (ByteRange(one.start_offset, one.end_offset + 1) for one in view.whole)
-    holes = without(ByteRange(first, view.end_offset + 1), held)
-    if not holes:
-        action = RecopyAction.RETIRE if view.names_segment else RecopyAction.FORGET
-        return _step(action, "other live segments, with all their objects, hold its offsets")
-    return _fill(view, holes)
+    holes = _holes(view, first)
+    if holes:
+        return _fill(view, holes)
+    deleted = _holes(view, _first_to_keep(view, first))
+    if deleted:
+        return _fill_deleted(view, deleted)
+    action = RecopyAction.RETIRE if view.names_segment else RecopyAction.FORGET
+    return _step(action, "other live segments, with all their objects, hold its offsets")
 
 
 def without(wanted: ByteRange, held: Iterable[ByteRange]) -> list[ByteRange]:
@@ -82,9 +90,35 @@ def without(wanted: ByteRange, held: Iterable[ByteRange]) -> list[ByteRange]:
     return holes
 
 
+def _holes(view: RecopyView, first: int) -> list[ByteRange]:
+    held = (ByteRange(one.start_offset, one.end_offset + 1) for one in view.whole)
+    return without(ByteRange(first, view.end_offset + 1), held)
+
+
+def _first_to_keep(view: RecopyView, first: int) -> int:
+    """The first offset of the segment that an undelete could bring back; of one with sound batches all are kept."""
+    if view.segment is None or not view.segment.is_within(view.lineage):
+        return first
+    if view.from_store:
+        return view.start_offset
+    return min(first, max(view.start_offset, view.final_start_offset))
+
+
+def _fill_deleted(view: RecopyView, holes: Sequence[ByteRange]) -> RecopyStep:
+    """Offsets below the remote log start that can still be undeleted: what no disk has stays in the damaged segment."""
+    step = _fill(view, holes)
+    if step.action is not RecopyAction.DECLINE:
+        return step
+    return _step(
+        RecopyAction.WAIT, f"its offsets from {holes[0].start} on can still be undeleted, and are nowhere else"
+    )
+
+
 def _fill(view: RecopyView, holes: Sequence[ByteRange]) -> RecopyStep:
     if view.segment is not None and not view.segment.is_within(view.lineage):
         return _step(RecopyAction.DECLINE, "its segment is of another history than this broker's log")
+    if view.from_store and view.segment is not None:
+        return _step(RecopyAction.REWRITE, "its batches are in the store")
     ends = {one.base_offset: one.next_base_offset for one in view.local}
     open_end = view.end_offset + 1  # an active segment reaches at least as far as what was copied
     there = [ByteRange(base, max(open_end, base) if end is None else end) for base, end in ends.items()]

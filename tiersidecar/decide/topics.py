@@ -19,6 +19,7 @@ INTERNAL_TOPICS = frozenset(
         "__cluster_metadata",
         "__remote_log_metadata",
         "__tiersidecar_state",
+        "__tiersidecar_proposals",
     }
 )
 

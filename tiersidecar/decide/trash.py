@@ -12,15 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashId, TrashKind
+from tiersidecar.domain.user_deletes import FINAL, SaidDelete
 
 MOST_NAMED = 500
 """Segments that one entry names: about 13 kB.  What is more is decided later."""
 _ON_ITS_WAY_MS = 600_000
-"""How long the start of an entry may take to follow it."""
+"""How long what a user said may take to follow its entry."""
 _PARTS_OF_DELAY = 24
 
 
@@ -39,18 +41,19 @@ class TrashDelays:
 class TrashView:
     """A led partition as these decisions see it.
 
-    ``entries`` are all there are.  ``generation`` is the one of the durable start, ``durable_start_offset``;
-    ``start_offset`` is the one that is due by what expiry decided, as high or higher.  ``given_up`` are finished segments that
-    go, ``segments`` all of any state.  ``log_start_offset`` and ``high_watermark`` are the broker's, None where it has not
-    been asked.  ``doubt`` says why ``now_ms`` is not to be believed: then nothing becomes due.
+    ``entries`` are all there are, ``user_deletes`` as PartitionState has them.  ``generation`` is the one of the durable start,
+    ``durable_start_offset``; ``start_offset`` is the one that is due by what expiry decided, as high or higher.  ``given_up``
+    are finished segments that go, ``segments`` all of any state.  ``log_start_offset`` and ``high_watermark`` are the
+    broker's, None where it has not been asked.  ``all_goes``: tiering is switched off with deletion, now.
     """
 
     entries: Sequence[TrashEntry]
+    user_deletes: Sequence[SaidDelete]
     generation: int
     lineage: Lineage
     leader_epoch: LeaderEpoch
     delays: TrashDelays
-    now_ms: int
+    time: TrashTime
     by: str
     durable_start_offset: int
     start_offset: int
@@ -58,7 +61,11 @@ class TrashView:
     segments: Sequence[RemoteLogSegmentMetadata]
     log_start_offset: int | None = None
     high_watermark: int | None = None
-    doubt: str = ""
+    all_goes: bool = False
+
+    @property
+    def now_ms(self) -> int:
+        return self.time.decision_ms
 
     @property
     def is_delayed(self) -> bool:
@@ -88,41 +95,97 @@ NO_TRASH = TrashPlan()
 def decide_trash(view: TrashView) -> TrashPlan:
     """The plan for one partition."""
     void = [entry for entry in view.entries if _is_void(view, entry)]
-    holding = [entry for entry in view.entries if entry not in void]
+    left = [entry for entry in view.entries if entry not in void]
+    holding = in_force(left, view.user_deletes)
     due = [entry for entry in holding if _is_due(view, entry)]
     new = [one for one in view.given_up if not any(_is_about(entry, one, view.lineage) for entry in holding)]
     if view.is_delayed:
         removals = [one for one in view.given_up if any(_is_about(entry, one, view.lineage) for entry in due)]
     else:
-        pending = [entry for entry in holding if entry not in due]
+        pending = [entry for entry in left if not _is_due(view, entry)]
         removals = [one for one in view.given_up if not _waits(one, due, pending, view.lineage)]
     going = {one.metadata.remote_log_segment_id for one in removals}
     put = tuple(_new_entries(view, holding, new)) if view.is_delayed else ()
     return TrashPlan(
         put=put,
-        take_out=(*void, *(entry for entry in due if _is_done(view, entry))),
+        take_out=(*void, *(entry for entry in left if _is_due(view, entry) and _is_done(view, entry))),
         removals=tuple(removals),
         waiting=tuple(one for one in view.given_up if one.metadata.remote_log_segment_id not in going),
-        due_start_offset=_due_start(view, holding, due),
+        due_start_offset=_due_start(view, left, due),
         stop=_stop(view, (*holding, *put)) if view.is_delayed else Offset(view.start_offset),
     )
 
 
 def user_delete(
-    offset: Offset, leader_epoch: LeaderEpoch, *, generation: int, delays: TrashDelays, now_ms: int, by: str
+    offset: Offset,
+    leader_epoch: LeaderEpoch,
+    *,
+    generation: int,
+    delays: TrashDelays,
+    now_ms: int,
+    by: str,
+    from_offset: Offset = NO_OFFSET,
+    entries: Sequence[TrashEntry] = (),
+    user_deletes: Sequence[SaidDelete] = (),
 ) -> TrashEntry:
-    """The entry of a user's delete of all below ``offset``; it must be durable before the start is."""
+    """The entry of a user's delete of all below ``offset``; it must be durable before the start is.
+
+    It shares one of ``entries`` only where that can still be undone: undoing it would undo with it what was purged.
+    """
+    entry_id = TrashId(
+        generation=generation,
+        leader_epoch=leader_epoch,
+        kind=TrashKind.USER,
+        opened_ms=_opened_ms(now_ms, delays.of(TrashKind.USER)),
+    )
+    if _is_final(entry_id, entries, user_deletes):
+        entry_id = replace(entry_id, opened_ms=now_ms)
+    while _is_final(entry_id, entries, user_deletes):
+        entry_id = replace(entry_id, opened_ms=entry_id.opened_ms + 1)
     return TrashEntry(
-        id=TrashId(
-            generation=generation,
-            leader_epoch=leader_epoch,
-            kind=TrashKind.USER,
-            opened_ms=_opened_ms(now_ms, delays.of(TrashKind.USER)),
-        ),
+        id=entry_id,
         decided_ms=now_ms,
         due_ms=now_ms + delays.of(TrashKind.USER),
         up_to=offset,
         reason="a user deleted it",
+        by=by,
+        from_offset=from_offset,
+    )
+
+
+def purged_deletes(purged: Iterable[TrashEntry], user_deletes: Sequence[SaidDelete]) -> tuple[SaidDelete, ...]:
+    """What of ``user_deletes`` is final once ``purged`` are; it must be durable before they are marked."""
+    return tuple(
+        replace(one, opened_ms=FINAL, offset=min(one.offset, entry.up_to))
+        for entry in purged
+        for one in user_deletes
+        if _is_named(one, entry.id)
+    )
+
+
+def needless(
+    segment: RemoteLogSegmentMetadata,
+    leader_epoch: LeaderEpoch,
+    *,
+    generation: int,
+    delays: TrashDelays,
+    now_ms: int,
+    reason: str,
+    by: str,
+) -> TrashEntry:
+    """The entry of repair about a segment whose records others hold; the leader looks at that again when it is due."""
+    delay_ms = delays.of(TrashKind.REPAIR)
+    return TrashEntry(
+        id=TrashId(
+            generation=generation,
+            leader_epoch=leader_epoch,
+            kind=TrashKind.REPAIR,
+            opened_ms=_opened_ms(now_ms, delay_ms),
+        ),
+        decided_ms=now_ms,
+        due_ms=now_ms + delay_ms,
+        segments=frozenset({segment.remote_log_segment_id.uuid}),
+        reason=reason,
         by=by,
     )
 
@@ -138,37 +201,75 @@ def deleted_topic(*, delays: TrashDelays, now_ms: int, by: str) -> TrashEntry:
     )
 
 
+def in_force(entries: Iterable[TrashEntry], user_deletes: Sequence[SaidDelete]) -> list[TrashEntry]:
+    """``entries`` as far as something may go by them: a user's up to where its delete was said.  A process may end between the
+    two, and what is given up later for another reason must not be due by an entry whose delete nobody said."""
+    counted = (_as_said(one, user_deletes) for one in entries)
+    return [one for one in counted if one is not None]
+
+
 def kept_from(
-    entries: Iterable[TrashEntry], *, generation: int, lineage: Lineage, start_offset: Offset, now_ms: int
+    entries: Iterable[TrashEntry],
+    *,
+    user_deletes: Sequence[SaidDelete],
+    generation: int,
+    lineage: Lineage,
+    start_offset: Offset,
+    time: TrashTime,
 ) -> Offset:
     """From where on local data is kept that is nowhere else: ``start_offset``, or the first offset that is not due below it."""
     ours = [one for one in entries if one.id.generation == generation and one.kind not in BY_NAME]
-    if all(one.is_due(now_ms) for one in ours):
+    if all(time.is_due(one) for one in ours):
         return start_offset
-    due = [one.stop_in(lineage) for one in ours if one.is_due(now_ms)]
+    due = [one.stop_in(lineage) for one in in_force(ours, user_deletes) if time.is_due(one)]
     return Offset(min(start_offset, max(due, default=NO_OFFSET)))
 
 
+def _as_said(entry: TrashEntry, user_deletes: Sequence[SaidDelete]) -> TrashEntry | None:
+    if entry.kind is not TrashKind.USER:
+        return entry
+    epoch = entry.id.leader_epoch
+    said = [one.offset for one in user_deletes if _is_named(one, entry.id)]
+    said += [one.offset for one in user_deletes if one.opened_ms == FINAL and one.leader_epoch >= epoch]
+    return replace(entry, up_to=min(entry.up_to, max(said))) if said else None
+
+
+def _is_named(said: SaidDelete, entry_id: TrashId) -> bool:
+    is_users = entry_id.kind is TrashKind.USER
+    return is_users and (said.opened_ms, said.leader_epoch) == (entry_id.opened_ms, entry_id.leader_epoch)
+
+
+def _is_final(entry_id: TrashId, entries: Sequence[TrashEntry], user_deletes: Sequence[SaidDelete]) -> bool:
+    """Whether what was said by that name was carried out, or is purged."""
+    known = [one for one in entries if one.id == entry_id]
+    if known:
+        return any(one.purged_ms >= 0 for one in known)
+    return any(_is_named(one, entry_id) for one in user_deletes)
+
+
 def _is_void(view: TrashView, entry: TrashEntry) -> bool:
-    """Undone; or of a topic that is there after all; or said by a process that never came to say the start, so that what
-    another decides now must not be due by the other's time."""
+    """Undone; or of a topic that is there, or tiered, after all; or retention's, and its start did not follow: once it does,
+    the delay counts from then."""
     if entry.id.generation != view.generation or entry.kind is TrashKind.TOPIC:
         return entry.id.generation <= view.generation
-    if entry.kind in BY_NAME or entry.kind is TrashKind.DISABLE or view.start_offset <= view.durable_start_offset:
+    if entry.kind is TrashKind.DISABLE:
+        return not view.all_goes
+    if entry.kind is not TrashKind.RETENTION or entry.id.leader_epoch > view.leader_epoch:
         return False
-    is_overtaken = entry.kind is TrashKind.RETENTION and entry.id.leader_epoch < view.leader_epoch
-    is_late = view.now_ms - entry.decided_ms > _ON_ITS_WAY_MS
-    return entry.stop_in(view.lineage) > view.durable_start_offset and (is_overtaken or is_late)
+    return entry.stop_in(view.lineage) > view.durable_start_offset
 
 
 def _is_due(view: TrashView, entry: TrashEntry) -> bool:
     if entry.id.generation != view.generation:
         return False
-    return entry.is_purged or (not view.doubt and entry.is_due(view.now_ms))
+    return view.time.is_due(entry)
 
 
 def _is_about(entry: TrashEntry, removal: Removal, lineage: Lineage) -> bool:
-    """What is outside the lineage is not meant by a decision on the offsets of this history."""
+    """What is outside the lineage is not meant by a decision on the offsets of this history, and what repair decided is about
+    nothing that goes for another reason: that has its own time."""
+    if (removal.kind is TrashKind.REPAIR) is not (entry.kind is TrashKind.REPAIR):
+        return False
     if removal.metadata.remote_log_segment_id.uuid in entry.segments:
         return True
     if removal.kind is TrashKind.OUTSIDE_LINEAGE and entry.kind is not TrashKind.DISABLE:
@@ -233,6 +334,7 @@ def _entry(view: TrashView, kind: TrashKind, reason: str, *, up_to: int = NO_OFF
         up_to=Offset(up_to),
         reason=reason,
         by=view.by,
+        from_offset=Offset(view.durable_start_offset),
     )
 
 
@@ -242,20 +344,26 @@ def _opened_ms(now_ms: int, delay_ms: int) -> int:
 
 def _is_done(view: TrashView, entry: TrashEntry) -> bool:
     """Whether a due entry has nothing left to do: nothing that it speaks of is there, remotely or locally."""
+    if entry.kind is TrashKind.REPAIR:
+        return not any(_is_about(entry, one, view.lineage) for one in view.given_up)  # gone, or not needless any more
     if entry.kind in BY_NAME:
         return not any(one.remote_log_segment_id.uuid in entry.segments for one in view.segments)
-    stop = entry.stop_in(view.lineage)
-    if entry.kind is not TrashKind.DISABLE and stop > view.durable_start_offset:
-        return view.now_ms - entry.decided_ms > _ON_ITS_WAY_MS  # its start never came
+    counted = _as_said(entry, view.user_deletes)
+    if counted != entry and view.now_ms - entry.decided_ms <= _ON_ITS_WAY_MS:
+        return False  # what the user said may be on its way
+    return counted is None or _is_carried_out(view, counted)
+
+
+def _is_carried_out(view: TrashView, entry: TrashEntry) -> bool:
     if any(_is_about(entry, one, view.lineage) for one in view.given_up):
         return False
     if view.log_start_offset is None or view.high_watermark is None:
         return True
-    return view.log_start_offset >= min(stop, view.durable_start_offset, view.high_watermark)
+    return view.log_start_offset >= min(entry.stop_in(view.lineage), view.durable_start_offset, view.high_watermark)
 
 
-def _due_start(view: TrashView, holding: Sequence[TrashEntry], due: Sequence[TrashEntry]) -> Offset:
-    pending = [entry for entry in holding if entry not in due and entry.kind not in BY_NAME]
+def _due_start(view: TrashView, left: Sequence[TrashEntry], due: Sequence[TrashEntry]) -> Offset:
+    pending = [entry for entry in left if not _is_due(view, entry) and entry.kind not in BY_NAME]
     if not view.is_delayed and not pending:
         return Offset(view.start_offset)
     return Offset(min(_stop(view, due), view.start_offset))

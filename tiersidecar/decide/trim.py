@@ -25,7 +25,9 @@ class TrimView:
     ``log_start_offset`` is the broker's, the local start; ``segments`` ascend and end with the active one;
     ``remote_segments`` are those of any state, ascending by start offset.  The disk is short of room up to two offsets: below
     ``pressure_offset`` local retention does not count, below ``drop_offset`` it is no matter either whether the data is remote
-    or who has read it (``disk.pressure.policy``).  ``last_resort_offset``: as :class:`~.pressure_trim.PressureTrim` has it.
+    or who has read it (``disk.pressure.policy``).  What ends below ``given_up_offset``, the remote log start, nobody may read:
+    it is in the trash, and gives way to the pressure before anything that counts.  ``last_resort_offset``: as
+    :class:`~.pressure_trim.PressureTrim` has it.
     """
 
     policy: TopicPolicy
@@ -37,6 +39,7 @@ class TrimView:
     pressure_offset: int = -1
     drop_offset: int = -1
     last_resort_offset: int = -1
+    given_up_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class TrimStep:
     """One local segment that may go, and the remote segments that hold its offsets, in order; none where it is lost.
 
     ``forced``: it goes even if the store cannot be asked for those, and past any group.  ``is_last_resort``: then also if they
-    turn out to be damaged.
+    turn out to be damaged.  ``from_trash``: it is not remote, and was given up: an undelete will not find it.
     """
 
     local: LocalSegment
@@ -52,6 +55,7 @@ class TrimStep:
     reason: str
     forced: bool = False
     is_last_resort: bool = False
+    from_trash: bool = False
 
     @property
     def offset(self) -> Offset:
@@ -64,8 +68,8 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
     """Local segments to give up, oldest first; each may be given up only after all before it."""
     if view.policy.mode is not RetentionMode.STRICT:
         return ()
-    finished = [segment for segment in view.remote_segments if _counts(view, segment)]
-    excess_bytes = _excess_bytes(view)
+    finished = [segment for segment in view.remote_segments if counts(view, segment)]
+    left_bytes = excess_bytes(view)
     steps: list[TrimStep] = []
     for segment in view.segments:
         if segment.next_base_offset is None:
@@ -74,16 +78,43 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
             continue  # trimmed already: the broker deletes the files in its own time
         start = max(segment.base_offset, view.log_start_offset)
         cover = covering_segments(finished, start, segment.next_base_offset)
-        forced = segment.next_base_offset <= view.drop_offset
+        from_trash = not cover and _is_in_trash(view, segment) and segment.next_base_offset <= view.pressure_offset
+        forced = from_trash or segment.next_base_offset <= view.drop_offset
         if not cover and not forced:
             break
-        reason = _breach(view, segment, cover, excess_bytes)
+        reason = _breach(view, segment, cover, left_bytes)
         if not reason:
             break
         is_last_resort = forced and segment.next_base_offset <= view.last_resort_offset
-        steps.append(TrimStep(local=segment, remote=cover, reason=reason, forced=forced, is_last_resort=is_last_resort))
-        excess_bytes -= segment.size_bytes
+        steps.append(
+            TrimStep(
+                local=segment,
+                remote=cover,
+                reason=reason,
+                forced=forced,
+                is_last_resort=is_last_resort,
+                from_trash=from_trash,
+            )
+        )
+        left_bytes -= segment.size_bytes
     return tuple(steps)
+
+
+def reason_behind_trash(view: TrimView) -> str:
+    """Why nothing is trimmed although there is something to be: what lies before it is not remote, and in the trash.  A trim
+    is of a prefix, and would delete for good what an undelete is to bring back."""
+    sealed = [one for one in view.segments if (one.next_base_offset or -1) > view.log_start_offset]
+    if view.policy.mode is not RetentionMode.STRICT or not sealed or not _is_in_trash(view, sealed[0]):
+        return ""
+    first = sealed[0]
+    finished = [one for one in view.remote_segments if counts(view, one)]
+    start = max(first.base_offset, view.log_start_offset)
+    if covering_segments(finished, start, first.next_base_offset or 0):
+        return ""
+    return (
+        f"what the broker has below offset {view.given_up_offset} is not remote, and in the trash: what follows is trimmed "
+        "once that is due, or purged"
+    )
 
 
 def covering_segments(
@@ -105,7 +136,12 @@ def covering_segments(
     return tuple(chosen)
 
 
-def _counts(view: TrimView, segment: RemoteLogSegmentMetadata) -> bool:
+def _is_in_trash(view: TrimView, segment: LocalSegment) -> bool:
+    return segment.next_base_offset is not None and segment.next_base_offset <= view.given_up_offset
+
+
+def counts(view: TrimView, segment: RemoteLogSegmentMetadata) -> bool:
+    """Whether a local segment may be given up because of ``segment``."""
     return (
         segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         and segment.end_offset >= view.log_start_offset
@@ -113,7 +149,7 @@ def _counts(view: TrimView, segment: RemoteLogSegmentMetadata) -> bool:
     )
 
 
-def _excess_bytes(view: TrimView) -> int:
+def excess_bytes(view: TrimView) -> int:
     """Bytes of the local log above local.retention.bytes; a segment may go only if it fits in them whole."""
     limit = view.policy.effective_local_retention_bytes
     if limit == UNLIMITED:
@@ -126,19 +162,17 @@ def _excess_bytes(view: TrimView) -> int:
     return sum(live) - limit
 
 
-def _newest_ms(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...]) -> int:
-    """Of the newest record; where records have no time, or one of the future, of the last write (S-027)."""
+def newest_ms(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...]) -> int:
+    """The time of the newest record; where records have no time, or one of the future, of the last write (S-027)."""
     told = [held.max_timestamp_ms for held in cover if 0 <= held.max_timestamp_ms <= view.now_ms]
     return max(told) if len(told) == len(cover) else max([*told, local_time_ms(segment, view.now_ms)])
 
 
-def _breach(
-    view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...], excess_bytes: int
-) -> str:
+def _breach(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegmentMetadata, ...], left_bytes: int) -> str:
     assert segment.next_base_offset is not None  # only sealed segments are asked about
     limit_ms = view.policy.effective_local_retention_ms
-    if cover and limit_ms != UNLIMITED and _newest_ms(view, segment, cover) <= view.now_ms - limit_ms:
+    if cover and limit_ms != UNLIMITED and newest_ms(view, segment, cover) <= view.now_ms - limit_ms:
         return "local.retention.ms"
-    if 0 < segment.size_bytes <= excess_bytes:
+    if 0 < segment.size_bytes <= left_bytes:
         return "local.retention.bytes"
     return "disk.reserve" if segment.next_base_offset <= max(view.pressure_offset, view.drop_offset) else ""

@@ -1,21 +1,32 @@
-"""How far the remote log start of a partition can be set back, and what comes back by that."""
+"""How far the remote log start of a partition can be set back, what comes back by that, and what came back of it.
+
+What retention gave up comes back as a whole.  What users deleted is a floor: it comes back with the entry of the trash that it
+is in, and never after that has been carried out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tiersidecar.decide.expiry_standing import standings
+from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashKind
+from tiersidecar.domain.user_deletes import SaidDelete, merged_deletes
+
+MOST_RANGES = 50
+Range = tuple[int, int]
+"""Offsets, [from, to)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndeleteView:
     """A partition as an operator finds it.  ``segments`` are the remote ones of any state; ``log_start_offset`` is the
-    broker's.
+    broker's.  ``user_deletes`` is as PartitionState has it.  ``may_be_pinned``: the broker deletes by itself, so that pins,
+    which only the leader's sidecar sees, may have what neither of the two has.
 
     ``to_offset`` is the first offset that is to be readable again, ``since_ms`` the time from which on decisions are undone;
     with neither all that is still there comes back.
@@ -27,19 +38,26 @@ class UndeleteView:
     segments: Sequence[RemoteLogSegmentMetadata]
     lineage: Lineage
     log_start_offset: int
+    user_deletes: Sequence[SaidDelete] = ()
+    may_be_pinned: bool = False
+    now_ms: int = 0
     to_offset: int | None = None
     since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undeletion:
-    """``offset`` is the start from then on.  ``segments`` come back; ``holes`` are offsets, [from, to), that do not, for nobody
-    has them any more.  ``refusal`` says why nothing is done; ``kept`` are the entries that stand in the next generation."""
+    """``offset`` is the start from then on.  ``segments`` come back; ``holes`` are offsets, [from, to), that do not, for
+    neither the remote tier nor the broker has them any more.  ``refusal`` says why nothing is done; ``kept`` are the entries
+    that stand in the next generation, and ``user_deletes`` the users' deletes; ``undone`` are those that do not, or not all
+    of them."""
 
     offset: Offset
     segments: tuple[RemoteLogSegmentMetadata, ...] = ()
-    holes: tuple[tuple[int, int], ...] = ()
+    holes: tuple[Range, ...] = ()
     kept: tuple[TrashEntry, ...] = ()
+    user_deletes: tuple[SaidDelete, ...] = ()
+    undone: tuple[SaidDelete, ...] = ()
     refusal: str = ""
     is_needed: bool = True
 
@@ -47,27 +65,104 @@ class Undeletion:
 def decide_undelete(view: UndeleteView) -> Undeletion:
     """What undoing means."""
     there = _there(view)
-    lowest = min([view.start_offset, *(one.start_offset for one in there), max(view.log_start_offset, 0)])
+    final, pending = _deletes(view.user_deletes, view.entries, view.generation)
+    held = min([view.start_offset, *(one.start_offset for one in there), max(view.log_start_offset, 0), *_pinned(view)])
+    floor = _highest(final, view.lineage)
+    lowest = min(max(held, floor), view.start_offset)
     offset = _target(view, lowest)
+    if held <= offset < lowest:
+        return _refused(view, f"users have deleted what is below offset {lowest}, and that cannot be undone any more")
     if offset < lowest:
         return _refused(view, f"nothing below offset {lowest} is there any more")
     if offset > view.start_offset:
         return _refused(view, f"the log starts at {view.start_offset} already, below offset {offset}")
     back = tuple(one for one in there if one.end_offset >= offset)
     everything = any(one.kind is TrashKind.DISABLE and one.id.generation == view.generation for one in view.entries)
+    is_part = offset > held
     return Undeletion(
         offset=Offset(offset),
         segments=back,
-        holes=_holes(back, offset, min(view.start_offset, max(view.log_start_offset, 0))),
-        kept=tuple(_kept(view, offset)) if offset > lowest else (),
+        holes=unavailable(back, offset, min(view.start_offset, max(view.log_start_offset, 0))),
+        kept=tuple(_kept(view, offset)) if is_part else (),
+        user_deletes=merged_deletes([*final, *(_clipped(pending, offset) if is_part else ())]),
+        undone=merged_deletes(pending),
         is_needed=everything or offset < view.start_offset,
     )
+
+
+def unavailable(
+    segments: Iterable[RemoteLogSegmentMetadata], offset: int, stop: int, pinned: Iterable[Range] = ()
+) -> tuple[Range, ...]:
+    """The offsets from ``offset`` up to ``stop`` that neither a segment nor a pin has."""
+    holes, next_offset = list[Range](), offset
+    for begin, end in sorted([*((one.start_offset, one.next_offset) for one in segments), *pinned]):
+        if next_offset < min(begin, stop):
+            holes.append((next_offset, min(begin, stop)))
+        next_offset = max(next_offset, end)
+    if next_offset < stop:
+        holes.append((next_offset, stop))
+    return tuple(holes)
+
+
+def pinned_ranges(segments: Iterable[LocalSegment]) -> tuple[Range, ...]:
+    """What only pins hold, in few ranges; of too many the first."""
+    ranges = list[Range]()
+    for one in segments:
+        if not one.pinned or one.next_base_offset is None:
+            continue
+        if ranges and ranges[-1][1] == one.base_offset:
+            ranges[-1] = (ranges[-1][0], one.next_base_offset)
+        else:
+            ranges.append((one.base_offset, one.next_base_offset))
+    return tuple(ranges[:MOST_RANGES])
 
 
 def _there(view: UndeleteView) -> list[RemoteLogSegmentMetadata]:
     """Finished segments of this history that begin below the start, ascending."""
     found = standings(view.segments, view.lineage)
     return [one.segment for one in found if one.serves and one.segment.start_offset < view.start_offset]
+
+
+def final_start(
+    user_deletes: Sequence[SaidDelete], entries: Iterable[TrashEntry], generation: int, lineage: Lineage
+) -> Offset:
+    """Below it no undelete brings anything back; -1 where all that is there can come back."""
+    return _highest(_deletes(user_deletes, entries, generation)[0], lineage)
+
+
+def _highest(deletes: Iterable[SaidDelete], lineage: Lineage) -> Offset:
+    return max((lineage.as_of(one.offset, one.leader_epoch) for one in deletes), default=NO_OFFSET)
+
+
+def _deletes(
+    user_deletes: Sequence[SaidDelete], entries: Iterable[TrashEntry], generation: int
+) -> tuple[list[SaidDelete], list[SaidDelete]]:
+    """Users' deletes that are final, and those that can be undone: an entry is there, and nobody has purged it."""
+    waiting = {
+        (one.id.opened_ms, one.id.leader_epoch)
+        for one in entries
+        if one.kind is TrashKind.USER and one.id.generation == generation and not one.is_purged
+    }
+    pending = [one for one in user_deletes if (one.opened_ms, one.leader_epoch) in waiting]
+    return [one for one in user_deletes if one not in pending], pending
+
+
+def _clipped(pending: Iterable[SaidDelete], offset: int) -> list[SaidDelete]:
+    return [replace(one, offset=Offset(min(one.offset, offset))) for one in pending]
+
+
+def _pinned(view: UndeleteView) -> list[int]:
+    """Where the log started before what waits in the trash was decided.  Pins of what is not due yet are kept."""
+    if not view.may_be_pinned:
+        return []
+    ours, time = _of_offsets(view), TrashTime(now_ms=view.now_ms)
+    gone = max((one.stop_in(view.lineage) for one in ours if time.is_due(one)), default=NO_OFFSET)
+    before = [
+        view.lineage.as_of(one.from_offset, one.id.leader_epoch)
+        for one in ours
+        if one.from_offset >= 0 and not time.is_due(one)
+    ]
+    return [max(min(before), gone)] if before else []
 
 
 def _target(view: UndeleteView, lowest: int) -> int:
@@ -95,17 +190,6 @@ def _kept(view: UndeleteView, offset: int) -> list[TrashEntry]:
         for one in _of_offsets(view)
         if one.up_to > NO_OFFSET and one.kind is not TrashKind.DISABLE
     ]
-
-
-def _holes(segments: Sequence[RemoteLogSegmentMetadata], offset: int, stop: int) -> tuple[tuple[int, int], ...]:
-    holes, next_offset = [], offset
-    for one in segments:
-        if one.start_offset > next_offset:
-            holes.append((next_offset, min(one.start_offset, stop)))
-        next_offset = max(next_offset, one.next_offset)
-    if next_offset < stop:
-        holes.append((next_offset, stop))
-    return tuple(holes)
 
 
 def _refused(view: UndeleteView, reason: str) -> Undeletion:

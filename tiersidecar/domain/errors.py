@@ -301,6 +301,17 @@ class UnknownSegmentError(PartitionHaltedError):
         return f"segment {self.segment} is not known"
 
 
+class SegmentWithoutEpochError(PartitionHaltedError):
+    """A segment with offsets that no leader epoch is known for: it can never be read where it is remote."""
+
+    def __init__(self, *, subject: str, reason: str) -> None:
+        super().__init__(subject, reason)
+        self.subject, self.reason = subject, reason
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.reason}"
+
+
 class CustomMetadataTooLargeError(PartitionHaltedError):
     """Custom metadata over ``remote.log.metadata.custom.metadata.max.bytes`` (S-040, S-296)."""
 
@@ -347,6 +358,20 @@ class LeaseLostError(RetriableError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class NobodyDecidesError(RetriableError):
+    """The sidecar of a partition's leader is of a release that carries out no delete that a gateway proposes."""
+
+    def __init__(self, *, broker_id: int, version: str) -> None:
+        super().__init__(broker_id, version)
+        self.broker_id, self.version = broker_id, version
+
+    def __str__(self) -> str:
+        return (
+            f"the sidecar of broker {self.broker_id} ({self.version}) decides no proposed deletes yet: upgrade it, then delete "
+            "again"
+        )
 
 
 class StateDirError(RetriableError):
@@ -453,6 +478,41 @@ class SparkJobError(TiersidecarError):
 
     def __str__(self) -> str:
         return f"{self.job} failed on Spark: {self.reason}"
+
+
+class NotLedHereError(TiersidecarError):
+    """A partition was asked about that this process has no answer for; ``leader_id`` is -1 where it does not know it at all."""
+
+    def __init__(self, *, topic: str, partition: int, leader_id: int) -> None:
+        super().__init__(topic, partition, leader_id)
+        self.topic, self.partition, self.leader_id = topic, partition, leader_id
+
+    def __str__(self) -> str:
+        if self.leader_id < 0:
+            return f"{self.topic}-{self.partition} is no tiered partition of this broker"
+        return f"{self.topic}-{self.partition} is led by broker {self.leader_id}, whose sidecar has the answer"
+
+
+class ReadRefusedError(TiersidecarError):
+    """The read service did not give what a command asked of it."""
+
+    def __init__(self, *, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url, self.reason = url, reason
+
+    def __str__(self) -> str:
+        return f"the read service at {self.url}: {self.reason}"
+
+
+class NoSidecarError(TiersidecarError):
+    """A command found no sidecar that could answer it."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class TrashError(TiersidecarError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LEASE_FORMAT = 2
 """Of what a process that holds a lease writes into the state topic; processes of the first format have none."""
@@ -15,7 +15,10 @@ class Lease:
 
     ``name`` is what it is for: a broker's id or ``repair``.  ``incarnation`` is the holder, one life of a process; ``term``
     counts holders.  The lease is over when ``duration_ms`` have passed since the last renewal that was seen, by the clock that
-    sees; or at once when it is ``released``.  ``broker_id`` is -1 for a command; the rest is for people.
+    sees; or at once when it is ``released``.  ``renewal``: its writer has read back that it won this term; a claim that lost is
+    never renewed.  ``broker_id`` is -1 for a command; the rest is for people.
+    ``status_address`` is where the holder's status service is reached, ``host:port``; empty where a former release wrote it.
+    ``decides_proposals``: the holder carries out the deletes that gateways propose; those of former releases do not say so.
     """
 
     name: str
@@ -29,7 +32,10 @@ class Lease:
     renewed_ms: int
     duration_ms: int
     released: bool = False
+    renewal: bool = False
+    decides_proposals: bool = False
     format: int = LEASE_FORMAT
+    status_address: str = ""
 
     @property
     def holder(self) -> tuple[int, str]:
@@ -38,9 +44,18 @@ class Lease:
 
 
 def accepted_lease(known: Lease | None, written: Lease) -> Lease:
-    """The lease that counts after ``written`` was read: ``written`` if it is the first, a renewal, or the next term; else its
-    writer came too late, and ``known`` still counts.  Of several claims to one term the first in the log wins."""
-    if known is None or written.holder == known.holder or written.term == known.term + 1:
+    """The lease that counts after ``written`` was read: ``written`` if it is the first, a renewal, or of a later term; else its
+    writer came too late, and ``known`` still counts.  Of several claims to one term the first in the log wins.
+
+    Compaction leaves a reader that comes later, or comes back, only the last of what it cleaned: that may be a claim that lost,
+    or one of terms ago.  Both are overruled by what the holder writes next: a renewal outranks claims to the same term, and a
+    later term all before it, however many are missing in between (a claim is always of the term after the last).
+    """
+    if known is None or written.term > known.term:
+        return written
+    if written.holder == known.holder:
+        return replace(written, renewal=written.renewal or known.renewal)
+    if written.term == known.term and written.renewal and not known.renewal:
         return written
     return known
 

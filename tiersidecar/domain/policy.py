@@ -85,6 +85,16 @@ class TopicPolicy:
         """Never more than the total (S-051)."""
         return _at_most(self.local_retention_bytes, self.retention_bytes)
 
+    @property
+    def effective_copy_lag_ms(self) -> int:
+        """-1 is the effective local retention (S-028)."""
+        return self.effective_local_retention_ms if self.copy_lag_ms == -1 else self.copy_lag_ms
+
+    @property
+    def effective_copy_lag_bytes(self) -> int:
+        """Likewise."""
+        return self.effective_local_retention_bytes if self.copy_lag_bytes == -1 else self.copy_lag_bytes
+
 
 def _at_most(local: int, total: int) -> int:
     if local == AS_TOTAL:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -44,7 +45,8 @@ class TrashId:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashEntry:
     """``up_to`` is exclusive, -1 where ``segments`` are named or all is meant.  ``decided_ms`` is the time of the last decision
-    in it, ``due_ms`` when it may be carried out, ``purged_ms`` up to which decision an operator waits no longer (-1: none)."""
+    in it, ``due_ms`` when it may be carried out, ``purged_ms`` up to which decision an operator waits no longer (-1: none).
+    ``from_offset`` is where the log started before the first decision in it, -1 where nobody has said."""
 
     id: TrashId
     decided_ms: int
@@ -54,6 +56,7 @@ class TrashEntry:
     purged_ms: int = -1
     reason: str = ""
     by: str = ""
+    from_offset: Offset = NO_OFFSET
 
     @property
     def kind(self) -> TrashKind:
@@ -64,9 +67,9 @@ class TrashEntry:
         """Whether an operator purged all of it: what was decided in it since then is not."""
         return self.purged_ms >= self.decided_ms
 
-    def is_due(self, now_ms: int) -> bool:
-        """Whether it may be carried out."""
-        return self.is_purged or now_ms >= self.due_ms
+    def is_undone(self, generation: int) -> bool:
+        """Whether the start was set back since, to ``generation``.  What became of a deleted topic's start is no matter."""
+        return self.kind is not TrashKind.TOPIC and self.id.generation < generation
 
     def merged_with(self, other: TrashEntry) -> TrashEntry:
         """Both decisions, due when the later one is.  In whatever order, and however often: the result is the same.
@@ -83,6 +86,7 @@ class TrashEntry:
             up_to=max(self.up_to, other.up_to),
             segments=self.segments | other.segments,
             purged_ms=max(self.purged_ms, other.purged_ms),
+            from_offset=min((one.from_offset for one in (self, other) if one.from_offset >= 0), default=NO_OFFSET),
         )
 
     def contains(self, other: TrashEntry) -> bool:
@@ -100,3 +104,12 @@ class TrashEntry:
         if self.kind is TrashKind.TOPIC or segment.remote_log_segment_id.uuid in self.segments:
             return True
         return segment.end_offset < self.stop_in(lineage)
+
+
+def merged_entries(entries: Iterable[TrashEntry], *, generation: int | None = None) -> tuple[TrashEntry, ...]:
+    """Of each id one, ascending; of ``generation`` alone where that is given."""
+    merged: dict[TrashId, TrashEntry] = {}
+    for one in entries:
+        if generation is None or one.id.generation == generation:
+            merged[one.id] = merged[one.id].merged_with(one) if one.id in merged else one
+    return tuple(merged[entry_id] for entry_id in sorted(merged))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tiersidecar.domain.lease import Lease
@@ -20,4 +21,13 @@ class Leases(Protocol):
 
         Raises:
             PublishTimeoutError: not read back in time.
+        """
+
+
+class KnownLeases(Protocol):
+    def known_leases(self) -> Sequence[Lease]:
+        """Every lease that counts, released or not, by name.
+
+        Raises:
+            MetadataNotReadyError: the topic has not been replayed to its end yet.
         """

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.ports.leases import Leases
-from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.leases import KnownLeases, Leases
+from tiersidecar.ports.state_log import StateChanges, StateLog
 from tiersidecar.ports.trash import TrashLog
 
 
@@ -20,14 +20,16 @@ from tiersidecar.ports.trash import TrashLog
 class RecopyRequest:
     """Offsets, both inclusive, that are to be remote again.
 
-    ``segment_uuid`` is the segment to be given up once others hold all of them; None: they are in none.  ``declined`` says
-    why the sidecar of a broker cannot.
+    ``segment_uuid`` is the segment to be given up once others hold all of them; None: they are in none.  ``from_store``: its
+    batches are right, what was uploaded beside them is not: it is written again from the store.  ``declined`` says why the
+    sidecar of a broker cannot.
     """
 
     topic_id_partition: TopicIdPartition
     start_offset: Offset
     end_offset: Offset
     segment_uuid: Uuid | None = None
+    from_store: bool = False
     requested_ms: int
     declined: Mapping[BrokerId, str] = field(default_factory=dict)
 
@@ -64,5 +66,5 @@ class RecopyRequests(Protocol):
         """It is done, or has nothing to it any more (a tombstone); return after read-back."""
 
 
-class RequestingStateLog(StateLog, RecopyRequests, Leases, TrashLog, Protocol):
+class RequestingStateLog(StateLog, StateChanges, RecopyRequests, Leases, KnownLeases, TrashLog, Protocol):
     """The whole state topic."""

@@ -8,13 +8,15 @@ lower one, or of an earlier epoch, is a no-op.  A later epoch's lower remote log
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.guard_stop import GuardStop, later_stop
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.trash import TrashEntry, merged_entries
+from tiersidecar.domain.user_deletes import FINAL, SaidDelete, merged_deletes, without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,8 @@ class SaidStart:
 class Hold:
     """Keeps retention off a partition, or says that it does no longer: of two the one with the higher ``serial`` counts.
 
-    It holds until the remote log start is at ``until`` again, the start before it was set back, or until it is released.
+    It holds until the remote log start is at ``until`` again, the highest start before it was set back since nothing held it,
+    or until it is released.
     ``since_ms``, ``by`` and ``reason`` are for people.
     """
 
@@ -39,6 +42,18 @@ class Hold:
     since_ms: int = -1
     by: str = ""
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class SeenGeneration:
+    """That the leader of ``leader_epoch`` does nothing any more by what was decided in a generation before ``generation``.
+
+    ``pinned`` are the offsets, [from, to), that only its pins hold, ascending.
+    """
+
+    generation: int
+    leader_epoch: LeaderEpoch
+    pinned: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +71,11 @@ class PartitionState:
     ``start_generation`` rises when an operator sets the start back (``tiersidecar undelete``): whatever was said of starts in
     an earlier generation counts no more.  ``hold`` keeps retention from moving the start again.
     ``guard_stop`` is the last stop of expiry by the guard, None where there was none, or nothing is said of it.
+    ``user_deletes`` are what users deleted, and what was deleted before the first copy: the remote log start is never below
+    them, whatever its generation.  ``undone`` are those that the present generation undid; one that was said meanwhile is not.
+    ``seen`` is the leader's answer to the last undelete.  ``kept`` are the entries of the trash that the undelete let stand.
+    They come with its start, for the command may end between two records, and count as if they were in the trash until the
+    leader answers: by then it has put them there.
     """
 
     remote_log_start_offset: Offset = NO_OFFSET
@@ -67,6 +87,10 @@ class PartitionState:
     start_generation: int = 0
     hold: Hold | None = None
     guard_stop: GuardStop | None = None
+    user_deletes: tuple[SaidDelete, ...] = ()
+    undone: tuple[SaidDelete, ...] = ()
+    seen: SeenGeneration | None = None
+    kept: tuple[TrashEntry, ...] = ()
 
     def with_start(self, offset: Offset, leader_epoch: LeaderEpoch) -> PartitionState:
         """What says that the remote log starts at ``offset``, decided by this state: a start that was set back since then
@@ -77,6 +101,16 @@ class PartitionState:
             start_generation=self.start_generation,
         )
 
+    def with_delete(self, offset: Offset, leader_epoch: LeaderEpoch, opened_ms: int = FINAL) -> PartitionState:
+        """As :meth:`with_start`, by a user's will, or because it was so before the first copy: no later decision lowers it."""
+        said = SaidDelete(opened_ms=opened_ms, leader_epoch=leader_epoch, offset=offset)
+        return replace(self.with_start(offset, leader_epoch), user_deletes=(said,))
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the start was set back, and no leader has said yet that it knows."""
+        return self.start_generation > (0 if self.seen is None else self.seen.generation)
+
     def hold_in(self, lineage: Lineage) -> Hold | None:
         """The hold that keeps retention off the history ``lineage``; None where there is none."""
         if self.hold is None or not self.hold.is_held or self.start_in(lineage) >= self.hold.until:
@@ -85,8 +119,7 @@ class PartitionState:
 
     def start_in(self, lineage: Lineage) -> Offset:
         """The remote log start of the history ``lineage``: the highest that was said, each as far as it holds there."""
-        said = [lineage.as_of(one.offset, one.leader_epoch) for one in self.earlier_starts]
-        return max(lineage.as_of(self.remote_log_start_offset, self.remote_log_start_epoch), *said, NO_OFFSET)
+        return max((lineage.as_of(one.offset, one.leader_epoch) for one in self._said()), default=NO_OFFSET)
 
     @property
     def highest_start(self) -> Offset:
@@ -106,6 +139,7 @@ class PartitionState:
         that an unclean election ended, or was not heard yet: what it said is kept among ``earlier_starts``.
         """
         start = max(self, later, key=_rank_of_start)
+        seen = max((one for one in (self.seen, later.seen) if one is not None), default=None)
         trim = max(self, later, key=lambda one: (one.trim_epoch, one.trim_offset))
         return PartitionState(
             remote_log_start_offset=start.remote_log_start_offset,
@@ -117,7 +151,32 @@ class PartitionState:
             start_generation=start.start_generation,
             hold=max((one for one in (self.hold, later.hold) if one is not None), default=None),
             guard_stop=later_stop(self.guard_stop, later.guard_stop),
+            user_deletes=self._user_deletes_with(later),
+            undone=self._undone_with(later),
+            seen=seen,
+            kept=self._kept_with(later, seen),
         )
+
+    def _user_deletes_with(self, later: PartitionState) -> tuple[SaidDelete, ...]:
+        """One that a deposed leader says changes nothing; one that an undelete had not heard of is not undone by it."""
+        if later.start_generation < self.start_generation:
+            return self.user_deletes
+        if later.start_generation > self.start_generation:
+            return merged_deletes((*later.user_deletes, *without(self.user_deletes, later.undone)))
+        heard = [one for one in later.user_deletes if one.leader_epoch >= self.remote_log_start_epoch]
+        heard += [one for one in later.user_deletes if any(one.is_end_of(known) for known in self.user_deletes)]
+        return merged_deletes((*self.user_deletes, *heard))
+
+    def _undone_with(self, later: PartitionState) -> tuple[SaidDelete, ...]:
+        if later.start_generation == self.start_generation:
+            return merged_deletes((*self.undone, *later.undone))
+        return max(self, later, key=lambda one: one.start_generation).undone
+
+    def _kept_with(self, later: PartitionState, seen: SeenGeneration | None) -> tuple[TrashEntry, ...]:
+        generation = max(self.start_generation, later.start_generation)
+        if seen is not None and seen.generation >= generation:
+            return ()
+        return merged_entries([*self.kept, *later.kept], generation=generation)
 
     def _earlier_starts_with(self, later: PartitionState) -> tuple[SaidStart, ...]:
         if later.start_generation > self.start_generation:
@@ -125,11 +184,14 @@ class PartitionState:
         ours, theirs = _rank_of_start(self)[:2], _rank_of_start(later)[:2]
         if theirs < ours:
             return self.earlier_starts
-        return _earlier(max(self, later, key=_rank_of_start), (*self._said(), *later.earlier_starts))
+        return _earlier(max(self, later, key=_rank_of_start), (*self._starts(), *later.earlier_starts))
 
-    def _said(self) -> tuple[SaidStart, ...]:
+    def _starts(self) -> tuple[SaidStart, ...]:
         last = SaidStart(leader_epoch=self.remote_log_start_epoch, offset=self.remote_log_start_offset)
         return (*self.earlier_starts, last)
+
+    def _said(self) -> tuple[SaidStart | SaidDelete, ...]:
+        return (*self._starts(), *self.user_deletes)
 
 
 def _rank_of_start(state: PartitionState) -> tuple[int, int, int]:
@@ -182,6 +244,11 @@ class CatchUpState(Protocol):
             BrokerUnreachableError: the topic is out of reach.
             BrokerRefusedError: its leader does not say how far it goes.
         """
+
+
+class StateChanges(Protocol):
+    async def advanced(self) -> None:
+        """Return once more of the topic has been applied than when this was called; while nothing is written, never."""
 
 
 class StateLog(CatchUpState, Protocol):

@@ -61,8 +61,8 @@ class BorderWalks:
             self._kept.put(key, walk, 1)
         answer = await fetch(history.end, 1, walk.epoch_before)
         listed, stable, where = frozenset(answer.aborted), answer.last_stable_offset, f"Fetch of {partition}"
-        if stable <= history.end:
-            return None
+        if stable <= history.end or not answer.records:
+            return None  # below its last stable offset a broker without anything to give has another history
         walk.take(answer.records, where=where)
         while walk.seeks(listed):
             if walk.next_offset >= stable:

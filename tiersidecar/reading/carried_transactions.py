@@ -10,7 +10,7 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.indexes import read_transaction_index
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.kafka.transactions import open_states
@@ -43,6 +43,9 @@ class CarriedTransactions:
         """The producers whose transaction is open at ``offset``; of one that has ended by commit in a segment that reaches past
         it nothing is told.  None where no remote segment of ``lineage`` reaches it, or its files are lost.
 
+        An election may have cut such a segment at ``offset``: what it has open at its end, or aborts behind the cut, was open
+        there, and may have another end in the history that counts (simulation, cluster seed 800213).
+
         Raises:
             StoreError: they could not be read.
         """
@@ -58,13 +61,14 @@ class CarriedTransactions:
     def _before(
         self, topic_id_partition: TopicIdPartition, offset: Offset, lineage: Lineage
     ) -> RemoteLogSegmentMetadata | None:
-        """The segment that holds what comes right before ``offset``, and goes on past it the least."""
+        """The segment that holds what comes right before ``offset``, and goes on past it the least; a whole one of ``lineage``
+        before one that an election has cut."""
         epoch = lineage.epoch_for_offset(offset - 1) if offset else None
         if epoch is None:
             return None
         held = self._metadata.finished_segments_at(topic_id_partition, epoch, offset - 1)
-        whole = (one for one in held if one.is_within(lineage))
-        return min(whole, key=lambda one: one.end_offset, default=None)
+        ours = [one for one in held if _is_ours_below(one, offset, lineage)]
+        return min(ours, key=lambda one: (not one.is_within(lineage), one.end_offset), default=None)
 
     async def _states(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
         states = self._kept.get(before.remote_log_segment_id)
@@ -86,3 +90,9 @@ class CarriedTransactions:
             for one in read_transaction_index(index, base_offset=before.start_offset, where=where)
             if one.first_offset < offset <= one.last_offset
         )
+
+
+def _is_ours_below(segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage) -> bool:
+    """Whether what the segment has below ``offset``, which it reaches, is of that history."""
+    epochs = tuple(one for one in segment.segment_leader_epochs if one.start_offset < offset)
+    return lineage.contains_segment(epochs, offset - 1, NO_LOG_END)

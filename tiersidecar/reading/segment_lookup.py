@@ -109,10 +109,23 @@ class SegmentLookup:
     async def bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
         """What there is to read."""
         lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+        if self._lacks_beginning(topic_id_partition, lineage):
+            lineage = await self._lineages.refresh(topic_id_partition)
         end = self._end_offset(topic_id_partition, lineage)
         start = self._start_offset(topic_id_partition, lineage)
         log_start = self._log_starts.remote_log_start_offset(topic_id_partition, lineage)
         return OffsetBounds(start=min(start, end), end=end, log_start=log_start, lineage=lineage)
+
+    def _lacks_beginning(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> bool:
+        """Whether something is remote, and the log starts before the first epoch that the lineage knows: it may be older than
+        the segment that has the start."""
+        log_start = self._log_starts.remote_log_start_offset(topic_id_partition, lineage)
+        return (
+            log_start >= 0
+            and bool(lineage)
+            and log_start < lineage.entries[0].start_offset
+            and self._end_offset(topic_id_partition, lineage) > 0
+        )
 
     async def history(self, topic_id_partition: TopicIdPartition) -> History:
         """As it is now."""

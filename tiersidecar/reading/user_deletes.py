@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.domain.user_deletes import FINAL
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.trash import TrashLog
 
@@ -42,32 +44,49 @@ class UserDelete:
         What an earlier leader said may be of a history that an unclean election has cut off, and is forgotten with it: it
         spares nobody from saying it in this epoch.
         """
+        trims_there = known.trim_epoch >= self.leader_epoch and known.trim_offset >= self.offset
+        return self._is_in_force(known) and (trims_there or not self.trims)
+
+    def _is_in_force(self, known: PartitionState) -> bool:
+        """Not merely because retention has moved the start as far: that can be undone, and with it would be this."""
         starts_there = (
             known.remote_log_start_epoch >= self.leader_epoch and known.remote_log_start_offset >= self.offset
         )
-        trims_there = known.trim_epoch >= self.leader_epoch and known.trim_offset >= self.offset
-        return starts_there and (trims_there or not self.trims)
+        return starts_there and any(
+            one.leader_epoch >= self.leader_epoch and one.offset >= self.offset for one in known.user_deletes
+        )
 
     async def say(self, state: DeletesLog, partition: TopicIdPartition, asker: Asker) -> Offset:
         """Say it, unless it is said; gives the start that was said last, read back: ``offset`` or a higher one.
 
-        What goes is in the trash first.
+        What goes is in the trash first.  Whether it is said is looked up at the topic's end: it may have been undone.
 
         Raises:
-            BrokerRefusedError: a later leader has said less, so this delete is not in force.
+            BrokerRefusedError: a later leader has said less, or an operator has set the start back meanwhile, so this delete
+                is not in force.
             PublishTimeoutError: not read back in time.
+            RetriableError: the topic cannot be read to its end now.
         """
+        await state.catch_up()
+        return await self.say_as_read(state, partition, asker)
+
+    async def say_as_read(self, state: DeletesLog, partition: TopicIdPartition, asker: Asker) -> Offset:
+        """As :meth:`say`, after the caller has caught up, and has judged by what it read: a start that was set back since then
+        makes this delete void."""
         known = state.partition_state(partition)
         if not self.is_said(known):
+            opened_ms = FINAL
             if asker.delays.retention_ms or asker.delays.user_ms:
-                await state.put_into_trash(partition, [self._entry(known, asker)])
-            await state.publish_partition_state(partition, self._state(known))
-        start = state.partition_state(partition).remote_log_start_offset
-        if start < self.offset:
+                entry = self._entry(known, state.trash(partition), asker)
+                opened_ms = entry.id.opened_ms
+                await state.put_into_trash(partition, [entry])
+            await state.publish_partition_state(partition, self._state(known, opened_ms))
+        known = state.partition_state(partition)
+        if not self._is_in_force(known):
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH")
-        return start
+        return known.remote_log_start_offset
 
-    def _entry(self, known: PartitionState, asker: Asker) -> TrashEntry:
+    def _entry(self, known: PartitionState, entries: Sequence[TrashEntry], asker: Asker) -> TrashEntry:
         return user_delete(
             self.offset,
             self.leader_epoch,
@@ -75,9 +94,12 @@ class UserDelete:
             delays=asker.delays,
             now_ms=asker.now_ms,
             by=asker.by,
+            from_offset=known.highest_start,
+            entries=entries,
+            user_deletes=known.user_deletes,
         )
 
-    def _state(self, known: PartitionState) -> PartitionState:
-        said = known.with_start(self.offset, self.leader_epoch)
+    def _state(self, known: PartitionState, opened_ms: int) -> PartitionState:
+        said = known.with_delete(self.offset, self.leader_epoch, opened_ms)
         trim = PartitionState(trim_offset=self.offset, trim_epoch=self.leader_epoch)
         return said.merged_with(trim) if self.trims else said

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
+import structlog
 from aiohttp import web
 
 from tiersidecar.domain.errors import ListenError
+from tiersidecar.services.http_crowd import Crowd, origin_of
+
+log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = 1024
-"""More are closed at once: descriptors are needed elsewhere."""
+"""Descriptors are needed elsewhere."""
+HEAD_TIMEOUT_S = 10.0
+"""From the connection to the first whole request, TLS included."""
 IDLE_TIMEOUT_S = 75.0
-"""For a connection without a whole request; longer than the usual 60 s of a proxy in front."""
+"""Between requests; longer than the usual 60 s of a proxy in front."""
+
+_BACKLOG = 512
+_NO_DESCRIPTOR_PAUSE_S = 0.1
+_TELL_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +44,19 @@ class HttpServer:
         return f"{self.scheme}://{host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """How many connections there may be, half of them of one address, and how long they may wait for a request."""
+
+    most: int = MAX_CONNECTIONS
+    head_timeout_s: float = HEAD_TIMEOUT_S
+    idle_timeout_s: float = IDLE_TIMEOUT_S
+
+    @property
+    def most_per_origin(self) -> int:
+        return max(self.most // 2, 1)
+
+
 async def listen(
     runner: web.AppRunner,
     *,
@@ -38,49 +64,244 @@ async def listen(
     host: str,
     port: int,
     ssl_context: ssl.SSLContext | None = None,
-    max_connections: int = MAX_CONNECTIONS,
+    limits: ConnectionLimits | None = None,
 ) -> HttpServer:
     """Listen with ``runner``, which has been set up and is cleaned up by the caller; ``service`` is its name for errors.
 
     Raises:
         ListenError: the address cannot be listened on.
     """
+    connections = _Connections(runner, service, ssl_context, limits or ConnectionLimits())
     try:
-        await _BoundedSite(runner, host, port, ssl_context=ssl_context, max_connections=max_connections).start()
+        await _Site(runner, host, port, connections).start()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ListenError(service=service, address=f"{host}:{port}", reason=reason) from error
     return HttpServer(host=host, port=runner.addresses[0][1], scheme="http" if ssl_context is None else "https")
 
 
-class _BoundedSite(web.TCPSite):
-    """Takes no more connections than it may."""
+class _Site(web.BaseSite):
+    """Accepts by itself: a connection is known, with its address, before its TLS handshake, and can be ended in it."""
 
-    def __init__(
-        self,
-        runner: web.AppRunner,
-        host: str,
-        port: int,
-        *,
-        ssl_context: ssl.SSLContext | None,
-        max_connections: int,
-    ) -> None:
-        super().__init__(runner, host, port, ssl_context=ssl_context)
-        self._address, self._tls, self._max_connections = (host, port), ssl_context, max_connections
+    def __init__(self, runner: web.AppRunner, host: str, port: int, connections: _Connections) -> None:
+        super().__init__(runner)
+        self._host, self._port, self._connections = host, port, connections
+        self._accepting: list[asyncio.Task[None]] = []
+
+    @property
+    def name(self) -> str:
+        return f"{self._host}:{self._port}"
 
     async def start(self) -> None:
-        await web.BaseSite.start(self)
+        sockets = await _listening_sockets(self._host, self._port)
+        await super().start()
+        # The runner asks it for its sockets, and closes it.
+        self._server = cast(asyncio.AbstractServer, _Listening(sockets))
+        self._accepting = [asyncio.create_task(self._connections.accept(one)) for one in sockets]
+
+    async def stop(self) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await super().stop()
+        await self._connections.end_unfinished()
+
+
+class _Listening:
+    """What the runner of aiohttp needs of a server."""
+
+    def __init__(self, sockets: list[socket.socket]) -> None:
+        self.sockets = sockets
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.close()
+
+
+class _Connections:
+    """The connections of one service."""
+
+    def __init__(
+        self, runner: web.AppRunner, service: str, tls: ssl.SSLContext | None, limits: ConnectionLimits
+    ) -> None:
+        assert runner.server is not None
+        self._server, self._service, self._tls, self.limits = runner.server, service, tls, limits
+        self._crowd: Crowd[_Connection] = Crowd(most=limits.most, most_per_origin=limits.most_per_origin)
+        self._by_handler: dict[object, _Connection] = {}
+        self._connecting: dict[_Connection, asyncio.Task[None]] = {}
+        self._told_s = float("-inf")
+        self._server.request_handler = self._counted(self._server.request_handler)
+
+    async def accept(self, listening: socket.socket) -> None:
+        """Take connections until cancelled."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, *self._address, ssl=self._tls, backlog=self._backlog)
+        while True:
+            try:
+                client, address = await loop.sock_accept(listening)
+            except OSError as error:
+                # No descriptors left, say: those who wait in the backlog are taken when there are some.
+                log.warning("http.accept.failed", service=self._service, reason=str(error))
+                await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
+                continue
+            self._take(client, address[0])
+            # A crowd in the backlog is not taken in one go: others' bytes come in between.
+            await asyncio.sleep(0)
 
-    def _accept(self) -> asyncio.Protocol:
-        server = self._runner.server
-        assert server is not None
-        return server() if len(server.connections) < self._max_connections else _Refused()
+    async def end_unfinished(self) -> None:
+        """End those in their handshake, which the runner does not know."""
+        unfinished = list(self._connecting.values())
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+
+    def made(self, connection: _Connection) -> web.RequestHandler:
+        """Return what handles the requests of ``connection``, which now has a transport."""
+        handler = self._server()
+        self._by_handler[handler] = connection
+        return handler
+
+    def lost(self, connection: _Connection) -> None:
+        """``connection`` has ended."""
+        self._by_handler.pop(connection.handler, None)
+        self._crowd.leave(connection)
+
+    def cancel(self, connection: _Connection) -> None:
+        """End ``connection``, which has no transport yet."""
+        if task := self._connecting.get(connection):
+            task.cancel()
+
+    def _take(self, client: socket.socket, address: str) -> None:
+        connection = _Connection(self)
+        admission = self._crowd.admit(connection, origin_of(address))
+        if not admission.is_admitted or admission.instead_of is not None:
+            self._tell_of_crowd(address)
+        if not admission.is_admitted:
+            client.close()
+            return
+        if admission.instead_of is not None:
+            admission.instead_of.end()
+        connection.wait(self.limits.head_timeout_s)
+        task = asyncio.create_task(self._connect(connection, client))
+        self._connecting[connection] = task
+        task.add_done_callback(lambda _: self._connected(connection, client))
+
+    async def _connect(self, connection: _Connection, client: socket.socket) -> None:
+        handshake_s = None if self._tls is None else self.limits.head_timeout_s
+        with suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, client, ssl=self._tls, ssl_handshake_timeout=handshake_s
+            )
+
+    def _connected(self, connection: _Connection, client: socket.socket) -> None:
+        del self._connecting[connection]
+        if connection.handler is None:  # Its handshake failed, or there was no time for it.
+            client.close()
+            connection.lost()
+
+    def _counted(
+        self, handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
+        async def counted(request: web.BaseRequest) -> web.StreamResponse:
+            connection = self._by_handler.get(request.protocol)
+            if connection is None:
+                return await handle(request)
+            connection.stop_waiting()
+            self._crowd.begin_request(connection)
+            try:
+                return await handle(request)
+            finally:
+                self._crowd.end_request(connection)
+                connection.wait(self.limits.idle_timeout_s)
+
+        return counted
+
+    def _tell_of_crowd(self, address: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_s >= _TELL_EVERY_S:
+            self._told_s = now_s
+            log.warning("http.crowded", service=self._service, connections=len(self._crowd), address=address)
 
 
-class _Refused(asyncio.Protocol):
-    """A connection too many."""
+class _Connection(asyncio.Protocol):
+    """One connection: passes on to aiohttp what comes, and ends when it has waited too long for a request."""
+
+    def __init__(self, connections: _Connections) -> None:
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self.handler: web.RequestHandler | None = None
+
+    def wait(self, timeout_s: float) -> None:
+        """End in ``timeout_s``, unless a request comes."""
+        self.stop_waiting()
+        if not self._is_over:
+            self._timer = asyncio.get_running_loop().call_later(timeout_s, self.end)
+
+    def stop_waiting(self) -> None:
+        """A request has come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def end(self) -> None:
+        """Close, whatever has not been taken: a client that takes nothing would keep the descriptor."""
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._connections.cancel(self)
+
+    def lost(self) -> None:
+        """Nothing comes any more."""
+        self._is_over = True
+        self.stop_waiting()
+        self._connections.lost(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).abort()
+        self._transport = cast(asyncio.Transport, transport)
+        self.handler = self._connections.made(self)
+        self.handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.handler is not None:
+            self.handler.data_received(data)
+
+    def eof_received(self) -> None:
+        if self.handler is not None:
+            self.handler.eof_received()
+
+    def pause_writing(self) -> None:
+        if self.handler is not None:
+            self.handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self.handler is not None:
+            self.handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.handler is not None:
+            self.handler.connection_lost(exc)
+        self.lost()
+
+
+async def _listening_sockets(host: str, port: int) -> list[socket.socket]:
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            sockets.append(one)
+            one.settimeout(0)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+            one.listen(_BACKLOG)
+    except OSError:
+        for one in sockets:
+            with suppress(OSError):
+                one.close()
+        raise
+    return sockets

@@ -17,9 +17,6 @@ from tiersidecar.simulation.world import World
 
 T = TypeVar("T")
 
-_JUMPS_MS = (10 * 24 * 3_600_000, -3_600_000)
-"""Further than what expiry takes for a clock that is a little off."""
-
 
 async def strike(world: World, planned: PlannedBlow) -> None:
     """Wait for its time, strike, and end it."""
@@ -48,7 +45,7 @@ async def strike(world: World, planned: PlannedBlow) -> None:
         case Blow.BEHIND:
             world.cluster.leave_behind(partition, sidecar.broker)
         case Blow.CLOCK:
-            sidecar.clock.skew_ms = _pick(list(_JUMPS_MS), planned)
+            sidecar.clock.skew_ms = planned.jump_ms
             await asyncio.sleep(planned.lasts_s)
             sidecar.clock.skew_ms = 0
         case Blow.DISK_FULL:

@@ -22,7 +22,7 @@ from tiersidecar.ports.broker import (
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.simulation.broker_offsets import diverges
 from tiersidecar.simulation.broker_side import BrokerSide, read_replica
-from tiersidecar.simulation.cluster import CLUSTER_ID, Cluster, SimulatedPartition
+from tiersidecar.simulation.cluster import Cluster, SimulatedPartition
 from tiersidecar.simulation.network import FaultRates, Network
 from tiersidecar.simulation.topics import SimulatedTopic
 
@@ -51,7 +51,7 @@ class NoGroups:
 
 class SimulatedBroker:
     """``ports.broker.Broker`` of the sidecar beside ``broker_id``.  ``configs`` are those of the user's topics, ``side`` has
-    what the broker answers to clients."""
+    what the broker answers to clients; ``acts`` is told what is asked of it that cannot be taken back."""
 
     def __init__(
         self,
@@ -65,7 +65,9 @@ class SimulatedBroker:
         configs: Mapping[str, str],
         new_topic: Callable[[str, int, Mapping[str, str]], SimulatedTopic],
         trimmed: Callable[[SimulatedPartition, int], None] = lambda partition, offset: None,
+        acts: Callable[[str], None] = lambda what: None,
     ) -> None:
+        self._acts = acts
         self._cluster, self._topics, self._network = cluster, topics, network
         self._broker_id, self._side, self.rates = broker_id, side, rates
         self._configs, self._new_topic, self._trimmed = configs, new_topic, trimmed
@@ -107,6 +109,7 @@ class SimulatedBroker:
         leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
     ) -> dict[TopicIdPartition, TrimAnswer]:
         asked, epochs = dict(offsets), dict(leader_epochs or {})
+        self._acts(f"trims {asked}")
         return await self._ask(
             "delete records",
             lambda: {tip: self._delete(tip, offset, epochs.get(tip, NO_EPOCH)) for tip, offset in asked.items()},
@@ -182,7 +185,7 @@ class SimulatedBroker:
 
     def _described(self) -> ClusterDescription:
         brokers = {BrokerId(broker): f"broker-{broker}:9092" for broker in sorted(self._cluster.alive)}
-        return ClusterDescription(cluster_id=CLUSTER_ID, brokers=brokers)
+        return ClusterDescription(cluster_id=self._cluster.cluster_id, brokers=brokers)
 
     def _views(self, topics: Sequence[str] | None) -> tuple[LeaderView, ...]:
         everyone = self._cluster.broker_ids()

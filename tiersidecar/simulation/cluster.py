@@ -162,8 +162,9 @@ class Cluster:
         later: Callable[[float, Callable[[], None]], None],
         changed: Callable[[int], None],
         elects_after_crash: bool = True,
+        cluster_id: str = CLUSTER_ID,
     ) -> None:
-        self._changed, self._elects_after_crash = changed, elects_after_crash
+        self._changed, self._elects_after_crash, self.cluster_id = changed, elects_after_crash, cluster_id
         self._written_high_watermarks: dict[int, dict[tuple[str, int], int]] = {}
         self.log_dirs = {broker: directory / f"broker-{broker}" / "logs" for broker in broker_ids}
         self.alive = set(broker_ids)
@@ -171,7 +172,7 @@ class Cluster:
         self._crashed, self._lost = set[int](), set[int]()
         for broker, log_dir in self.log_dirs.items():
             log_dir.mkdir(parents=True)
-            properties = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={broker}\ndirectory.id=simulated-{broker}\n"
+            properties = f"version=1\ncluster.id={cluster_id}\nnode.id={broker}\ndirectory.id=simulated-{broker}\n"
             (log_dir / META_PROPERTIES).write_text(properties)
         self.partitions: dict[TopicIdPartition, SimulatedPartition] = {}
         for number in range(partitions):

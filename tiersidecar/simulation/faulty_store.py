@@ -61,7 +61,7 @@ async def _keys(store: MemoryStore) -> list[str]:
 
 class NetworkStore:
     """``ports.store.Store`` of one process.  ``tells_of_reads``: the rules hear what was fetched.  ``is_local``: its
-    objects are files of the machine that reads them."""
+    objects are files of the machine that reads them; ``acts`` is told before objects of segments are deleted."""
 
     def __init__(
         self,
@@ -73,8 +73,9 @@ class NetworkStore:
         *,
         tells_of_reads: bool = True,
         is_local: bool = False,
+        acts: Callable[[str], None] = lambda what: None,
     ) -> None:
-        self._is_local = is_local
+        self._is_local, self._acts = is_local, acts
         self._files = LocalFiles(chances, rates, open_file=self._open_file, is_there=bucket.has, as_read=self._as_read)
         self._bucket, self._network, self._chances = bucket, network, chances
         self._tells_of_reads = tells_of_reads
@@ -162,6 +163,8 @@ class NetworkStore:
         )
 
     async def delete_objects(self, keys: Sequence[str]) -> None:
+        if any(key.endswith(_OF_SEGMENTS) for key in keys):
+            self._acts(f"deletes {keys}")
         await self._network.ask(
             "delete",
             lambda: self._delete(keys),

@@ -16,7 +16,7 @@ from tiersidecar.ports.failpoints import BlockingFailpoints
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.disk import Disk
-from tiersidecar.simulation.virtual_time import VirtualTimeLoop, current_process
+from tiersidecar.simulation.virtual_time import BEGAN_S, VirtualTimeLoop, current_process
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class SimulatedClock:
     """``ports.clock.Clock``; ``skew_ms`` is how far the wall clock of this machine is off."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
-        self._loop, self._began_s = loop, loop.time()
+        self._loop, self._began_s = loop, BEGAN_S
         self.skew_ms = 0
 
     def true_ms(self) -> int:
@@ -69,6 +69,13 @@ class InlineBlocking:
             return function(*args)
         finally:
             self._disk.changed()
+
+
+class AtOnce:
+    """``ports.clock.Blocking`` of files that are no part of what is simulated: nothing is drawn for them."""
+
+    async def run(self, function: Callable[..., T], *args: object) -> T:
+        return function(*args)
 
 
 class WatchedLogDirs(FilesystemLogDirs):

@@ -55,6 +55,9 @@ class Rules:
         self._is_spoiled, self._is_late = is_spoiled, is_late
         self.segments: dict[RemoteLogSegmentId, SegmentFate] = {}
         self._by_key: dict[str, SegmentFate] = {}
+        self.native: set[RemoteLogSegmentId] = set()
+        """Copies that the broker itself began: nobody here deletes one."""
+
         self.delete_started: Callable[[RemoteLogSegmentMetadata], None] = lambda metadata: None
 
     # -- the metadata topic
@@ -69,6 +72,8 @@ class Rules:
         if isinstance(event, RemoteLogSegmentMetadata):
             self._began(event, partition_of(event.remote_log_segment_id))
         elif fate is not None and fate.metadata.state is not event.state:
+            if event.state is _DELETING and event.remote_log_segment_id in self.native:
+                self._complain(f"{_name(fate.metadata)}, a copy of the broker's own, is deleted")
             if fate.is_finished and event.state is _DELETING:
                 self.delete_started(fate.metadata)
             fate.metadata = fate.metadata.with_update(event)

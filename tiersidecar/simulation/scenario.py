@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from tiersidecar.services.gateway.fetch_sessions import MAX_SESSION_PARTITIONS
 from tiersidecar.simulation.chances import Chances
+from tiersidecar.simulation.hazards import LONG_RETENTION_MS, Hazard, What, hazard_of
 from tiersidecar.simulation.network import NO_FAULTS, FaultRates
 
 _RACE_RETENTION_MS = 45_000
@@ -24,12 +25,14 @@ _SESSIONS_SHARE = 0.4
 
 class Kind(StrEnum):
     """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything.  ``QUESTIONS``: as
-    ``CLUSTER``, and clients ask for offsets.  ``LOSSES``: as ``CLUSTER``, and brokers forget their producers."""
+    ``CLUSTER``, and clients ask for offsets.  ``LOSSES``: as ``CLUSTER``, and brokers forget their producers.  ``HAZARDS``: as
+    ``CLUSTER``, and beside the sidecars one thing more is wrong (:mod:`tiersidecar.simulation.hazards`)."""
 
     FAULTS = "faults"
     CLUSTER = "cluster"
     QUESTIONS = "questions"
     LOSSES = "losses"
+    HAZARDS = "hazards"
 
 
 class Blow(StrEnum):
@@ -56,6 +59,9 @@ LOSSES = (Blow.LOST_PRODUCERS, Blow.LOST_DISK, Blow.LOST_CHECKPOINTS)
 """After which a broker may not know of a transaction that began before."""
 
 
+_AHEAD_MS, _BEHIND_MS = 10 * 24 * 3_600_000, 3_600_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBlow:
     """``blow`` strikes at ``at_s`` and, where it ends, ends ``lasts_s`` later; ``target`` picks broker or partition."""
@@ -65,6 +71,13 @@ class PlannedBlow:
     at_s: float
     lasts_s: float
     target: float
+
+    @property
+    def jump_ms(self) -> int:
+        """How far a clock is off then: further than what expiry takes for one that is a little off."""
+        if self.blow is not Blow.CLOCK:
+            return 0
+        return _AHEAD_MS if self.target < 0.5 else -_BEHIND_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +114,7 @@ class Scenario:
     most_in_sessions: int = MAX_SESSION_PARTITIONS
     questions: bool = False
     timestamps_late_ms: int = 0
+    hazard: Hazard | None = None
     blows: tuple[PlannedBlow, ...] = ()
 
     @property
@@ -185,9 +199,67 @@ def _cluster(base: Scenario, chances: Chances) -> Scenario:
     blows = (*blows, *_lost_producers(scenario, chances))
     if base.kind is Kind.LOSSES:
         blows = (*blows, *_losses(scenario, chances))
+    if base.kind is Kind.HAZARDS:
+        return _with_hazard(replace(scenario, blows=blows), chances)
     if is_race:
         blows = tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in blows)
     return replace(scenario, blows=blows)
+
+
+_NOT_BESIDE = {
+    What.TYPED: frozenset({Blow.CLOCK, Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
+    What.CLOCK: frozenset({Blow.CLOCK, Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
+    What.DELETED: frozenset({Blow.BROKER_UNCLEAN, Blow.UNCLEAN, Blow.FAR_BEHIND, *LOSSES}),
+    What.NATIVE: frozenset({Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
+}
+"""Blows that would excuse what the hazard is to show."""
+
+
+def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
+    """In strict mode: in race mode the broker deletes what sidecars that come late have not linked."""
+    hazard = hazard_of(scenario.duration_s, chances)
+    if hazard.what is What.PINNED:
+        return _pinned(scenario, hazard)
+    began_s, duration_s = hazard.sidecars_from_s, max(scenario.duration_s, hazard.ends_s + 20)
+    kept = (blow for blow in scenario.blows if blow.blow not in _NOT_BESIDE.get(hazard.what, ()))
+    late = (duration_s - began_s) / scenario.duration_s
+    scenario = replace(
+        scenario,
+        mode="strict",
+        broker_retention_ms=-1,
+        duration_s=duration_s,
+        hazard=hazard,
+        blows=tuple(replace(blow, at_s=began_s + blow.at_s * late) for blow in kept),
+    )
+    if hazard.is_guarded or hazard.what is What.NATIVE:
+        scenario = replace(scenario, disk_bytes=None, retention_ms=-1, retention_bytes=-1)
+    if hazard.is_guarded:
+        scenario = replace(scenario, transactional_share=0.0)
+    if hazard.what is What.CLOCK:
+        scenario = replace(scenario, retention_ms=LONG_RETENTION_MS)
+    if hazard.what is What.NATIVE:
+        scenario = replace(scenario, local_retention_bytes=-2, rereads=False)
+    return scenario
+
+
+def _pinned(scenario: Scenario, hazard: Hazard) -> Scenario:
+    """In race mode, with no other blow than that no process is away for long."""
+    kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.STOP, Blow.OUTAGE, Blow.LEADER))
+    return replace(
+        scenario,
+        mode="race",
+        duration_s=max(scenario.duration_s, hazard.ends_s + 20),
+        transactional_share=0.6,
+        broker_retention_ms=_RACE_RETENTION_MS,
+        retention_ms=-1,
+        retention_bytes=-1,
+        local_retention_bytes=-2,
+        disk_bytes=None,
+        rereads=False,
+        store_rates=replace(scenario.store_rates, lie=0.0),
+        hazard=hazard,
+        blows=tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in kept),
+    )
 
 
 def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, most: int) -> tuple[PlannedBlow, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
 from functools import cache
@@ -14,10 +15,12 @@ from Crypto.PublicKey import RSA
 from tiersidecar.adapters.copy_journal import open_copy_journal
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.adapters.seen_times import FileSeenTimes
 from tiersidecar.adapters.state_topic.log import open_state_topic
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.paced import PacedStore
+from tiersidecar.adapters.unmade_topics import UnmadeProposals
 from tiersidecar.app.assembly import assemble
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.config.config import Config
@@ -28,47 +31,54 @@ from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.tier_role import run_tier
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair
+from tiersidecar.formats.metadata.serde import read_event
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
+from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.simulation.broker_port import SimulatedBroker
 from tiersidecar.simulation.chances import SeededIds
-from tiersidecar.simulation.cluster import CLUSTER_ID
 from tiersidecar.simulation.faulty_store import NetworkStore
-from tiersidecar.simulation.machine import InlineBlocking, PinsOnDisk, SimulatedClock, WatchedLogDirs
+from tiersidecar.simulation.hazards import TOPIC_GRACE_MS, Hazard
+from tiersidecar.simulation.machine import AtOnce, InlineBlocking, PinsOnDisk, SimulatedClock, WatchedLogDirs
 from tiersidecar.simulation.serving import Serving, open_serving
-from tiersidecar.simulation.surroundings import Surroundings
-from tiersidecar.simulation.topics import SimulatedClients
+from tiersidecar.simulation.surroundings import METADATA_TOPIC, Surroundings
+from tiersidecar.simulation.topics import Sends, SimulatedClients
 from tiersidecar.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS
 from tiersidecar.simulation.virtual_time import Process
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.roster import keep_roster
+from tiersidecar.tasks.trash_clock import TrashClock
 
 METADATA_PARTITIONS = 2
 ALL_ROLES = frozenset(Role)
 TIER_ROLES = frozenset({Role.TIER})
 READING_ROLES = frozenset({Role.READ, Role.GATEWAY})
+_GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 _KEY_ID, _KEY_BITS, _UNREAD = "simulated", 1344, "/unread: the key ring is made in memory"
 
 
-def config_of(world: Surroundings, broker: int) -> Config:
-    """What a user would write for this cluster, with shorter waits."""
+def config_of(world: Surroundings, broker: int, instance: str = "") -> Config:
+    """What a user would write for this cluster, with shorter waits; ``instance`` is the name of the state.dir."""
     scenario = world.scenario
+    hazard = scenario.hazard if world.is_mistyped else None
     rule: dict[str, object] = {
         "name": world.topic,
         "mode": scenario.mode,
-        "retention.ms": scenario.retention_ms,
+        "retention.ms": scenario.retention_ms if hazard is None else hazard.typed_ms,
         "retention.bytes": scenario.retention_bytes,
         "local.retention.bytes": scenario.local_retention_bytes,
     }
     return Config.model_validate(
         {
             "log.dirs": [str(world.cluster.log_dirs[broker])],
-            "state.dir": str(world.directory / f"state-{broker}"),
+            "state.dir": str(world.directory / (instance or instance_of(broker))),
             "broker": {"bootstrap.servers": "127.0.0.1:9092"},
             "store": {
                 "type": "filesystem",
@@ -84,7 +94,7 @@ def config_of(world: Surroundings, broker: int) -> Config:
             "topics": [rule],
             "read": {"chunk.cache.memory.bytes": 2_000} if scenario.rereads else {},
             "disk.pressure.policy": scenario.disk_policy,
-            "deletes.max.share.per.round": 1.0,
+            **_of_hazard(scenario.hazard, is_mistyped=world.is_mistyped),
             "delete.delay": DELETE_DELAY_MS,
             "user.delete.delay": USER_DELETE_DELAY_MS,
             "remote.log.metadata.topic.num.partitions": METADATA_PARTITIONS,
@@ -98,18 +108,34 @@ def config_of(world: Surroundings, broker: int) -> Config:
     )
 
 
-class Sidecar:
-    """One incarnation after another beside one broker.  ``clock`` is the machine's; ``serving`` is what clients reach while it
-    is up, of a process that serves."""
+def instance_of(broker: int) -> str:
+    """The state.dir's of the sidecar that belongs beside the broker."""
+    return f"state-{broker}"
 
-    def __init__(self, world: Surroundings, broker: int, name: str, roles: frozenset[Role]) -> None:
+
+def _of_hazard(hazard: Hazard | None, *, is_mistyped: bool) -> dict[str, object]:
+    if hazard is None:
+        return {"deletes.max.share.per.round": 1.0}
+    return {
+        "deletes.max.share.per.round": 0.5 if hazard.is_guarded else 1.0,
+        "deletes.enabled": hazard.may_delete or not is_mistyped,
+        "deletes.topic.grace.ms": TOPIC_GRACE_MS,
+        "lease.duration.ms": hazard.lease_ms,
+    }
+
+
+class Sidecar:
+    """One incarnation after another beside one broker, with one state.dir, ``instance``.  ``clock`` is the machine's;
+    ``serving`` is what clients reach while it is up, of a process that serves."""
+
+    def __init__(self, world: Surroundings, broker: int, name: str, roles: frozenset[Role], instance: str = "") -> None:
         self.broker, self._world, self._name, self._roles = broker, world, name, roles
+        self.instance = instance or instance_of(broker)
         self.clock = SimulatedClock(world.loop)
         self.disk = world.disks[broker]
         self.process: Process | None = None
         self.serving: Serving | None = None
         self._incarnation = 0
-        self._config = config_of(world, broker)
         self.buried: list[tuple[Process, asyncio.Task[None]]] = []
 
     @property
@@ -134,7 +160,14 @@ class Sidecar:
         """As ``app.supervise`` does it."""
         async with AsyncExitStack() as stack:
             parts = await open_parts(
-                stack, self._world, self.broker, process.name, self.clock, self._config, roles=self._roles
+                stack,
+                self._world,
+                self.broker,
+                process.name,
+                self.clock,
+                config_of(self._world, self.broker, self.instance),
+                roles=self._roles,
+                instance=self.instance,
             )
             if Role.GATEWAY in self._roles:
                 bucket = _bucket_of(self._world, parts.ids, tells_rules=False)
@@ -153,7 +186,9 @@ class Sidecar:
                 await keep_roster(parts.roster, parts.look_interval_s)
 
 
-def _bucket_of(world: Surroundings, ids: Ids, *, tells_rules: bool) -> NetworkStore:
+def _bucket_of(
+    world: Surroundings, ids: Ids, *, tells_rules: bool, acts: Callable[[str], None] = lambda what: None
+) -> NetworkStore:
     """``tells_rules`` of what is fetched: a consumer's read proves nothing."""
     scenario = world.scenario
     return NetworkStore(
@@ -164,6 +199,7 @@ def _bucket_of(world: Surroundings, ids: Ids, *, tells_rules: bool) -> NetworkSt
         ids,
         tells_of_reads=tells_rules,
         is_local=scenario.store_is_local,
+        acts=acts,
     )
 
 
@@ -189,9 +225,13 @@ async def open_parts(
     config: Config,
     *,
     roles: frozenset[Role] = TIER_ROLES,
+    instance: str = "",
 ) -> Parts:
     """What :func:`tiersidecar.app.wiring.open_parts` opens, with every edge simulated but files."""
     scenario, chances = world.scenario, world.chances
+    instance = instance or instance_of(broker)
+    incarnation = f"{instance}/{name}"
+    acts = world.lease_rules.acting(broker, incarnation)
     ids, telemetry, board = SeededIds(chances, name), NoTelemetry(), Board()
     blocking = InlineBlocking(chances, scenario.disk_rate, world.disks[broker])
     port = SimulatedBroker(
@@ -204,10 +244,13 @@ async def open_parts(
         configs=world.topic_configs,
         new_topic=world.new_topic,
         trimmed=world.trimmed,
+        acts=acts,
     )
-    clients = SimulatedClients(world.topics, world.network, world.loop, chances, scenario.topic_rates, name)
+    clients = SimulatedClients(
+        world.topics, world.network, world.loop, chances, scenario.topic_rates, name, _sends(acts)
+    )
     tuning = initial_tuning(config, clock)
-    store = _bounded(_bucket_of(world, ids, tells_rules=True), config, tuning, clock)
+    store = _bounded(_bucket_of(world, ids, tells_rules=True, acts=acts), config, tuning, clock)
     metadata = await stack.enter_async_context(
         open_metadata_topic(
             MetadataTopicSettings(
@@ -233,7 +276,7 @@ async def open_parts(
                 min_insync_replicas=1,
                 consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
                 broker_id=broker,
-                incarnation=f"state-{broker}/{name}",
+                incarnation=incarnation,
             ),
             broker=port,
             clock=clock,
@@ -249,10 +292,10 @@ async def open_parts(
             tuning=tuning,
             roles=roles,
             identity=Identity(
-                cluster_id=CLUSTER_ID,
+                cluster_id=world.cluster.cluster_id,
                 broker_id=BrokerId(broker),
-                instance=f"state-{broker}",
-                incarnation=f"state-{broker}/{name}",
+                instance=instance,
+                incarnation=incarnation,
             ),
             kafka_version=(4, 3),
             board=board,
@@ -261,12 +304,14 @@ async def open_parts(
             ),
             log_dirs=WatchedLogDirs(config.log_dirs, blocking=blocking, clock=clock),
             journal=await stack.enter_async_context(_open_journal(config, roles, blocking)),
+            trash_clock=await _open_trash_clock(config, roles, clock),
             pins=PinsOnDisk(config.log_dirs, world.disks[broker], blocking=blocking, failpoints=NO_FAILPOINTS),
             broker=port,
             store=store,
             key_ring=_key_ring(),
             metadata=metadata,
             state=state,
+            proposals=UnmadeProposals(),  # users' deletes are said here without a gateway
             blocking=blocking,
             clock=clock,
             ids=ids,
@@ -276,12 +321,32 @@ async def open_parts(
     )
 
 
+def _sends(acts: Callable[[str], None]) -> Sends:
+    """Of what is said of segments; that all objects are deleted is no act any more."""
+
+    def sends(topic: str, value: bytes | None) -> None:
+        if topic != METADATA_TOPIC or value is None:
+            return
+        event = read_event(value, where="sent")
+        if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate) and event.state is not _GONE:
+            acts(f"says {event.state.name} of {event.remote_log_segment_id}")
+
+    return sends
+
+
 def _open_journal(
     config: Config, roles: frozenset[Role], blocking: InlineBlocking
 ) -> AbstractAsyncContextManager[CopyJournal]:
     if Role.TIER not in roles:
         return nullcontext(NoJournal())
     return open_copy_journal(Path(config.state_dir), blocking=blocking)
+
+
+async def _open_trash_clock(config: Config, roles: frozenset[Role], clock: SimulatedClock) -> TrashClock:
+    times: SeenTimes = NoSeenTimes()
+    if Role.TIER in roles:
+        times = FileSeenTimes(Path(config.state_dir), blocking=AtOnce())
+    return TrashClock(clock=clock, times=times, known=await times.read())
 
 
 @cache

@@ -19,6 +19,7 @@ from tiersidecar.simulation.blows import strike
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.oracle import judge
 from tiersidecar.simulation.scenario import Kind, scenario_of
+from tiersidecar.simulation.strangers import meet
 from tiersidecar.simulation.virtual_time import MOST_TURNS, NoEndError, VirtualTimeLoop, current_process
 from tiersidecar.simulation.world import World
 
@@ -82,7 +83,7 @@ def simulate(kind: Kind, seed: int, muted: frozenset[str] = frozenset(), *, most
 
 async def _run(world: World) -> None:
     try:
-        await world.live(strike(world, blow) for blow in world.scenario.blows)
+        await world.live([*(strike(world, blow) for blow in world.scenario.blows), *meet(world)])
         await world.end()
         await judge(world)
     finally:

@@ -11,31 +11,44 @@ from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.simulation.broker_side import BrokerSide
 from tiersidecar.simulation.chances import Chances, SeededIds
-from tiersidecar.simulation.cluster import Cluster, SimulatedPartition
+from tiersidecar.simulation.cluster import CLUSTER_ID, Cluster, SimulatedPartition
 from tiersidecar.simulation.disk import Disk
 from tiersidecar.simulation.faulty_store import Bucket
+from tiersidecar.simulation.lease_rules import LeaseRules
 from tiersidecar.simulation.machine import SimulatedClock
 from tiersidecar.simulation.network import Network
 from tiersidecar.simulation.rules import Rules
-from tiersidecar.simulation.scenario import Blow, Scenario
+from tiersidecar.simulation.scenario import Scenario
 from tiersidecar.simulation.topics import SimulatedTopic
 from tiersidecar.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS, TrashRules
 from tiersidecar.simulation.virtual_time import Process, ProcessState, VirtualTimeLoop
 
 METADATA_TOPIC = "__remote_log_metadata"
 STATE_TOPIC = "__tiersidecar_state"
+TOPIC_ID = Uuid(b"simulated-topic!")
 
 
 class Surroundings:
-    """Everything but who acts in it.  ``violations`` are breaches of what must never break, each a sentence."""
+    """Everything but who acts in it.  ``violations`` are breaches of what must never break, each a sentence;
+    ``is_mistyped``: the sidecars' settings are not what their user means."""
 
     topic = "orders"
 
-    def __init__(self, scenario: Scenario, chances: Chances, directory: Path, loop: VirtualTimeLoop) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        chances: Chances,
+        directory: Path,
+        loop: VirtualTimeLoop,
+        *,
+        cluster_id: str = CLUSTER_ID,
+        topic_id: Uuid = TOPIC_ID,
+    ) -> None:
         self.scenario, self.chances, self.directory, self.loop = scenario, chances, directory, loop
         self.trace: list[str] = []
         self.violations: list[str] = []
         self.is_over = False
+        self.is_mistyped = False
         self.halted_at_s = float("-inf")
         self._stamps_ns = 0
         chances.on_fault = lambda name: self.note(f"fault: {name}")
@@ -49,6 +62,7 @@ class Surroundings:
         self.rules.delete_started = self._delete_started
         self.bucket.rules = self.rules
         self.trash_rules = TrashRules(self.complain, delay_ms=DELETE_DELAY_MS, user_delay_ms=USER_DELETE_DELAY_MS)
+        self.lease_rules = LeaseRules(self.complain, cluster_id)
         self.topics: dict[str, SimulatedTopic] = {}
         self.topic_configs = {
             "retention.ms": str(scenario.broker_retention_ms),
@@ -64,7 +78,8 @@ class Surroundings:
             directory,
             broker_ids=brokers,
             topic=self.topic,
-            topic_id=Uuid(b"simulated-topic!"),
+            topic_id=topic_id,
+            cluster_id=cluster_id,
             partitions=scenario.partitions,
             segment_bytes=lambda broker: int(chances.between(f"segment bytes of {broker}", 400, 1000)),
             stamp_ns=self._stamp_ns,
@@ -95,11 +110,12 @@ class Surroundings:
         if topic == METADATA_TOPIC and value is not None:
             self.rules.event(value, self.partition_of)
         elif topic == STATE_TOPIC:
+            self.lease_rules.record(key, value)
             self.trash_rules.record(key, value, self.clock.true_ms())
 
     def _delete_started(self, metadata: RemoteLogSegmentMetadata) -> None:
-        # By a clock that is off, "due" is another time.
-        if not any(blow.blow is Blow.CLOCK for blow in self.scenario.blows):
+        # What is decided by a clock that is behind is due so much sooner by the others'.
+        if not any(blow.jump_ms < 0 for blow in self.scenario.blows):
             self.trash_rules.delete_started(metadata, self.clock.true_ms())
 
     def new_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> SimulatedTopic:

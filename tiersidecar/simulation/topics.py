@@ -105,6 +105,10 @@ class SimulatedConsumer:
         return max(min(written, default=self._loop.time() + _IDLE_POLL_S) + self._lag_s - self._loop.time(), 0.0) + 1e-6
 
 
+Sends = Callable[[str, bytes | None], None]
+"""Told topic and value of each record as it leaves a process."""
+
+
 class SimulatedProducer:
     """``send`` of one process: what it sends is durable when it arrives, whether the answer comes back or not."""
 
@@ -114,13 +118,16 @@ class SimulatedProducer:
         network: Network,
         loop: VirtualTimeLoop,
         rates: FaultRates,
+        sends: Sends,
     ) -> None:
         self._topics, self._network, self._loop, self.rates = topics, network, loop, rates
+        self._sends = sends
 
     async def send(
         self, topic: str, *, partition: int, key: bytes | None, value: bytes | None, timestamp_ms: int
     ) -> int:
         log = self._topics[topic]
+        self._sends(topic, value)
         return await self._network.ask(
             f"produce {topic}",
             lambda: log.append(partition, key=key, value=value, timestamp_ms=timestamp_ms, now_s=self._loop.time()),
@@ -143,12 +150,14 @@ class SimulatedClients:
         chances: Chances,
         rates: FaultRates,
         process: str,
+        sends: Sends = lambda topic, value: None,
     ) -> None:
         self._topics, self._network, self._loop, self._rates = topics, network, loop, rates
+        self._sends = sends
         self._lag_s = chances.choose(f"consumer lag of {process}", (0.001, 0.02, 0.3, 1.5))
 
     def producer(self) -> SimulatedProducer:
-        return SimulatedProducer(self._topics, self._network, self._loop, self._rates)
+        return SimulatedProducer(self._topics, self._network, self._loop, self._rates, self._sends)
 
     @asynccontextmanager
     async def open_consumer(self) -> AsyncIterator[SimulatedConsumer]:

@@ -20,6 +20,8 @@ T = TypeVar("T")
 _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simulated process", default=None)
 
 
+BEGAN_S = 1000.0
+"""What every loop's clock says at first."""
 MOST_TURNS = 2_000_000
 """Of the loop in one run: some twenty times what a long one takes."""
 
@@ -40,7 +42,7 @@ class _JumpingSelector(selectors.BaseSelector):
     """Instead of waiting for files it moves the time; asked once in each turn of the loop, it gives ``turns_left``."""
 
     def __init__(self, most_turns: int) -> None:
-        self.now_s = 1000.0
+        self.now_s = BEGAN_S
         self.turns_left = most_turns
         self._files: dict[int, selectors.SelectorKey] = {}
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
-from tiersidecar.domain.ids import Uuid, format_uuid
+from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.cluster import SimulatedPartition
@@ -28,7 +28,8 @@ _HALTED_S = Backoff().halted_s + _QUIET_S
 
 
 class World(Surroundings):
-    """Who acts: ``sidecars`` by broker, ``gateways`` where they have processes of their own, and ``consumers``."""
+    """Who acts: ``sidecars`` by broker, ``gateways`` where they have processes of their own, ``consumers``, and
+    ``strangers``: sidecars that should not be there."""
 
     def __init__(self, scenario: Scenario, chances: Chances, directory: Path, loop: VirtualTimeLoop) -> None:
         super().__init__(scenario, chances, directory, loop)
@@ -37,20 +38,24 @@ class World(Surroundings):
         self.sidecars = {
             broker: Sidecar(self, broker, "sidecar", TIER_ROLES if apart else ALL_ROLES) for broker in self.disks
         }
+        self.strangers: list[Sidecar] = []
+        self.keeps_transactions_open = False
         self.gateways = {broker: Sidecar(self, broker, "gateway", READING_ROLES) for broker in self.disks if apart}
         self.consumers = Consumers(self, self.gateways or self.sidecars)
 
     @property
     def processes(self) -> list[Sidecar]:
         """All that may be struck."""
-        return [*self.sidecars.values(), *self.gateways.values()]
+        return [*self.sidecars.values(), *self.gateways.values(), *self.strangers]
 
     # -- what happens
 
     async def live(self, blows: Iterable[Coroutine[Any, Any, None]]) -> None:
         """The bad times, in which ``blows`` strike, then good ones until nothing is left to do."""
-        for process in self.processes:
-            process.start()
+        hazard = self.scenario.hazard
+        if hazard is None or not hazard.from_start:
+            for process in self.processes:
+                process.start()
         self.spawn(self._produce())
         self.spawn(self._replicate())
         self.spawn(self._keep_house())
@@ -111,7 +116,7 @@ class World(Surroundings):
         producer = -1
         if lot < self.scenario.transactional_share:
             producer = chances.choose("producer", _PRODUCERS)
-            if chances.draw("ends transaction") < 0.35:
+            if chances.draw("ends transaction") < 0.35 and not self.keeps_transactions_open:
                 marker = chances.choose("marker", (Marker.COMMIT, Marker.ABORT))
                 partition.end_transaction(producer, marker, now_ms)
                 partition.commit()
@@ -188,20 +193,24 @@ class World(Surroundings):
 
     def unfinished(self) -> list[SegmentFate]:
         """Segments that a process that is there has yet to clean up.  A copy that another broker began gets a day, and so does
-        one that the sidecar's journal does not have, because its disk did not take the line."""
+        one that the sidecar's journal does not have, because its disk did not take the line.  Where the broker tiers the topic
+        itself, nobody else touches what was begun."""
         return [
             fate
             for fate in self.rules.segments.values()
             if fate.metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
             or (
                 fate.metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+                and self.topic_configs["remote.storage.enable"] == "false"
                 and fate.metadata.broker_id == self.partition_of(fate.metadata.remote_log_segment_id).leader
-                and self._has_journalled(fate.metadata.broker_id, fate.metadata.remote_log_segment_id.uuid)
+                and self._has_journalled(fate)
             )
         ]
 
-    def _has_journalled(self, broker: int, segment: Uuid) -> bool:
-        path = self.directory / f"state-{broker}" / "copies-in-flight"
+    def _has_journalled(self, fate: SegmentFate) -> bool:
+        """In the state.dir of the process that has the broker's tier role: what another began is left to a grace."""
+        instance = self.lease_rules.holder(fate.metadata.broker_id).partition("/")[0]
+        path, segment = self.directory / instance / "copies-in-flight", fate.metadata.remote_log_segment_id.uuid
         return path.exists() and f"+ {format_uuid(segment)}" in path.read_text()
 
     def pressed(self) -> list[str]:

@@ -1,35 +1,45 @@
 """``--deep``: read a segment's objects and check all that can be checked (U12).
 
 Every chunk opens, every batch's checksum holds, offsets rise and stay within the segment; the indexes parse, lie within it, and
-point at batches that hold what they say.  Memory: one chunk at a time.
+point at batches that hold what they say; transaction index and producer snapshot have all that the batches tell, with what was
+open where they begin by the snapshot of the segment before.  Memory: one chunk at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
-from tiersidecar.decide.reconcile_segments import INDEXES, LOG, SegmentRow
+from tiersidecar.decide.reconcile_segments import INDEXES, LOG, MANIFEST, SegmentRow
+from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import NO_LOG_END
 from tiersidecar.formats.aiven.index_blob import IndexKind, slice_index
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.formats.aiven.layout import reading_plan
-from tiersidecar.formats.aiven.manifest import Manifest
+from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
+from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.formats.aiven.transforms import TransformPlan
 from tiersidecar.formats.kafka.checkpoints import read_leader_epochs
 from tiersidecar.formats.kafka.indexes import (
+    AbortedTransaction,
     OffsetIndex,
     OffsetIndexEntry,
     read_offset_index,
     read_time_index,
     read_transaction_index,
 )
-from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_open_producers, read_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, read_batch_header
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
+from tiersidecar.formats.kafka.transaction_check import check_transactions
+from tiersidecar.formats.kafka.transactions import TransactionWalk
 from tiersidecar.ports.store import FetchRange
+
+_MOST_TOLD = 5
+"""Transactions, in a finding."""
 
 KeyRingOpener = Callable[[], KeyRing | None]
 
@@ -41,8 +51,15 @@ class DeepCheck:
     open_key_ring: KeyRingOpener
     share: float = 1.0
 
-    async def check(self, store: FetchRange, row: SegmentRow, manifest: Manifest, now_ms: int) -> list[Finding]:
-        """What is wrong inside, once per object."""
+    async def check(
+        self,
+        store: FetchRange,
+        row: SegmentRow,
+        manifest: Manifest,
+        now_ms: int,
+        preceding: Sequence[Preceding] = (),
+    ) -> list[Finding]:
+        """What is wrong inside, once per object.  ``preceding`` are live segments that end where this one begins."""
         if not _is_picked(row.segment_id, self.share):
             return []
         try:
@@ -50,48 +67,100 @@ class DeepCheck:
         except DataKeyError as error:
             return [_finding(row, LOG, now_ms, str(error))]
         try:
-            index = _check_indexes(await _fetch_indexes(store, row, manifest), row, manifest, plan)
+            indexes = _check_indexes(await _fetch_indexes(store, row.keys[INDEXES], manifest), row, manifest, plan)
         except ObjectNotFoundError:
             return []  # deleted since it was listed
         except CorruptDataError as error:
             return [_finding(row, INDEXES, now_ms, str(error))]
-        return await _check_log(store, row, manifest, plan, index, now_ms)
+        walk = TransactionWalk(await self._open_before(store, indexes.lineage, preceding))
+        found = await _check_log(store, row, manifest, plan, indexes.offsets, walk, now_ms)
+        return found or _check_transactions(row, indexes, walk, now_ms)
+
+    async def _open_before(
+        self, store: FetchRange, lineage: Lineage, preceding: Sequence[Preceding]
+    ) -> Sequence[ProducerState]:
+        """The producers whose transaction is open where the segment begins, by the snapshot of the segment before it in its own
+        history.  None where that cannot be read: then what began in the segment itself is checked alone."""
+        before = next(
+            (one for one in preceding if lineage.contains_segment(one.epochs, one.end_offset, NO_LOG_END)), None
+        )
+        if before is None:
+            return ()
+        key = f"{before.stem}.{INDEXES}"
+        try:
+            data = await store.fetch_object(f"{before.stem}.{MANIFEST}", max_bytes=ANY_SEGMENT.manifest_bytes)
+            manifest = read_manifest(data, where=key)
+            plan = reading_plan(manifest, self.open_key_ring())
+            blob = await _fetch_indexes(store, key, manifest)
+            snapshot = slice_index(blob, manifest.indexes, IndexKind.PRODUCER_SNAPSHOT, plan.cipher, where=key)
+            return read_open_producers(snapshot, where=key) if snapshot else ()
+        except (CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError):
+            return ()  # a finding of its own
 
 
-async def _fetch_indexes(store: FetchRange, row: SegmentRow, manifest: Manifest) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preceding:
+    """A live segment that ends right before another: its objects are ``stem`` and a suffix; ``end_offset`` is inclusive."""
+
+    stem: str
+    end_offset: int
+    epochs: tuple[EpochEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Indexes:
+    """What was uploaded beside a .log; ``lineage`` is the history up to the segment's end."""
+
+    offsets: OffsetIndex
+    lineage: Lineage
+    aborted: Sequence[AbortedTransaction]
+    producers: Sequence[ProducerState]
+
+
+async def _fetch_indexes(store: FetchRange, key: str, manifest: Manifest) -> bytes:
     try:
-        return await store.fetch_object(row.keys[INDEXES], max_bytes=manifest.indexes.size_bytes)
+        return await store.fetch_object(key, max_bytes=manifest.indexes.size_bytes)
     except ObjectTooLargeError as error:
-        raise CorruptDataError(where=row.keys[INDEXES], position=0, reason=error.reason) from error
+        raise CorruptDataError(where=key, position=0, reason=error.reason) from error
 
 
 def _is_picked(segment_id: str, share: float) -> bool:
     return sum(ord(letter) * (31 + place) for place, letter in enumerate(segment_id)) % 1000 < share * 1000
 
 
-def _check_indexes(blob: bytes, row: SegmentRow, manifest: Manifest, plan: TransformPlan) -> OffsetIndex:
+def _check_indexes(blob: bytes, row: SegmentRow, manifest: Manifest, plan: TransformPlan) -> _Indexes:
     base, end, where = Offset(row.start_offset), Offset(row.end_offset), row.keys[INDEXES]
     parts = {kind: slice_index(blob, manifest.indexes, kind, plan.cipher, where=where) for kind in IndexKind}
     read_time_index(parts[IndexKind.TIMESTAMP] or b"", base_offset=base, end_offset=end, where=f"time index of {where}")
     snapshot = parts[IndexKind.PRODUCER_SNAPSHOT]
-    if snapshot:
-        read_producer_snapshot(snapshot, where=f"producer snapshot of {where}")
-    read_leader_epochs(parts[IndexKind.LEADER_EPOCH] or b"", where=f"leader epochs of {where}")
-    read_transaction_index(parts[IndexKind.TRANSACTION] or b"", base_offset=base, where=f"transaction index of {where}")
-    return read_offset_index(
+    producers = read_producer_snapshot(snapshot, where=f"producer snapshot of {where}") if snapshot else ()
+    epochs = read_leader_epochs(parts[IndexKind.LEADER_EPOCH] or b"", where=f"leader epochs of {where}")
+    aborted = read_transaction_index(
+        parts[IndexKind.TRANSACTION] or b"", base_offset=base, where=f"transaction index of {where}"
+    )
+    offsets = read_offset_index(
         parts[IndexKind.OFFSET] or b"",
         base_offset=base,
         end_offset=end,
         segment_size_bytes=row.segment_size_bytes,
         where=f"offset index of {where}",
     )
+    return _Indexes(offsets=offsets, lineage=Lineage.of(epochs), aborted=aborted, producers=producers)
 
 
 async def _check_log(
-    store: FetchRange, row: SegmentRow, manifest: Manifest, plan: TransformPlan, index: OffsetIndex, now_ms: int
+    store: FetchRange,
+    row: SegmentRow,
+    manifest: Manifest,
+    plan: TransformPlan,
+    index: OffsetIndex,
+    walk: TransactionWalk,
+    now_ms: int,
 ) -> list[Finding]:
     key = row.keys[LOG]
-    scanner = SegmentScanner(where=key, base_offset=row.start_offset, next_base_offset=row.end_offset + 1)
+    scanner = SegmentScanner(
+        where=key, base_offset=row.start_offset, next_base_offset=row.end_offset + 1, transactions=walk
+    )
     wanted = list(index.entries)[::-1]
     carried, position = b"", 0
     try:
@@ -113,6 +182,26 @@ async def _check_log(
     return []
 
 
+def _check_transactions(row: SegmentRow, indexes: _Indexes, walk: TransactionWalk, now_ms: int) -> list[Finding]:
+    """What a broker that had lost its producers' state uploaded before this program looked at the batches itself."""
+    faults = check_transactions(walk.finish(), indexes.aborted, indexes.producers)
+    if not faults:
+        return []
+    told = [
+        *(
+            f"producer {one.producer_id} aborted {one.first_offset} to {one.last_offset}"
+            for one in faults.lacking_entries
+        ),
+        *(
+            f"producer {one.producer_id} has a transaction open from {one.current_transaction_first_offset}"
+            for one in faults.lost_states
+        ),
+    ]
+    more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+    detail = f"its batches say what its indexes do not: {'; '.join(told[:_MOST_TOLD])}{more}"
+    return [_finding(row, INDEXES, now_ms, detail, kind=FindingKind.LACKING_TRANSACTIONS)]
+
+
 def _check_entries(wanted: list[OffsetIndexEntry], seen: bytes, begins_at: int, key: str) -> None:
     """Take from the end of ``wanted`` what points into ``seen``, whose first byte is at ``begins_at`` of the file."""
     while wanted and wanted[-1].position + BATCH_HEADER_SIZE <= begins_at + len(seen):
@@ -123,17 +212,19 @@ def _check_entries(wanted: list[OffsetIndexEntry], seen: bytes, begins_at: int, 
             raise CorruptDataError(where=key, position=entry.position, reason=f"the batch has {said}")
 
 
-def _finding(row: SegmentRow, kind: str, now_ms: int, detail: str) -> Finding:
+def _finding(
+    row: SegmentRow, object_kind: str, now_ms: int, detail: str, kind: FindingKind = FindingKind.CORRUPT_CONTENT
+) -> Finding:
     return Finding(
-        kind=FindingKind.CORRUPT_CONTENT,
+        kind=kind,
         topic=row.topic,
         topic_id=row.topic_id,
         partition=row.partition,
         segment_id=row.segment_id,
-        key=row.keys[kind],
+        key=row.keys[object_kind],
         start_offset=row.start_offset,
         end_offset=row.end_offset,
-        found_bytes=row.objects[kind].size_bytes,
+        found_bytes=row.objects[object_kind].size_bytes,
         age_ms=now_ms - row.since_ms,
         detail=detail,
     )

@@ -12,17 +12,19 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tiersidecar.adapters.sha256_sums import wrong_files
 from tiersidecar.adapters.user_cache import build_once
 from tiersidecar.domain.errors import SparkUnavailableError
 
 JARS_VARIABLE = "TIERSIDECAR_SPARK_JARS"
 
 _MAVEN_FILES = Path(__file__).parent / "maven"
+_SUMS = _MAVEN_FILES / "jars.sha256"
 _SAID_LINES = 10
 
 
 def connector_jars() -> tuple[Path, ...]:
-    """The jars, ascending by name: half a minute and 10 MB the first time.
+    """The jars, ascending by name: half a minute and 10 MB the first time.  What is fetched has the sums of ``jars.sha256``.
 
     Raises:
         SparkUnavailableError: they are not there, and could not be fetched.
@@ -39,7 +41,8 @@ def connector_jars() -> tuple[Path, ...]:
 
 
 def _pom_digest() -> str:
-    return hashlib.sha256((_MAVEN_FILES / "pom.xml").read_bytes()).hexdigest()[:12]
+    """Of the sums too: jars that were fetched before there were any are fetched anew."""
+    return hashlib.sha256((_MAVEN_FILES / "pom.xml").read_bytes() + _SUMS.read_bytes()).hexdigest()[:12]
 
 
 def _fetch(directory: Path) -> None:
@@ -49,7 +52,8 @@ def _fetch(directory: Path) -> None:
             reason="Spark's Kafka connector is fetched by Maven, which is not installed",
             remedy=f"apt install maven (Debian), dnf install maven (RPM), or name its jars' directory in {JARS_VARIABLE}",
         )
-    command = [maven, "--batch-mode", "--no-transfer-progress", "--file", str(_MAVEN_FILES / "pom.xml")]
+    command = [maven, "--batch-mode", "--no-transfer-progress", "--strict-checksums"]
+    command += ["--file", str(_MAVEN_FILES / "pom.xml")]
     command += ["--global-settings", str(_MAVEN_FILES / "settings.xml"), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={directory}"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -58,4 +62,9 @@ def _fetch(directory: Path) -> None:
         raise SparkUnavailableError(
             reason="Maven could not fetch Spark's Kafka connector:\n" + "\n".join(said[:_SAID_LINES]),
             remedy=f"mend that, or name its jars' directory in {JARS_VARIABLE}",
+        )
+    if wrong := wrong_files(directory, _SUMS):
+        raise SparkUnavailableError(
+            reason="Maven fetched other jars than this version was made with:\n" + "\n".join(wrong),
+            remedy="find out who changed them; a mirror with other files is not to be used",
         )

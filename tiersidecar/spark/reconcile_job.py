@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _SEGMENTS_PER_RANGE = 5000
 _MOST_RANGES = 2000
 _SAMPLES_PER_BOUND = 10
+_PRECEDING = "array<struct<stem:string,epochs:string>>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +202,9 @@ class Reconciler:
             uuid_text(F.col("uuid")).alias("segment_id"), "start_offset", "end_offset", "epochs", "before", "after",
             "since_ms", "segment_size_bytes", "remote_size_bytes", "is_topic_known", "is_topic_owned",
         )  # fmt: skip
+        told = (
+            _with_preceding(told) if self._settings.deep else told.withColumn("preceding", F.lit(None).cast(_PRECEDING))
+        )
         joined = told.join(objects, "stem", "full_outer")
         reads = self._settings.reads_manifests and self._settings.open_store is not None
         rows = joined.where(~_is_in_order(is_plain=self._settings.is_plain, reads_manifests=reads))
@@ -218,6 +222,23 @@ class Reconciler:
             F.broadcast(ends.withColumnRenamed("topic_id_text", "topic_id")), ["topic_id", "partition"], "left"
         )
         return named.mapInArrow(check.of_batches, ddl(FINDINGS))
+
+
+def _with_preceding(segments: DataFrame) -> DataFrame:
+    """With ``preceding``: live segments that end where each begins.  Their snapshots tell what was open there."""
+    finished = int(State.COPY_SEGMENT_FINISHED)
+    before = (
+        segments.where((F.col("before") == finished) & (F.col("after") == finished))
+        .select(
+            "topic_id",
+            "partition",
+            (F.col("end_offset") + 1).alias("start_offset"),
+            F.struct("stem", "epochs").alias("one"),
+        )
+        .groupBy("topic_id", "partition", "start_offset")
+        .agg(F.collect_list("one").alias("preceding"))
+    )
+    return segments.join(before, ["topic_id", "partition", "start_offset"], "left")
 
 
 def _observed_segments(segments: DataFrame, seen: Observation) -> DataFrame:

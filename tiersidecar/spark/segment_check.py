@@ -21,14 +21,16 @@ from tiersidecar.decide.reconcile_segments import (
     decide_segment,
     needs_manifest,
 )
+from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.ids import format_uuid as _segment_id
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.ports.store import Store
 from tiersidecar.spark.columns import findings_batch
-from tiersidecar.spark.deep_check import DeepCheck
+from tiersidecar.spark.deep_check import DeepCheck, Preceding
 from tiersidecar.spark.listing import StoreOpener
 from tiersidecar.spark.objects_by_segment import OBJECT_COLUMNS
 
@@ -84,7 +86,7 @@ class SegmentCheck:
         candidates = decide_segment(row, self.graces, self.now_ms, self.metadata_doubt)
         found = [finding for finding in candidates if await _still_so(store, finding)]
         if self.deep is not None and manifest is not None and row.is_live and not found:
-            found += await self.deep.check(store, row, manifest, self.now_ms)
+            found += await self.deep.check(store, row, manifest, self.now_ms, _preceding(columns))
         return found
 
     def _foreign(self, columns: dict[str, Any]) -> Iterator[Finding]:
@@ -148,6 +150,19 @@ async def _read_manifest(
         indexes_bytes=manifest.indexes.size_bytes,
     )
     return facts, manifest
+
+
+def _preceding(columns: dict[str, Any]) -> list[Preceding]:
+    """Live segments that end where this one begins: few, and more than one only after elections."""
+    return [
+        Preceding(stem=one["stem"], end_offset=columns["start_offset"] - 1, epochs=_epochs(one["epochs"]))
+        for one in columns["preceding"] or ()
+    ]
+
+
+def _epochs(told: str) -> tuple[EpochEntry, ...]:
+    pairs = (one.split(":") for one in told.split(","))
+    return tuple(EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in pairs)
 
 
 def _contradiction(manifest: Manifest, row: SegmentRow, epochs: str) -> str:

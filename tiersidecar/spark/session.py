@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+_SECRET_NAMES = (
+    "(?i)secret|password|passwd|passphrase|token|access[.]?key|credential|jaas|private[.]?key|keystore[.]key"
+)
+"""Spark's own expression, and what Kafka, Java and object stores call their secrets besides."""
 _OLDEST_JAVA = 17
 
 _SETTINGS = {
@@ -27,6 +31,9 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
     # What is kept has as many partitions as its size asks for, not spark.sql.shuffle.partitions.
     "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true",
+    # What the UI, the event log and plans show.  They show no options of ours (tests/spark/test_secrets.py): a second belt.
+    "spark.redaction.regex": _SECRET_NAMES,
+    "spark.sql.redaction.options.regex": f"{_SECRET_NAMES}|url",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }

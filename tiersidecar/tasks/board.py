@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
+from tiersidecar.decide.disk_pressure import DiskState
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
@@ -26,6 +28,35 @@ class UnprovenFrom(NamedTuple):
 
     base_offset: int
     until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskNote:
+    """A file system with log dirs on it.  ``full_in_s`` is infinite where it does not fill, NaN while that is not known."""
+
+    log_dirs: tuple[str, ...]
+    size_bytes: int
+    free_bytes: int
+    full_in_s: float
+    state: DiskState
+
+
+class WhoWaits(StrEnum):
+    """For the end of a transaction."""
+
+    COPYING = "copying"
+    READERS = "read_committed readers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionWait:
+    """``since_ms`` is when this process met it first."""
+
+    who: WhoWaits
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    since_ms: int
 
 
 @dataclass(slots=True)
@@ -56,6 +87,9 @@ class Board:
     held_back: dict[TopicIdPartition, str] = field(default_factory=dict)
     expiry_stops: dict[TopicIdPartition, str] = field(default_factory=dict)
     trim_holds: dict[TopicIdPartition, TrimHold] = field(default_factory=dict)
+    behind_trash: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Why a trim waits for what is in the trash."""
+
     unproven: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Why a trim waits for a remote copy that cannot be read back."""
 
@@ -65,6 +99,10 @@ class Board:
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
     """Why somebody has to look at a disk, by its log dirs."""
+
+    disks: Sequence[DiskNote] = ()
+    transaction_waits: dict[TopicIdPartition, tuple[TransactionWait, ...]] = field(default_factory=dict)
+    """Open transactions that hold up copying, or readers of committed records."""
 
     pins: PinBoard = field(default_factory=PinBoard)
     follow_notes: dict[TopicIdPartition, FollowNote] = field(default_factory=dict)
@@ -111,6 +149,12 @@ class Board:
         now = self.assignment.get(partition.view.topic_id_partition)
         return now is not None and (now.role, now.view.leader_epoch) == (partition.role, partition.view.leader_epoch)
 
+    def see_start(self, partition: TopicIdPartition, start_offset: int) -> None:
+        """The remote log start is there: what an undelete brought back below the one that was seen is to be copied yet."""
+        if start_offset < self.remote_log_starts.get(partition, start_offset):
+            self.remote_log_starts[partition] = start_offset
+            self.copied_offsets.pop(partition, None)
+
     def forget(self, partition: TopicIdPartition) -> None:
         """Drop the hints of a partition that is no longer ours, or that changed hands."""
         for hints in (
@@ -121,9 +165,11 @@ class Board:
             self.held_back,
             self.expiry_stops,
             self.trim_holds,
+            self.behind_trash,
             self.unproven,
             self.unproven_from,
             self.follow_notes,
+            self.transaction_waits,
         ):
             hints.pop(partition, None)
         self.expiry_looked.discard(partition)

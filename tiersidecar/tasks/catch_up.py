@@ -30,11 +30,15 @@ class CatchUp:
         """``work`` of a led partition, begun when metadata and state are as of this leadership.  Raises what any of it does."""
 
         async def caught_up(partition: TieredPartition) -> None:
-            tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
-            if self._caught_up.get(tip) != leader_epoch:
-                await self._metadata.catch_up(tip)
-                await self._state.catch_up()
-                self._caught_up[tip] = leader_epoch
+            await self.ensure(partition)
             await work(partition)
 
         return caught_up
+
+    async def ensure(self, partition: TieredPartition) -> None:
+        """Return once both are as of this leadership; raises what asking for them does."""
+        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        if self._caught_up.get(tip) != leader_epoch:
+            await self._metadata.catch_up(tip)
+            await self._state.catch_up()
+            self._caught_up[tip] = leader_epoch

@@ -11,7 +11,7 @@ from tiersidecar.decide.copy import CopyPlan, CopyView, decide_copy
 from tiersidecar.decide.pin import without_remote_pins
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.errors import BrokerRefusedError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode
@@ -30,6 +30,7 @@ from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.local_holes import LocalHoles
 from tiersidecar.tasks.segment_check import next_base_offset_of
+from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +61,7 @@ class CopyTask:
         gaps: GapReport,
         guard: MayDelete,
         first_start: FirstStart,
+        waits: TransactionWaits,
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata = board, broker, metadata
@@ -68,6 +70,7 @@ class CopyTask:
         self._blocking = blocking
         self._clock, self._lag, self._gaps, self._observe_only = clock, lag, gaps, observe_only
         self._guard, self._first_start, self._holes = guard, first_start, LocalHoles(metadata)
+        self._waits = waits
 
     async def run(self, partition: TieredPartition) -> None:
         """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
@@ -79,6 +82,8 @@ class CopyTask:
             lineage = await self._lineages.lineage(tip)
             plan = await self._plan(partition, local, lineage)
             if not plan.segments:
+                if plan.halted:
+                    raise SegmentWithoutEpochError(subject=str(tip), reason=plan.halted)
                 return
             if self._observe_only:
                 self._log_observed(tip, plan)
@@ -98,31 +103,58 @@ class CopyTask:
             self._holes.fill(tip, segment)
 
     async def _plan(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyPlan:
+        tip, view = partition.view.topic_id_partition, await self.view(partition, local, lineage)
+        plan = decide_copy(view)
+        self._board.copied_offsets[tip] = view.copied_offset
+        self._board.copy_holes[tip] = view.holes
+        self._board.remote_log_starts[tip] = view.remote_log_start_offset
+        self._board.held_back[tip] = plan.held_back
+        await self._waits.held(tip, plan.unstable, view.last_stable_offset)
+        self._lag.report(partition)
+        self._gaps.report(tip, plan.gap, view.remote_log_start_offset)
+        return plan
+
+    async def view(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyView:
+        """The partition as the decision sees it now.
+
+        Raises:
+            BrokerRefusedError: another broker leads it by now.
+        """
         tip = partition.view.topic_id_partition
         copied_offset = await copied_offset_of(self._metadata, tip, lineage, self._blocking)
         start_offset = self._log_start_offset(tip, lineage)
         segments = self._without_settled_pins(tip, local.segments, lineage)
         holes = self._holes.find(tip, segments, lineage, copied_offset, start_offset)
-        plan = decide_copy(
-            CopyView(
-                policy=partition.policy,
-                segments=segments,
-                copied_offset=copied_offset,
-                last_stable_offset=await self._last_stable_offset(tip, partition.view.leader_epoch),
-                now_ms=self._clock.now_ms(),
-                remote_log_start_offset=start_offset,
-                holes=holes,
-                readable_stop=self._holes.readable_stop(tip, lineage, copied_offset),
-                may_expire=self._may_expire(partition),
-            )
+        return CopyView(
+            policy=partition.policy,
+            segments=segments,
+            copied_offset=copied_offset,
+            last_stable_offset=await self._last_stable_offset(tip, partition.view.leader_epoch),
+            now_ms=self._clock.now_ms(),
+            remote_log_start_offset=start_offset,
+            holes=holes,
+            readable_stop=self._holes.readable_stop(tip, lineage, copied_offset),
+            may_expire=self._may_expire(partition),
+            first_epoch_offset=lineage.entries[0].start_offset if lineage else 0,
+            live_start_offset=await self._live_start(partition, segments, lineage, start_offset),
         )
-        self._board.copied_offsets[tip] = copied_offset
-        self._board.copy_holes[tip] = holes
-        self._board.remote_log_starts[tip] = start_offset
-        self._board.held_back[tip] = plan.held_back
-        self._lag.report(partition)
-        self._gaps.report(tip, plan.gap, start_offset)
-        return plan
+
+    async def _live_start(
+        self,
+        partition: TieredPartition,
+        segments: tuple[LocalSegment, ...],
+        lineage: Lineage,
+        start_offset: Offset,
+    ) -> Offset:
+        """The broker is asked only where a segment reaches below the first leader epoch: as after DeleteRecords within it."""
+        if not lineage or not segments or segments[0].base_offset >= lineage.entries[0].start_offset:
+            return start_offset
+        tip = partition.view.topic_id_partition
+        asked = {tip: partition.view.leader_epoch}
+        answer = (await self._broker.list_offsets(asked, OffsetSpec.EARLIEST))[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+        return Offset(max(start_offset, answer.offset))
 
     def _may_expire(self, partition: TieredPartition) -> bool:
         """Whether expiry has yet to look, and could give up what it finds: else that is copied."""

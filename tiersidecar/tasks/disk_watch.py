@@ -21,7 +21,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.retention import DISK_FREE_BYTES, DISK_SECONDS_TO_FULL, DISK_SIZE_BYTES, DISK_STATE
 from tiersidecar.ports.pins import MeasureDisks
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.board import Board, DiskNote
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 log = structlog.get_logger(__name__)
@@ -86,15 +86,26 @@ class DiskWatch:
         """Look once."""
         trims: dict[TopicIdPartition, PressureTrim] = {}
         troubles: dict[str, str] = {}
+        notes: list[DiskNote] = []
         disks = await measure(self._disks)
         for gone in self._watched.keys() - {disk.log_dirs for disk in disks}:
             del self._watched[gone]
         for disk in disks:
             state, full_in_s = self._judge(disk)
+            notes.append(
+                DiskNote(
+                    log_dirs=tuple(sorted(disk.log_dirs)),
+                    size_bytes=disk.size_bytes,
+                    free_bytes=disk.free_bytes,
+                    full_in_s=full_in_s,
+                    state=state,
+                )
+            )
             if state is not DiskState.OK:
                 troubles[", ".join(sorted(disk.log_dirs))] = self._sentence(disk, state, full_in_s)
             trims |= self._pressure_trims(disk)
         self._board.disk_troubles, self._board.pressure_trims = troubles, trims
+        self._board.disks = notes
 
     def _judge(self, disk: Disk) -> tuple[DiskState, float]:
         watched = self._watched.setdefault(disk.log_dirs, _Watched())
@@ -168,13 +179,14 @@ class DiskWatch:
         return found
 
     def _remote(self, tip: TopicIdPartition, sealed: Sequence[LocalSegment], segments_at: SegmentsAt) -> int:
-        """How many of them, from the first, are remote and may go.  What cannot be trimmed relieves no disk: were it counted
-        on, nothing else would be looked for."""
+        """How many of them, from the first, are remote, or given up, and may go.  What cannot be trimmed relieves no disk: were
+        it counted on, nothing else would be looked for."""
         lineage = self._board.lineage_on_disk(tip)
-        stop = self._held_from(tip)
+        stop, given_up = self._held_from(tip), self._board.remote_log_starts.get(tip, -1)
 
         def may_go(segment: LocalSegment) -> bool:
-            return (segment.next_base_offset or 0) <= stop and is_remote(lineage, segments_at, segment)
+            stops = segment.next_base_offset or 0
+            return stops <= given_up or (stops <= stop and is_remote(lineage, segments_at, segment))
 
         return next((number for number, one in enumerate(sealed) if not may_go(one)), len(sealed))
 

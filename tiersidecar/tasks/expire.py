@@ -8,26 +8,31 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.expire import ExpiryPlan, decide_expiry
-from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
+from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
+from tiersidecar.decide.needless import is_covered, needless_segments, standing_segments
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.decide.undelete import pinned_ranges
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import RetentionMode
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
-from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.metadata_log import CatchUpMetadata, MetadataView
 from tiersidecar.ports.metrics.retention import (
     DELETE_LAG_BYTES,
     DELETE_LAG_SEGMENTS,
@@ -38,7 +43,8 @@ from tiersidecar.ports.metrics.retention import (
     TRASH_BYTES,
     TRASH_SEGMENTS,
 )
-from tiersidecar.ports.state_log import Hold, PartitionState, StateLog
+from tiersidecar.ports.recopy import RecopyRequests, segments_of
+from tiersidecar.ports.state_log import Hold, PartitionState, SeenGeneration, StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.lineage import LineageSource
@@ -51,12 +57,22 @@ from tiersidecar.tasks.ownership import Ownership
 from tiersidecar.tasks.refused_last import RefusedLast
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
+from tiersidecar.tasks.trash_clock import TrashClock
 
 log = structlog.get_logger(__name__)
 
 
-class ExpiryState(StateLog, TrashLog, Protocol):
-    """Starts, and what was decided below them."""
+class ExpiryState(StateLog, TrashLog, RecopyRequests, Protocol):
+    """Starts, what was decided below them, and which segments are damaged."""
+
+
+class ExpiryMetadata(MetadataView, CatchUpMetadata, Protocol):
+    """What there is, and on request as it is at this moment."""
+
+
+class SegmentIsWhole(Protocol):
+    async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        """Whether all its objects are in the store now."""
 
 
 _SEGMENTS_ON_THE_LOOP = 1000
@@ -71,7 +87,8 @@ class ExpireTask:
         *,
         board: Board,
         broker: ListOffsets,
-        metadata: MetadataView,
+        metadata: ExpiryMetadata,
+        presence: SegmentIsWhole,
         state: ExpiryState,
         lineages: LineageSource,
         in_flight: InFlight,
@@ -84,6 +101,7 @@ class ExpireTask:
         by: str,
         blocking: Blocking,
         clock: Clock,
+        trash_clock: TrashClock,
         telemetry: Telemetry,
         failpoints: Failpoints,
         interval_s: float,
@@ -92,12 +110,12 @@ class ExpireTask:
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
         self._lineages, self._in_flight, self._remover = lineages, in_flight, remover
+        self._presence = presence
         self._checks, self._guard, self._ownership = checks, guard, ownership
         self._local_start, self._limits, self._delays = local_start, limits, delays
         self._blocking, self._by = blocking, by
-        self._clock, self._telemetry = clock, telemetry
+        self._clock, self._trash_clock, self._telemetry = clock, trash_clock, telemetry
         self._failpoints, self._interval_s, self._observe_only = failpoints, interval_s, observe_only
-        self._first_reading = self._reading()
         self._next_round_s: dict[TopicIdPartition, float] = {}
         self._refused_last = RefusedLast()
 
@@ -105,6 +123,8 @@ class ExpireTask:
         """Whether a round is due: cheap, and asked at every look."""
         tip = partition.view.topic_id_partition
         if self._clock.monotonic_s() >= self._next_round_s.get(tip, 0.0):
+            return True
+        if self._state.partition_state(tip).awaits_answer and not self._observe_only:
             return True
         unfinished = self._metadata.list_unfinished_segments(tip)
         return any(segment.remote_log_segment_id not in self._in_flight.ids for segment in unfinished)
@@ -121,7 +141,9 @@ class ExpireTask:
             self._board.expiry_looked.add(tip)
             return
         try:
+            await self._answer_undelete(partition)
             view = await self._view(partition, await self._lineages.lineage(tip))
+            self._board.see_start(tip, view.remote_log_start_offset)
             plan = await self._decide(view)
             self._report(tip, plan)
             if self._is_due(partition, view, plan):
@@ -129,6 +151,27 @@ class ExpireTask:
         finally:
             self._board.expiry_looked.add(tip)
         self._next_round_s[tip] = self._clock.monotonic_s() + self._interval_s
+
+    async def _answer_undelete(self, partition: TieredPartition) -> None:
+        """Say that the start is known to be set back: this lane is at nothing now that was decided before.  What the undelete
+        left in the trash is put there first, for the answer ends what it said of that."""
+        tip, state = partition.view.topic_id_partition, self._state.partition_state(partition.view.topic_id_partition)
+        if not state.awaits_answer or self._observe_only:
+            return
+        unsure = self._remover.unsure(tip)
+        if unsure:  # an answer before them would call readable what is on its way to be deleted
+            await self._metadata.catch_up(tip)
+            self._remover.settle(unsure)
+        local = self._board.local_partition(tip)
+        seen = SeenGeneration(
+            generation=state.start_generation,
+            leader_epoch=partition.view.leader_epoch,
+            pinned=pinned_ranges(() if local is None else local.segments),
+        )
+        self._ownership.require_role()
+        await self._state.put_into_trash(tip, state.kept)
+        self._ownership.require_role()
+        await self._state.publish_partition_state(tip, PartitionState(seen=seen))
 
     async def _act(self, partition: TieredPartition) -> None:
         tip = partition.view.topic_id_partition
@@ -152,8 +195,20 @@ class ExpireTask:
             return
         if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete:
             return
-        await self._local_start.raise_to(partition, plan.trash.due_start_offset, log_start_offset, high_watermark)
+        await self._local_start.raise_to(
+            partition, plan.trash.due_start_offset, log_start_offset, high_watermark, plan.start_generation
+        )
         await self._remove_all(partition, plan)
+
+    async def asked_view(self, partition: TieredPartition, lineage: Lineage) -> ExpiryView:
+        """The partition as the decision sees it once the broker has been asked.
+
+        Raises:
+            BrokerRefusedError: another broker leads it by now.
+        """
+        log_start_offset = await self._ask(partition, OffsetSpec.EARLIEST)
+        high_watermark = await self._ask(partition, OffsetSpec.LATEST)
+        return await self._view(partition, lineage, log_start_offset, high_watermark)
 
     async def _view(
         self,
@@ -165,13 +220,13 @@ class ExpireTask:
         """All of one moment, but for the time that it takes to make the segments of it."""
         tip = partition.view.topic_id_partition
         state, local = self._state.partition_state(tip), self._board.local_partition(tip)
-        picture = self._metadata.picture(tip)
+        picture, time = self._metadata.picture(tip), self._trash_clock.now()
         view = ExpiryView(
             policy=partition.policy,
             lineage=lineage,
             remote_segments=(),
             local_segments=() if local is None else local.segments,
-            now_ms=self._clock.now_ms(),
+            now_ms=time.now_ms,
             remote_log_start_offset=state.start_in(lineage),
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
             accepted_loss_epoch=state.accepted_loss_epoch,
@@ -179,13 +234,17 @@ class ExpireTask:
             high_watermark=high_watermark,
             in_flight=frozenset(self._in_flight.ids),
             begun=frozenset(self._in_flight.begun),
-            clock_doubt=reason_to_doubt_clock(self._first_reading, self._reading()),
+            clock_doubt=time.doubt,
+            unseen=time.unseen,
+            seen_ms=time.seen_ms,
             broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._board.untrimmable_topics,
             guard_stop=state.guard_stop,
             leader_epoch=partition.view.leader_epoch,
             start_generation=state.start_generation,
             trash=tuple(self._state.trash(tip)),
+            user_deletes=state.user_deletes,
             delays=self._delays,
+            damaged=segments_of(self._state.recopies(tip)),
             hold=_said(state.hold_in(lineage)),
             by=self._by,
             limits=self._limits,
@@ -224,7 +283,10 @@ class ExpireTask:
             return None
         if known.start_generation != plan.start_generation:
             return None  # set back since it was decided
-        return known.with_start(start, leader_epoch)
+        said = known.with_start(start, leader_epoch)
+        if plan.first_start_offset < 0:
+            return said
+        return said.merged_with(known.with_delete(plan.first_start_offset, leader_epoch))
 
     async def _publish_stop(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
         """Before anything that could make what is due look smaller: a copy, or another leader."""
@@ -296,12 +358,15 @@ class ExpireTask:
                 return
             if await self._is_to_be_left(tip, removal) or self._has_been_finished(removal):
                 continue
+            if removal.kind is TrashKind.REPAIR and not await self._is_needless_still(partition, removal):
+                continue
             if self._state.partition_state(tip).start_generation != plan.start_generation:
                 return  # undone while we were at it
+            is_undone = partial(self._is_undone, tip, plan)
             segment_id = removal.metadata.remote_log_segment_id
             try:
                 with self._in_flight.holding(segment_id):
-                    await self._remover.remove(removal)
+                    await self._remover.remove(removal, is_undone)
             except StoreError:
                 self._refused_last.refused(removal)
                 raise
@@ -309,6 +374,11 @@ class ExpireTask:
             if removal in remaining:
                 remaining.remove(removal)
             self._report_lag(tip, remaining)
+
+    async def _is_undone(self, tip: TopicIdPartition, plan: ExpiryPlan) -> bool:
+        """Asked right before what cannot be undone, so read anew: an undelete may be durable and not have come here yet."""
+        await self._state.catch_up()
+        return self._state.partition_state(tip).start_generation != plan.start_generation
 
     async def _is_to_be_left(self, tip: TopicIdPartition, removal: Removal) -> bool:
         """Whether it is a copy that the broker itself may be at, or whose topic does not tell: asked right before."""
@@ -322,6 +392,32 @@ class ExpireTask:
                 reason=reason,
             )
         return bool(reason)
+
+    async def _is_needless_still(self, partition: TieredPartition, removal: Removal) -> bool:
+        """Decided anew, on metadata and state that are read to their ends and on what the store has: what covered it when
+        repair decided, or a moment ago, may be on its way out."""
+        tip, segment = partition.view.topic_id_partition, removal.metadata
+        await self._metadata.catch_up(tip)
+        await self._state.catch_up()
+        view = await self._view(partition, await self._lineages.refresh(tip))
+        found = standings(view.remote_segments, view.lineage)
+        known = [one.metadata.remote_log_segment_id for one in needless_segments(view, found, ())]
+        near = [
+            one
+            for one in standing_segments(view, found)
+            if one.start_offset <= segment.end_offset and one.end_offset >= segment.start_offset
+        ]
+        whole = [one for one in near if await self._presence.is_whole(one)]
+        if not view.hold and segment.remote_log_segment_id in known and is_covered(segment, whole):
+            return True
+        log.warning(
+            "segment.delete.left",
+            topic=tip.topic,
+            partition=tip.partition,
+            segment_id=str(segment.remote_log_segment_id),
+            reason="repair took it for needless, and nothing else holds all its records now",
+        )
+        return False
 
     def _has_been_finished(self, removal: Removal) -> bool:
         """Whether a copy that was taken for dead is finished by now: its COPY_SEGMENT_FINISHED was on its way, and whoever has
@@ -374,9 +470,6 @@ class ExpireTask:
                 segment_id=str(removal.metadata.remote_log_segment_id),
                 reason=removal.reason,
             )
-
-    def _reading(self) -> ClockReading:
-        return ClockReading(wall_ms=self._clock.now_ms(), monotonic_s=self._clock.monotonic_s())
 
 
 def _said(hold: Hold | None) -> str:

@@ -130,8 +130,9 @@ class Lanes:
             record.not_before_s = self._clock.monotonic_s() + delay_s
             bound.warning("lane.retry", error=str(error), failures=record.failures, backoff_ms=int(delay_s * 1000))
         except PartitionHaltedError as error:
+            is_known = record.halted == str(error)
             self._halt(key, record, str(error))
-            bound.error("lane.halted", error=str(error))
+            (bound.debug if is_known else bound.error)("lane.halted", error=str(error))
         except FatalError:
             raise
         except Exception as error:  # noqa: BLE001  a bug in one partition must not take the others down

@@ -44,11 +44,18 @@ class LocalStart:
         return known < remote_log_start_offset
 
     async def raise_to(
-        self, partition: TieredPartition, remote_log_start_offset: int, log_start_offset: int, high_watermark: int
+        self,
+        partition: TieredPartition,
+        remote_log_start_offset: int,
+        log_start_offset: int,
+        high_watermark: int,
+        start_generation: int,
     ) -> None:
-        """Move the broker's log start, which is ``log_start_offset`` now, as far as the high watermark lets it.
+        """Move the broker's log start, which is ``log_start_offset`` now, as far as the high watermark lets it; not where what
+        was decided in ``start_generation`` is undone.
 
         Raises:
+            MetadataNotReadyError: the state topic could not be read to its end: it may be undone.
             BrokerRefusedError: the broker does not; it is tried again.
         """
         tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
@@ -57,6 +64,10 @@ class LocalStart:
             return
         await self._state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
         await self._failpoints.reach("expire.trim.published")
+        await self._state.catch_up()
+        if self._state.partition_state(tip).start_generation != start_generation:
+            log.info("expire.undone", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
+            return
         self._ownership.require_role()
         answer = (await self._broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
         if answer.error is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,7 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.ports.trash import TrashLog
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.disk_watch import measure
+from tiersidecar.tasks.trash_clock import TrashClock
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 log = structlog.get_logger(__name__)
@@ -78,12 +79,13 @@ class PinKeeper:
         copies: TrustedCopies,
         blocking: Blocking,
         clock: Clock,
+        trash_clock: TrashClock,
         failpoints: Failpoints,
         telemetry: Telemetry,
     ) -> None:
         self._settings, self._board, self._pins = settings, board, pins
         self._metadata, self._state, self._copies = metadata, state, copies
-        self._blocking = blocking
+        self._blocking, self._trash_clock = blocking, trash_clock
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
         self._places = _Places()
         self._missing_since_s: dict[PinnedPartition, float] = {}
@@ -106,8 +108,9 @@ class PinKeeper:
         if self._board.pins.unread is None or self._board.pins.unread:
             await self._load()
         if self._settings.drops_pins:
-            for unpin in [*self._gone(), *self._given_up()]:
+            for unpin in self._gone():
                 await self._drop_if_possible(unpin)
+            await self._drop_given_up()
         self._forget_refused()
         disks = await measure(self._pins)
         for unpin in self._without_room(disks) if self._settings.drops_pins else ():
@@ -195,30 +198,33 @@ class PinKeeper:
             first = NO_LOG_END if local is None else (*local.deleted, *local.segments)[0].base_offset
             self._board.pins.forget_refused(owner, first)
 
-    def _given_up(self) -> list[Unpin]:
-        unpins = list[Unpin]()
+    async def _drop_given_up(self) -> None:
+        """Looked at again right before each: while one goes, an undelete may come and the leader answer with what is pinned."""
         for tip in list(self._board.assignment):
-            pins = self._board.pins.of(tip)
-            if not pins:
-                continue
-            try:
-                start_offset = self._kept_from(tip)
-            except MetadataNotReadyError:
-                continue
-            unpins += [
-                Unpin(pin=pin, reason=DropReason.BELOW_LOG_START) for pin in pins if is_given_up(pin, start_offset)
-            ]
-        return unpins
+            for pin in self._given_up(tip, self._board.pins.of(tip)):
+                if self._given_up(tip, [pin]):
+                    await self._drop_if_possible(Unpin(pin=pin, reason=DropReason.BELOW_LOG_START))
+
+    def _given_up(self, tip: TopicIdPartition, pins: Sequence[Pin]) -> list[Pin]:
+        """Those of ``pins`` that nobody can bring back any more; none while the state topic is not read."""
+        if not pins:
+            return []
+        try:
+            start_offset = self._kept_from(tip)
+        except MetadataNotReadyError:
+            return []
+        return [pin for pin in pins if is_given_up(pin, start_offset)]
 
     def _kept_from(self, tip: TopicIdPartition) -> Offset:
         """From where on what is only here is kept: the remote log start, or below it what can still be undone."""
         state, lineage = self._state.partition_state(tip), self._board.lineage_on_disk(tip)
         return kept_from(
             self._state.trash(tip),
+            user_deletes=state.user_deletes,
             generation=state.start_generation,
             lineage=lineage,
             start_offset=state.start_in(lineage),
-            now_ms=self._clock.now_ms(),
+            time=self._trash_clock.now(),
         )
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:

@@ -7,6 +7,7 @@ every deletion.  A process that ends anywhere leaves a request that the next one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import structlog
@@ -14,6 +15,7 @@ import structlog
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.recopy import RecopyAction, RecopyStep, RecopyView, decide_recopy
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.undelete import final_start
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import (
     CorruptDataError,
@@ -51,6 +53,11 @@ class UploadAgain(Protocol):
         """Copy one segment though its offsets are remote; finished, durable and read back when this returns."""
 
 
+class FetchSegment(Protocol):
+    def fetched(self, metadata: RemoteLogSegmentMetadata) -> AbstractAsyncContextManager[LocalSegment]:
+        """The remote segment as files, until the context ends."""
+
+
 class RecopyTask:
     """Serves the requests of one partition at a time; a leader all that it has not declined, a follower those that the leader
     has."""
@@ -64,6 +71,7 @@ class RecopyTask:
         lineages: LineageSource,
         presence: SegmentPresence,
         uploader: UploadAgain,
+        fetched: FetchSegment,
         admission: CopyAdmission,
         remover: SegmentRemover,
         in_flight: InFlight,
@@ -75,6 +83,7 @@ class RecopyTask:
     ) -> None:
         self._board, self._metadata, self._state, self._lineages = board, metadata, state, lineages
         self._presence, self._uploader, self._admission = presence, uploader, admission
+        self._fetched = fetched
         self._remover, self._in_flight, self._guard = remover, in_flight, guard
         self._blocking = blocking
         self._failpoints, self._broker_id, self._observe_only = failpoints, broker_id, observe_only
@@ -115,10 +124,11 @@ class RecopyTask:
     async def _serve(self, partition: TieredPartition, request: RecopyRequest) -> None:
         tip = partition.view.topic_id_partition
         copied: list[LocalSegment | None] = []
+        is_rewritten = False
         while self._board.holds(partition):
             lineage = await self._lineages.lineage(tip)
             step = decide_recopy(await self._view(tip, request, lineage))
-            if step.local in copied:
+            if step.local in copied or (is_rewritten and step.action is RecopyAction.REWRITE):
                 # Never again and again: a store that takes objects and has not got them is no case for more copies.
                 step = RecopyStep(action=RecopyAction.DECLINE, reason="the store has not got the copy just made of it")
             match step.action:
@@ -126,6 +136,11 @@ class RecopyTask:
                     if not await self._copy(partition, request, step, lineage):
                         return
                     copied.append(step.local)
+                    continue
+                case RecopyAction.REWRITE:
+                    if not await self._rewrite(partition, request, lineage):
+                        return
+                    is_rewritten = True
                     continue
                 case RecopyAction.RETIRE if self._guard.reason_not_to_delete_remote:
                     return
@@ -154,6 +169,8 @@ class RecopyTask:
             local=() if local is None else local.segments,
             copied_offset=await copied_offset_of(self._metadata, tip, lineage, self._blocking),
             remote_log_start_offset=state.start_in(lineage),
+            final_start_offset=final_start(state.user_deletes, self._state.trash(tip), state.start_generation, lineage),
+            from_store=request.from_store,
         )
 
     async def _whole(
@@ -185,12 +202,30 @@ class RecopyTask:
             async with self._admission.admitted(tip, local.size_bytes):
                 await self._uploader.upload_again(partition, local, lineage)
         except CorruptDataError as error:
-            reason = f"this broker's copy is damaged too: {error}"
-            await self._state.decline_recopy(request, self._broker_id, reason)
-            self._tell(request, RecopyStep(action=RecopyAction.DECLINE, reason=reason))
+            await self._decline(request, f"this broker's copy is damaged too: {error}")
             return False
         await self._failpoints.reach("recopy.copied")
         return True
+
+    async def _rewrite(self, partition: TieredPartition, request: RecopyRequest, lineage: Lineage) -> bool:
+        """What the batches say of transactions, with what was open before them, goes into the new segment's indexes."""
+        named = _named(request)
+        metadata = None if named is None else self._metadata.segment(named)
+        if metadata is None:
+            return False
+        try:
+            tip, size_bytes = partition.view.topic_id_partition, metadata.segment_size_in_bytes
+            async with self._admission.admitted(tip, size_bytes), self._fetched.fetched(metadata) as local:
+                await self._uploader.upload_again(partition, local, lineage)
+        except CorruptDataError as error:
+            await self._decline(request, f"it cannot be read from the store: {error}")
+            return False
+        await self._failpoints.reach("recopy.copied")
+        return True
+
+    async def _decline(self, request: RecopyRequest, reason: str) -> None:
+        await self._state.decline_recopy(request, self._broker_id, reason)
+        self._tell(request, RecopyStep(action=RecopyAction.DECLINE, reason=reason))
 
     async def _retire(self, request: RecopyRequest, step: RecopyStep) -> None:
         named = _named(request)
@@ -199,7 +234,9 @@ class RecopyTask:
             return
         try:
             with self._in_flight.holding(named):
-                await self._remover.remove(Removal(metadata=metadata, reason=f"it was damaged, and {step.reason}"))
+                await self._remover.remove(
+                    Removal(metadata=metadata, reason=f"its indexes or objects were wrong, and {step.reason}")
+                )
         except (IllegalTransitionError, UnknownSegmentError):
             return  # another sidecar was faster
         await self._failpoints.reach("recopy.retired")

@@ -5,13 +5,13 @@ Abandoned anywhere, it is taken up again from the state that the metadata topic 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.domain.errors import IllegalTransitionError, TiersidecarError, UnknownSegmentError
-from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
@@ -43,13 +43,25 @@ class SegmentRemover:
         self._metadata_log, self._store, self._keys_of = metadata_log, store, keys_of
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
         self._broker_id, self._ownership = broker_id, ownership
+        self._unsure: set[RemoteLogSegmentId] = set()
 
-    async def remove(self, removal: Removal) -> None:
-        """Both events are durable and the objects gone when this returns, by us or by a leader before or after us."""
+    def unsure(self, topic_id_partition: TopicIdPartition) -> frozenset[RemoteLogSegmentId]:
+        """Segments whose deletion may have begun: nobody has read back what was sent, and it may be written yet.  The metadata
+        topic, read to its end from now on, tells."""
+        return frozenset(one for one in self._unsure if one.topic_id_partition == topic_id_partition)
+
+    def settle(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
+        """The metadata topic has been read to its end since they were unsure."""
+        self._unsure.difference_update(segment_ids)
+
+    async def remove(self, removal: Removal, is_undone: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Both events are durable and the objects gone when this returns, by us or by a leader before or after us; or
+        nothing is done, because ``is_undone``, asked right before a deletion begins, says so."""
         topic = removal.metadata.topic_id_partition.topic
         self._telemetry.count(DELETE_REQUESTS, topic=topic)
         try:
-            await self._remove(removal.metadata)
+            if not await self._remove(removal.metadata, is_undone):
+                return
         except (IllegalTransitionError, UnknownSegmentError) as error:
             # Only DELETE_SEGMENT_FINISHED can refuse what we publish: another was faster.
             log.info("segment.delete.done_by_another", topic=topic, error=str(error))
@@ -68,18 +80,32 @@ class SegmentRemover:
             reason=removal.reason,
         )
 
-    async def _remove(self, metadata: RemoteLogSegmentMetadata) -> None:
+    async def _remove(
+        self, metadata: RemoteLogSegmentMetadata, is_undone: Callable[[], Awaitable[bool]] | None
+    ) -> bool:
         await self._ownership.confirm(metadata.topic_id_partition)
         if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             await self._failpoints.reach("delete.begun")
+            if is_undone is not None and await is_undone():
+                return False
             self._ownership.require_role()
-            await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+            await self._begin(metadata)
         await self._failpoints.reach("delete.started.published")
         self._ownership.require_role()
         await self._store.delete_objects(self._keys_of(metadata))
         await self._failpoints.reach("delete.objects.deleted")
         await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
         await self._failpoints.reach("delete.finished.published")
+        return True
+
+    async def _begin(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Not read back, even because it is cancelled, the segment is unsure: no undelete is answered until that is known."""
+        try:
+            await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        except BaseException:
+            self._unsure.add(metadata.remote_log_segment_id)
+            raise
+        self._unsure.discard(metadata.remote_log_segment_id)
 
     async def _publish(self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> None:
         await self._metadata_log.publish(

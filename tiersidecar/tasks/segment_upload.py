@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
+from tiersidecar.decide.pin import is_remote
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import (
@@ -52,6 +54,7 @@ from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_reading import SegmentReading
 from tiersidecar.tasks.store_gate import StoreGate
+from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +96,9 @@ class SegmentUploader:
         broker_id: BrokerId,
         backoff: Backoff,
         ownership: Ownership,
+        waits: TransactionWaits,
     ) -> None:
+        self._waits = waits
         self._objects, self._checker = objects, checker
         self._custom_metadata_max_bytes = custom_metadata_max_bytes
         self._board, self._log_dirs, self._lineages, self._metadata_log = board, log_dirs, lineages, metadata_log
@@ -163,6 +168,7 @@ class SegmentUploader:
         self._carried.keep(finished, completed.open_at_end)
         self._tell(partition, segment, checked, finished, began_s)
         self._tell_added(finished, completed)
+        await self._waits.lost(tip, finished.next_offset, completed.undecided)
         return finished
 
     def _started(
@@ -201,8 +207,12 @@ class SegmentUploader:
         self, started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage
     ) -> None:
         """With STARTED everything is read back that the topic has before it: what a deposed leader finished late, too."""
-        copied_offset = await copied_offset_of(self._metadata_log, started.topic_id_partition, lineage, self._blocking)
-        if not segment.pinned and copied_offset >= started.end_offset:
+        tip = started.topic_id_partition
+        copied_offset = await copied_offset_of(self._metadata_log, tip, lineage, self._blocking)
+        if segment.pinned or copied_offset < started.end_offset:
+            return
+        # Below what is remote it may be a hole, which nobody has copied.
+        if is_remote(lineage, partial(self._metadata_log.finished_segments_at, tip), segment):
             raise SegmentChangedError(path=segment.log_path, reason="another leader finished a copy of it first")
 
     async def _check_still_ours(
@@ -315,13 +325,6 @@ class SegmentUploader:
             self._telemetry.count(COMPLETED_TRANSACTIONS, len(completed.added), topic=tip.topic)
             producer_ids = sorted({one.producer_id for one in completed.added})
             told.warning("segment.transactions.completed", producer_ids=producer_ids, entries=len(completed.added))
-        for one in completed.undecided:
-            told.warning(
-                "segment.transactions.undecided",
-                producer_id=one.producer_id,
-                producer_epoch=one.epoch,
-                first_offset=one.current_transaction_first_offset,
-            )
 
 
 async def _check_nothing(started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -43,6 +43,7 @@ class Contender:
     pid: int
     version: str
     duration_ms: int
+    status_address: str = ""
 
     def claim(self, term: int, now_ms: int) -> Lease:
         """The lease in ``term``."""
@@ -57,6 +58,8 @@ class Contender:
             version=self.version,
             renewed_ms=now_ms,
             duration_ms=self.duration_ms,
+            status_address=self.status_address,
+            decides_proposals=True,
         )
 
     def is_successor_of(self, holder: Lease) -> bool:
@@ -165,7 +168,8 @@ class TierLease:
             self._seen = (counts, now_s)
         if self._held is not None and counts is not None and counts.holder == self._held.holder:
             if self._sent is None or now_s - self._sent[0] >= self._duration_s / 4:
-                await self._publish(self._contender.claim(counts.term, self._clock.now_ms()))
+                renewed = self._contender.claim(counts.term, self._clock.now_ms())
+                await self._publish(replace(renewed, renewal=True))
                 await self._look_for_former_sidecars()
             return
         if self._held is not None:

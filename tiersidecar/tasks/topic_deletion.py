@@ -13,7 +13,6 @@ from typing import Protocol
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
 from tiersidecar.decide.topic_deletion import (
     Absence,
     Remains,
@@ -38,6 +37,7 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.refused_last import RefusedLast
 from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.trash_clock import TrashClock
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +69,7 @@ class TopicDeletion:
         guard: MayDelete,
         blocking: Blocking,
         clock: Clock,
+        trash_clock: TrashClock,
         failpoints: Failpoints,
         broker_id: BrokerId,
         witness: str,
@@ -77,11 +78,10 @@ class TopicDeletion:
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
-        self._remover, self._guard, self._blocking, self._clock = remover, guard, blocking, clock
-        self._failpoints = failpoints
+        self._remover, self._guard, self._blocking = remover, guard, blocking
+        self._clock, self._trash_clock, self._failpoints = clock, trash_clock, failpoints
         self._broker_id, self._witness, self._grace_s = broker_id, witness, grace_s
         self._delays, self._observe_only = delays, observe_only
-        self._first_reading = self._reading()
         self._absences: dict[Uuid, Absence] = {}
         self._led: set[TopicIdPartition] = set()
         self._remains: dict[Uuid, Remains] = {}
@@ -214,7 +214,7 @@ class TopicDeletion:
         entries = {tip: [one for one in self._state.trash(tip) if one.kind is TrashKind.TOPIC] for tip in partitions}
         undecided = [tip for tip, known in entries.items() if not known]
         if undecided and self._delays.retention_ms:
-            now_ms = self._clock.now_ms()
+            now_ms = self._trash_clock.now().decision_ms
             entry = deleted_topic(delays=self._delays, now_ms=now_ms, by=f"broker {self._broker_id}")
             for tip in undecided:
                 await self._state.put_into_trash(tip, [entry])
@@ -222,12 +222,8 @@ class TopicDeletion:
             topic = partitions[0].topic
             log.info("topic.delete.decided", topic=topic, topic_id=format_uuid(topic_id), due_ms=entry.due_ms)
             return False
-        doubt = reason_to_doubt_clock(self._first_reading, self._reading())
-        decided = [one for known in entries.values() for one in known]
-        return all(one.is_purged or (not doubt and one.is_due(self._clock.now_ms())) for one in decided)
-
-    def _reading(self) -> ClockReading:
-        return ClockReading(wall_ms=self._clock.now_ms(), monotonic_s=self._clock.monotonic_s())
+        time = self._trash_clock.now()
+        return all(time.is_due(one) for known in entries.values() for one in known)
 
     def _is_left_to_us(self, partitions: Sequence[TopicIdPartition]) -> bool:
         """Whoever led it begins at once.  Any other begins when nobody is at it: a deletion may take longer than its turn."""

@@ -13,11 +13,12 @@ from typing import Protocol
 import structlog
 
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim
+from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim, reason_behind_trash
 from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
+from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
@@ -107,8 +108,10 @@ class TrimTask:
     async def run(self, partition: TieredPartition) -> None:
         """Trim until nothing may go any more."""
         tip = partition.view.topic_id_partition
+        self._board.behind_trash.pop(tip, None)
         while self._board.leads(tip, partition.view.leader_epoch) and self.may_have_work(partition):
             log_start_offset = await self._log_start_offset(partition)
+            generation = self._state.partition_state(tip).start_generation
             steps = await self._gate.allowed(partition, await self._due_steps(partition, log_start_offset))
             if not steps or not await self._is_allowed(tip):
                 return
@@ -119,7 +122,7 @@ class TrimTask:
             if not proven:
                 return
             await self._failpoints.reach("trim.verified")
-            await self._trim(partition, proven)
+            await self._trim(partition, proven, generation)
 
     async def _proven(
         self, tip: TopicIdPartition, steps: Sequence[TrimStep], log_start_offset: Offset
@@ -156,27 +159,42 @@ class TrimTask:
         local = self._board.local_partition(tip)
         if local is None:
             return ()
+        view = await self.view(partition, local, log_start_offset)
+        steps = decide_trim(view)
+        if not steps and (reason := reason_behind_trash(view)):
+            self._board.behind_trash[tip] = reason
+        return steps
+
+    async def view(self, partition: TieredPartition, local: LocalPartition, log_start_offset: Offset) -> TrimView:
+        """The partition as the decision sees it, by the broker's log start.
+
+        Raises:
+            BrokerRefusedError: another broker leads it by now.
+        """
+        tip = partition.view.topic_id_partition
         pressure = self._board.pressure_trims.get(tip)
         drop_offset = -1
-        if pressure is not None and pressure.drops:
-            # A broker refuses DeleteRecords beyond the high watermark.
-            drop_offset = min(pressure.offset, await self._offset(partition, OffsetSpec.LATEST))
         lineage = await self._lineages.lineage(tip)
+        given_up_offset = int(self._state.partition_state(tip).start_in(lineage))
+        if pressure is not None and (pressure.drops or given_up_offset > log_start_offset):
+            # A broker refuses DeleteRecords beyond the high watermark.
+            high_watermark = await self._offset(partition, OffsetSpec.LATEST)
+            drop_offset = min(pressure.offset, high_watermark) if pressure.drops else -1
+            given_up_offset = min(given_up_offset, high_watermark)
         # Of what is no more on the broker's disk nothing is to be proven: that is most, of up to a hundred thousand.
         picture = self._metadata.picture(tip)
         remote = await pictured_segments(picture, self._blocking, from_offset=log_start_offset)
-        return decide_trim(
-            TrimView(
-                policy=partition.policy,
-                lineage=lineage,
-                segments=local.segments,
-                log_start_offset=log_start_offset,
-                remote_segments=remote,
-                now_ms=self._clock.now_ms(),
-                pressure_offset=-1 if pressure is None else pressure.offset,
-                drop_offset=drop_offset,
-                last_resort_offset=-1 if pressure is None else pressure.last_resort,
-            )
+        return TrimView(
+            policy=partition.policy,
+            lineage=lineage,
+            segments=local.segments,
+            log_start_offset=log_start_offset,
+            remote_segments=remote,
+            now_ms=self._clock.now_ms(),
+            pressure_offset=-1 if pressure is None else pressure.offset,
+            drop_offset=drop_offset,
+            last_resort_offset=-1 if pressure is None else pressure.last_resort,
+            given_up_offset=given_up_offset,
         )
 
     async def _is_allowed(self, tip: TopicIdPartition) -> bool:
@@ -187,7 +205,7 @@ class TrimTask:
             log.error("trim.refused", topic=tip.topic, partition=tip.partition, reason=reason)
         return not reason
 
-    async def _trim(self, partition: TieredPartition, steps: tuple[TrimStep, ...]) -> None:
+    async def _trim(self, partition: TieredPartition, steps: tuple[TrimStep, ...], generation: int) -> None:
         tip, offset = partition.view.topic_id_partition, steps[-1].offset
         await self._state.publish_partition_state(
             tip, PartitionState(trim_offset=offset, trim_epoch=partition.view.leader_epoch)
@@ -200,6 +218,8 @@ class TrimTask:
         await self._log_start_offset(partition)
         if not self._board.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
             return
+        if any(one.from_trash for one in steps) and self._state.partition_state(tip).start_generation != generation:
+            return  # undone since it was decided
         await self._failpoints.reach("trim.allowed")
         self._ownership.require_role()
         answer = (await self._broker.delete_records({tip: offset}, leader_epochs={tip: partition.view.leader_epoch}))[
@@ -242,6 +262,17 @@ class TrimTask:
         tip = partition.view.topic_id_partition
         for step in steps:
             if step.remote:
+                continue
+            if step.from_trash:
+                log.warning(
+                    "trash.dropped",
+                    topic=tip.topic,
+                    partition=tip.partition,
+                    base_offset=step.local.base_offset,
+                    next_base_offset=step.local.next_base_offset,
+                    bytes=step.local.size_bytes,
+                    reason=step.reason,
+                )
                 continue
             self._telemetry.count(DROPPED_BYTES, step.local.size_bytes, topic=tip.topic)
             log.error(

@@ -36,13 +36,21 @@ class TrimGate:
 
     async def allowed(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
         """The first of ``steps`` that no group holds, as of a few seconds ago."""
-        hold = await self._hold(partition, steps)
+        hold = await self.hold(partition, steps)
         self._note(partition.view.topic_id_partition, hold)
         return hold.allowed
 
     async def is_open(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> bool:
         """Whether all of ``steps``, which were allowed a while ago, still are."""
-        return not (await self._hold(partition, steps)).holders
+        return not (await self.hold(partition, steps)).holders
+
+    async def hold(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> TrimHold:
+        """Who holds which of ``steps``, as of a few seconds ago; nothing is noted."""
+        tip, holds = partition.view.topic_id_partition, partition.policy.holds
+        if not steps or not (holds.groups or holds.needs_list):
+            return TrimHold(allowed=tuple(steps))
+        view = await self._reads.view(partition)
+        return decide_hold(steps, holders_of(holds, tip.topic, tip.partition, view))
 
     def report(self) -> None:
         """Drop holds that are over, and tell by group how much is held back."""
@@ -58,13 +66,6 @@ class TrimGate:
         for group, held_bytes in held.items():
             self._telemetry.gauge(TRIM_HELD_BY_GROUP, held_bytes, group=group)
         self._shown = set(held)
-
-    async def _hold(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> TrimHold:
-        tip, holds = partition.view.topic_id_partition, partition.policy.holds
-        if not steps or not (holds.groups or holds.needs_list):
-            return TrimHold(allowed=tuple(steps))
-        view = await self._reads.view(partition)
-        return decide_hold(steps, holders_of(holds, tip.topic, tip.partition, view))
 
     def _held_by_group(self) -> dict[str, int]:
         held: defaultdict[str, int] = defaultdict(int)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
-from tiersidecar.app.identity import Identity, confirm_cluster, identity_of, patiently
+from tiersidecar.app.identity import Identity, confirm_cluster, identity_of, longer_name, own_host_name, patiently
 from tiersidecar.domain.errors import BrokerUnreachableError, LogDirError, WrongClusterError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.ports.broker import ClusterDescription
@@ -101,3 +101,20 @@ async def test_bootstrap_servers_that_lead_to_other_brokers_only(
             await asked
     else:
         await asked
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical", "told"),
+    [
+        pytest.param("kafka-0", "kafka-0.kafka.ns.svc.cluster.local", "kafka-0.kafka.ns.svc.cluster.local", id="a pod"),
+        pytest.param("kafka-0", "localhost", "kafka-0", id="in /etc/hosts as localhost"),
+        pytest.param("kafka-0", "", "kafka-0", id="not resolved"),
+        pytest.param("kafka-0.example", "kafka-0", "kafka-0.example", id="no shorter one"),
+    ],
+)
+def test_the_name_that_others_resolve(name: str, canonical: str, told: str) -> None:
+    assert longer_name(name, canonical) == told
+
+
+async def test_every_machine_has_a_name() -> None:
+    assert await own_host_name()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
 from tests.support.pins import local_partition
 from tests.support.segments import TIP, local_segments
 from tiersidecar.app.config.top_level import Role
-from tiersidecar.app.process_status import ProcessStatus
+from tiersidecar.app.process_status import ProcessStatus, sidecars_of
 from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.log_dirs import LogDirsView
@@ -16,6 +21,33 @@ from tiersidecar.ports.state_log import PartitionState
 
 def said(offset: int, epoch: int) -> PartitionState:
     return PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(epoch))
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "released", "is_over"),
+    [
+        pytest.param(29_999, False, False, id="renewed within three durations: clocks differ"),
+        pytest.param(30_001, False, True, id="not renewed for long"),
+        pytest.param(0, True, True, id="given back"),
+    ],
+)
+def test_a_lease_that_is_over(age_ms: int, released: bool, is_over: bool) -> None:
+    lease = Lease(
+        name="3",
+        cluster_id="c",
+        broker_id=3,
+        incarnation="one",
+        term=1,
+        host="h",
+        pid=1,
+        version="1",
+        renewed_ms=1_000_000 - age_ms,
+        duration_ms=10_000,
+        released=released,
+        status_address="h:8091",
+    )
+    command = replace(lease, name="repair", broker_id=-1)
+    assert [(one.node_id, one.is_over) for one in sidecars_of([lease, command], 1_000_000)] == [(3, is_over)]
 
 
 def test_the_remote_log_start_is_the_one_of_this_history() -> None:

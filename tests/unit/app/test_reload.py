@@ -11,7 +11,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock, settle
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.keys import keys_in
@@ -20,6 +20,7 @@ from tiersidecar.app.config.store import FilesystemStore
 from tiersidecar.app.reload import Reloader, changed_keys, reloading_on_hangup
 from tiersidecar.app.tuning import RELOADABLE, Tuning, initial_tuning
 from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S
+from tiersidecar.tasks.copy_slots import LIVE
 
 MIB = 1024 * 1024
 RATES = """\
@@ -58,8 +59,31 @@ def test_rates_come_into_force(least: Config, tuning: Tuning, tmp_path: Path) ->
     [told] = reload(least, tuning, tmp_path, LEAST + RATES)
     assert rates(tuning) == (20 * 2**20, 40 * 2**20, 60 * 2**20)
     assert tuning.store_requests.bytes_per_s == 2
+    assert tuning.backfill_quota.bytes_per_s == 30 * 2**20
     assert tuning.index_cache.max_bytes == 70 * 2**20
     assert set(told["applied"]) == RELOADABLE
+
+
+async def test_a_larger_pool_of_copiers_lets_those_in_that_wait(least: Config, tuning: Tuning, tmp_path: Path) -> None:
+    """S-174: a reload is enough, and nobody who waits has to be told."""
+    reload(least, tuning, tmp_path, LEAST + "remote.log.manager.copier.thread.pool.size: 1\n")
+    assert tuning.copy_slots.size == 1
+    inside = list[int]()
+
+    async def copy(number: int) -> None:
+        async with tuning.copy_slots.taking(LIVE):
+            inside.append(number)
+            await asyncio.Event().wait()
+
+    copies = [asyncio.create_task(copy(number)) for number in range(4)]
+    await settle()
+    assert inside == [0]
+    reload(least, tuning, tmp_path, LEAST + "remote.log.manager.copier.thread.pool.size: 3\n")
+    await settle()
+    assert inside == [0, 1, 2]
+    for one in copies:
+        one.cancel()
+    await asyncio.gather(*copies, return_exceptions=True)
 
 
 @pytest.mark.parametrize(

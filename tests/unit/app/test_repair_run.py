@@ -136,6 +136,9 @@ class World:
         segments = self.builder.run.metadata.list_remote_log_segments(self.builder.partition)
         return {format_uuid(one.remote_log_segment_id.uuid): one.state for one in segments}
 
+    def in_trash(self) -> set[Uuid]:
+        return {uuid for entry in self.session.state.trash(self.builder.partition) for uuid in entry.segments}
+
     def has(self, key: str) -> bool:
         return (self.root / key).exists()
 
@@ -218,9 +221,11 @@ async def test_a_needless_copy_goes_only_while_the_other_one_is_whole(world: Wor
     (world.root / planned_keys(kept).indexes).unlink()
     assert await world.repair(found) == [Repair.LEAVE]
     await world.lay_out()
-    assert await world.repair(found) == [Repair.DELETE_SEGMENT]
-    assert world.states() == {format_uuid(kept.remote_log_segment_id.uuid): State.COPY_SEGMENT_FINISHED}
-    assert all(world.has(key) for key in planned_keys(kept).in_upload_order)
+    assert await world.repair(found) == [Repair.TRASH_SEGMENT]
+    assert world.in_trash() == {twin.remote_log_segment_id.uuid}
+    assert list(world.states().values()) == [State.COPY_SEGMENT_FINISHED] * 2
+    assert all(world.has(key) for one in (kept, twin) for key in planned_keys(one).in_upload_order)
+    assert await world.repair(found) == [Repair.LEAVE]
 
 
 @pytest.mark.parametrize("by", ["a finding", "a request"])
@@ -239,10 +244,10 @@ async def test_of_two_copies_that_stand_for_each_other_one_stays(world: World) -
     """When the report was made there was a third, because of which both were needless."""
     twins = await world.add(0), await world.add(0)
     assert await world.repair(*(world.finding(K.OFFSET_OVERLAP, twin) for twin in twins)) == [
-        Repair.DELETE_SEGMENT,
+        Repair.TRASH_SEGMENT,
         Repair.LEAVE,
     ]
-    assert list(world.states().values()) == [State.COPY_SEGMENT_FINISHED]
+    assert world.in_trash() == {twins[0].remote_log_segment_id.uuid}
 
 
 async def test_a_copy_is_not_needless_because_of_one_of_another_history(world: World) -> None:
@@ -287,9 +292,10 @@ async def test_a_needless_copy_stays_once_what_covered_it_is_retired(world: Worl
     kept, twin = await world.add(0), await world.add(0)
     repairer = Repairer(world.session, SETTINGS)
     planned = await repairer.plan([world.finding(K.OFFSET_OVERLAP, twin)])
-    assert [one.step.repair for one in planned] == [Repair.DELETE_SEGMENT]
+    assert [one.step.repair for one in planned] == [Repair.TRASH_SEGMENT]
     await world.elsewhere(kept, State.DELETE_SEGMENT_STARTED)
     await repairer.apply(planned)
+    assert world.in_trash() == set()
     assert world.states()[format_uuid(twin.remote_log_segment_id.uuid)] is State.COPY_SEGMENT_FINISHED
     assert all(world.has(key) for key in planned_keys(twin).in_upload_order)
 
@@ -300,6 +306,7 @@ async def test_a_needless_copy_stays_once_what_covered_it_has_lost_an_object(wor
     planned = await repairer.plan([world.finding(K.OFFSET_OVERLAP, twin)])
     (world.root / planned_keys(kept).indexes).unlink()
     await repairer.apply(planned)
+    assert world.in_trash() == set()
     assert world.states()[format_uuid(twin.remote_log_segment_id.uuid)] is State.COPY_SEGMENT_FINISHED
 
 
@@ -311,10 +318,10 @@ async def test_of_two_repairs_at_once_only_one_deletes_its_twin(world: World) ->
         await repairer.plan([world.finding(K.OFFSET_OVERLAP, twin)])
         for repairer, twin in zip(repairers, twins, strict=True)
     ]
-    assert [plan[0].step.repair for plan in plans] == [Repair.DELETE_SEGMENT] * 2
+    assert [plan[0].step.repair for plan in plans] == [Repair.TRASH_SEGMENT] * 2
     for repairer, plan in zip(repairers, plans, strict=True):
         await repairer.apply(plan)
-    assert list(world.states().values()) == [State.COPY_SEGMENT_FINISHED]
+    assert world.in_trash() == {twins[0].remote_log_segment_id.uuid}
 
 
 async def test_a_stuck_copy_that_finishes_before_its_deletion_begins_stays(world: World) -> None:
@@ -382,7 +389,7 @@ async def test_a_copy_is_not_needless_while_a_later_leader_may_have_cut_what_cov
     world.lead_in(1)
     assert await world.plan(found) == [Repair.LEAVE]
     world.lead_in(0)
-    assert await world.plan(found) == [Repair.DELETE_SEGMENT]
+    assert await world.plan(found) == [Repair.TRASH_SEGMENT]
 
 
 @pytest.mark.parametrize("kind", [K.STUCK_COPY, K.DANGLING_DELETE, K.OFFSET_OVERLAP])
@@ -397,11 +404,13 @@ async def test_what_the_broker_tiers_itself_by_now_is_its_own(world: World, kind
     found = world.finding(kind, await world.add(0, state=state))
     repairer = Repairer(world.session, SETTINGS)
     planned = await repairer.plan([found])
-    assert [one.step.repair for one in planned] == [Repair.DELETE_SEGMENT]
+    assert [one.step.repair for one in planned] == [
+        Repair.TRASH_SEGMENT if kind is K.OFFSET_OVERLAP else Repair.DELETE_SEGMENT
+    ]
     world.broker.settings["built"] = {"remote.storage.enable": "true"}
     before = world.states()
     await repairer.apply(planned)
-    assert world.states() == before
+    assert (world.states(), world.in_trash()) == (before, set())
 
 
 async def test_a_copy_is_not_needless_because_of_one_that_expires(world: World) -> None:
@@ -476,8 +485,8 @@ async def test_nothing_goes_while_a_topic_is_not_to_be_trusted(world: World, log
 @pytest.mark.parametrize(
     ("owner", "repair"),
     [
-        pytest.param(None, Repair.DELETE_SEGMENT, id="the store does not say, and the topic is here"),
-        pytest.param('{"cluster_id": "scripted"}', Repair.DELETE_SEGMENT, id="this cluster's"),
+        pytest.param(None, Repair.TRASH_SEGMENT, id="the store does not say, and the topic is here"),
+        pytest.param('{"cluster_id": "scripted"}', Repair.TRASH_SEGMENT, id="this cluster's"),
         pytest.param('{"cluster_id": "another"}', Repair.LEAVE, id="another cluster's"),
         pytest.param("{", Repair.LEAVE, id="an owner that cannot be read"),
     ],
@@ -488,7 +497,7 @@ async def test_what_the_store_calls_another_clusters_is_left(world: World, owner
     if owner is not None:
         world.write(f".tiersidecar/owners/{format_uuid(twin.topic_id_partition.topic_id)}.json", owner.encode())
     assert await world.repair(world.finding(K.OFFSET_OVERLAP, twin)) == [repair]
-    assert len(world.states()) == (1 if repair is Repair.DELETE_SEGMENT else 2)
+    assert len(world.in_trash()) == (1 if repair is Repair.TRASH_SEGMENT else 0)
 
 
 async def test_what_is_of_a_topic_that_is_not_here_is_left(world: World) -> None:

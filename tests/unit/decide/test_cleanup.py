@@ -40,6 +40,12 @@ STARTED, DELETING, FINISHED = State.COPY_SEGMENT_STARTED, State.DELETE_SEGMENT_S
             id="another's, past grace",
         ),
         pytest.param(
+            remote_segment(0, 9, state=STARTED, broker_id=2, event_timestamp_ms=900),
+            False,
+            False,
+            id="another's, exactly as old as the grace",
+        ),
+        pytest.param(
             remote_segment(0, 9, state=STARTED, broker_id=2, event_timestamp_ms=5000),
             False,
             False,

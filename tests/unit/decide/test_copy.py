@@ -83,9 +83,34 @@ def view(
             id="S-027 enough bytes came after the first, not after the second",
         ),
         pytest.param(
+            view([0, 100], policy=TopicPolicy(copy_lag_ms=1, copy_lag_bytes=10**6)),
+            [],
+            id="a lag of a millisecond is one",
+        ),
+        pytest.param(
+            view([0, 100], policy=TopicPolicy(copy_lag_ms=1, copy_lag_bytes=10**6), now_ms=1),
+            [0],
+            id="and is over then",
+        ),
+        pytest.param(
+            view([0, 100, 200], policy=TopicPolicy(copy_lag_ms=10**6, copy_lag_bytes=1)),
+            [0, 100],
+            id="a lag of a byte: whatever has anything after it",
+        ),
+        pytest.param(
             view([0, 100], policy=TopicPolicy(copy_lag_ms=-1, copy_lag_bytes=-1, local_retention_ms=50), now_ms=49),
             [],
             id="S-028 a lag of -1 is the local retention",
+        ),
+        pytest.param(
+            view([0, 100], policy=TopicPolicy(copy_lag_ms=-1, copy_lag_bytes=-1, local_retention_ms=50), now_ms=50),
+            [0],
+            id="S-028 and it is over when that is",
+        ),
+        pytest.param(
+            view([0, 100], policy=TopicPolicy(copy_lag_ms=-1, copy_lag_bytes=-1), now_ms=10**9),
+            [],
+            id="S-028 without a local retention nothing is old or large enough",
         ),
     ],
 )
@@ -133,6 +158,7 @@ def test_without_sealed_segments_there_is_no_lag() -> None:
     [
         pytest.param(TopicPolicy(), 10**12, [0, 100, 200], id="without limits nothing expires"),
         pytest.param(TopicPolicy(retention_ms=50), 49, [0, 100, 200], id="all of it is inside retention.ms"),
+        pytest.param(TopicPolicy(retention_ms=50), 50, [], id="the first is exactly as old as retention.ms"),
         pytest.param(TopicPolicy(retention_ms=50), 99, [], id="the first was written longer ago than retention.ms"),
         pytest.param(TopicPolicy(retention_bytes=300), 0, [], id="retention.bytes are there without it"),
         pytest.param(TopicPolicy(retention_bytes=301), 0, [0, 100, 200], id="one byte of it may still be kept"),
@@ -183,6 +209,8 @@ def test_a_hole_below_the_copied_offset_that_the_broker_still_holds_is_copied() 
     given = replace(view([0, 100, 200, 300, 400], copied=299), holes=(ByteRange(50, 150),))
     assert [segment.base_offset for segment in decide_copy(given).segments] == [0, 100, 300]
     assert decide_copy(given).gap is None
+    beside = replace(given, holes=(ByteRange(50, 100), ByteRange(200, 200)))
+    assert [segment.base_offset for segment in decide_copy(beside).segments] == [0, 300]
 
 
 def test_a_segment_past_retention_behind_one_that_is_not_is_copied() -> None:
@@ -198,6 +226,11 @@ def test_a_hole_between_the_tiers_is_named() -> None:
     front = replace(view([500, 600, 700], copied=199), readable_stop=450)
     assert decide_copy(front).gap == ByteRange(450, 500), "the front of a segment that an election cut is readable"
     assert decide_copy(replace(front, readable_stop=500)).gap is None
+    assert decide_copy(view([500, 600, 700], copied=0)).gap == ByteRange(1, 500), "a single record is remote"
+    pinned = (pin_of(50, 100).segment, *local_segments(500, 600))
+    assert decide_copy(replace(view([], copied=99), segments=pinned)).gap == ByteRange(100, 500), (
+        "whatever is pinned below"
+    )
     assert decide_copy(view([500, 600, 700])).gap is None, "nothing remote yet: the log simply begins at 500"
 
 
@@ -245,3 +278,44 @@ def test_what_is_not_finished_was_not_copied_where_the_last_copy_has_expired(sta
     lineage = Lineage.of([(0, 0)])
     assert find_copied_offset(lineage, lambda epoch: 9, lambda epoch, offset: None) is None
     assert copied_offset_among(segments, lineage) == -1
+
+
+@pytest.mark.parametrize(
+    ("bases", "first_epoch", "live_start", "copied", "is_halted"),
+    [
+        pytest.param([0, 100, 200], 100, 0, [], True, id="a segment below the first leader epoch: data from before 0.11"),
+        pytest.param([0, 100, 200], 150, 0, [], True, id="and nothing behind it, though that has an epoch"),
+        pytest.param([0, 100, 200], 50, 0, [], True, id="a segment in which the first leader epoch begins"),
+        pytest.param([0, 100, 200], 100, 100, [100], False, id="what lies below the start is nobody's"),
+        pytest.param([0, 100, 200], 50, 50, [0, 100], False, id="a DeleteRecords within the segment cuts its epochs too"),
+        pytest.param([0, 100, 200], 150, 120, [], True, id="a start below the first leader epoch gives up the rest only"),
+        pytest.param([0, 100, 200], 0, 0, [0, 100], False, id="every offset has an epoch"),
+    ],
+)  # fmt: skip
+def test_segments_without_a_leader_epoch_halt_the_partition(
+    bases: list[int], first_epoch: int, live_start: int, copied: list[int], is_halted: bool
+) -> None:
+    """Finding 6 of issue 16: retried without end they never said so."""
+    given = replace(
+        view(bases), first_epoch_offset=first_epoch, live_start_offset=live_start, remote_log_start_offset=live_start
+    )
+    plan = decide_copy(given)
+    assert [segment.base_offset for segment in plan.segments] == copied
+    assert bool(plan.halted) is is_halted
+    assert plan.held_back == plan.halted
+    assert plan.gap is None
+
+
+def test_an_old_segment_behind_what_is_remote_halts_too_and_is_no_gap() -> None:
+    """What a former release copied over such a segment does not make it a hole that nobody has."""
+    given = replace(view([0, 100, 200, 300], copied=299), first_epoch_offset=200, holes=(ByteRange(0, 200),))
+    plan = decide_copy(given)
+    assert (plan.segments, plan.gap, bool(plan.halted)) == ((), None, True)
+
+
+def test_the_segments_are_walked_only_where_the_newest_of_an_epoch_does_not_tell() -> None:
+    segments = [remote_segment(0, 99), remote_segment(100, 199)]
+    assert find_copied_offset(Lineage.of([(0, 0)]), lambda epoch: 199, lambda epoch, offset: segments[1]) == 199
+    zombie = [remote_segment(0, 199)]
+    cut = Lineage.of([(0, 0), (1, 150)])
+    assert find_copied_offset(cut, lambda epoch: 199 if epoch == 0 else None, lambda epoch, offset: zombie[0]) is None

@@ -38,6 +38,7 @@ MIB = 1024**2
     ("given", "expected_rate"),
     [
         pytest.param(samples(at_rate(MIB)), MIB, id="a disk that fills evenly"),
+        pytest.param(samples(at_rate(0.5)), 0.5, id="a disk that fills by a byte every other second"),
         pytest.param(samples(at_rate(0)), 0, id="nothing is written"),
         pytest.param(samples(at_rate(-MIB)), 0, id="a disk that empties is never full"),
         pytest.param(samples(at_rate(MIB, (3, 50 * GIB))), MIB, id="one large trim early in the window hides nothing"),
@@ -74,7 +75,11 @@ def test_the_window_is_bounded_in_time_and_number() -> None:
     window: tuple[DiskSample, ...] = ()
     for n in range(5000):
         window = with_sample(window, DiskSample(at_s=n * 5.0, free_bytes=n))
-    assert len(window) <= 61
+    assert len(window) >= 60
+    window = ()
+    for n in range(100):
+        window = with_sample(window, DiskSample(at_s=n * 30.0, free_bytes=n))
+    assert len(window) == 61, "both ends of the window are in it"
     assert window[-1].at_s - window[0].at_s <= WINDOW_S
     later = with_sample(window, DiskSample(at_s=1e6, free_bytes=0))
     assert len(later) == 1, "a process that slept has no rate"
@@ -104,3 +109,8 @@ OK, FILLING, LOW = DiskState.OK, DiskState.FILLING, DiskState.BELOW_RESERVE
 def test_states(before: DiskState, free: int, full_in_s: float, expected: DiskState) -> None:
     disk = Disk(log_dirs=frozenset({"/d"}), size_bytes=100 * GIB, free_bytes=free * GIB)
     assert decide_state(before, disk, PinLimits(), full_in_s, 6 * HOUR_S) is expected
+
+
+def test_the_alarm_of_a_full_disk_ends_at_the_last_byte_of_one_percent_more() -> None:
+    just_below = Disk(log_dirs=frozenset({"/d"}), size_bytes=100 * GIB, free_bytes=11 * GIB - 1)
+    assert decide_state(LOW, just_below, PinLimits(), math.inf, 6 * HOUR_S) is LOW

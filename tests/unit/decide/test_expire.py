@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, going, segment, segments, view
 from tests.support.segments import remote_segment
 from tiersidecar.decide.expire import decide_expiry
 from tiersidecar.decide.expiry_view import ExpiryView
+from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashKind
 
 STARTED, DELETING, DELETED = State.COPY_SEGMENT_STARTED, State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED
 TWO = ((0, 99), (100, 199))
@@ -86,6 +91,18 @@ def _ends_after(epoch: int, lineage: tuple[tuple[int, int], ...], offset: int) -
             id="records without a time count from their copy, and do not go at once",
         ),
         pytest.param(
+            view((remote_segment(0, 99, max_timestamp_ms=0, event_timestamp_ms=NOW_MS),), retention_h=5),
+            [(0, 99)],
+            100,
+            id="a record of the first millisecond of 1970 has a time",
+        ),
+        pytest.param(
+            view((segment(0, 99, copied_h=9),), retention_h=5),
+            [],
+            0,
+            id="a record of this very millisecond is not one of the future",
+        ),
+        pytest.param(
             view((segment(0, 99, age_h=6, copied_h=-90_000),), retention_h=5),
             [(0, 99)],
             100,
@@ -129,6 +146,15 @@ def _ends_after(epoch: int, lineage: tuple[tuple[int, int], ...], offset: int) -
             id="T-43 what goes by time is no more too much by size",
         ),
         pytest.param(
+            view(segments(1, size_bytes=1)), [], 0, id="without a limit of size not even a segment of one byte goes"
+        ),
+        pytest.param(
+            view(segments(4), retention_bytes=3 * SEGMENT_BYTES, start=99),
+            [(0, 99)],
+            100,
+            id="the segment whose last offset is the start still counts by size",
+        ),
+        pytest.param(
             view(segments(4), retention_bytes=3 * SEGMENT_BYTES, start=100),
             [(0, 99)],
             100,
@@ -152,6 +178,12 @@ def _ends_after(epoch: int, lineage: tuple[tuple[int, int], ...], offset: int) -
             [],
             99,
             id="DESIGN 5: the broker's log start is never evidence of a user's delete",
+        ),
+        pytest.param(
+            view(segments(3, first=200), start=0, log_start_offset=100, high_watermark=900),
+            [],
+            0,
+            id="a start of 0 is said, and no other takes its place",
         ),
         # states
         pytest.param(
@@ -267,6 +299,54 @@ FOREIGN = segment(100, 199, age_h=9, epochs=((1, 100),))
             id="without a time limit what ends below the start goes, as in Kafka, but only epochs up to the one there",
         ),
         pytest.param(
+            view((segment(0, 99, age_h=9, epochs=((1, 0),)),), lineage=((1, 50),), retention_h=5),
+            [(0, 99)],
+            100,
+            id="a live file that has forgotten where its first epoch began: the segment is of this history",
+        ),
+        pytest.param(
+            view((segment(40, 89, epochs=((2, 40),)),), lineage=UNCLEAN, start=200),
+            [(40, 89)],
+            200,
+            id="one of the epoch that is there now, begun before it was, goes below the start",
+        ),
+        pytest.param(
+            view((DIVERGED, FOREIGN, segment(50, 149, age_h=1, epochs=((2, 50),))), lineage=UNCLEAN, start=199),
+            [(0, 99), (50, 149)],
+            199,
+            id="nor one that holds the start itself",
+        ),
+        pytest.param(
+            view((segment(0, 99, age_h=1), segment(100, 150, age_h=9)), lineage=((0, 0), (1, 150)), retention_h=5),
+            [],
+            0,
+            id="a segment with one offset of the next epoch's is not of this history, and held back by its front",
+        ),
+        pytest.param(
+            view((segment(0, 0, age_h=9, epochs=((7, 0),)),), lineage=((0, 0),)),
+            [],
+            -1,
+            id="a single record of an epoch that nobody knows says nothing of where the log starts",
+        ),
+        pytest.param(
+            view(
+                (segment(0, 99), segment(100, 199, age_h=9, epochs=((1, 100), (3, 150)))),
+                lineage=((0, 0), (1, 100), (2, 120)),
+                retention_h=5,
+            ),
+            [],
+            0,
+            id="of a segment of two epochs the front of the first is served, and waits for what comes before it",
+        ),
+        pytest.param(
+            view(
+                (segment(0, 99), segment(50, 99, age_h=9, epochs=((1, 50),))), lineage=((0, 0), (1, 100)), retention_h=5
+            ),
+            [(50, 99)],
+            0,
+            id="what ends right where its epoch begins in this history serves nothing, and goes by its own retention",
+        ),
+        pytest.param(
             view((DIVERGED, FOREIGN, segment(50, 149, age_h=1, epochs=((2, 50),))), lineage=UNCLEAN, start=200),
             [(0, 99), (50, 149), (100, 199)],
             200,
@@ -301,6 +381,9 @@ FOREIGN = segment(100, 199, age_h=9, epochs=((1, 100),))
 def test_other_histories(given: ExpiryView, expected: list[tuple[int, int]], start: int) -> None:
     plan = decide_expiry(given)
     assert (sorted(going(plan)), plan.remote_log_start_offset, plan.stop) == (expected, start, "")
+    assert all(removal.reason for removal in plan.expired)
+    of_this_history = {one.metadata for one in plan.expired if one.kind is TrashKind.RETENTION}
+    assert of_this_history == {one.metadata for one in plan.expired if one.metadata.is_within(given.lineage)}
 
 
 @pytest.mark.parametrize(
@@ -328,9 +411,28 @@ def test_other_histories(given: ExpiryView, expected: list[tuple[int, int]], sta
         ),
         pytest.param(view(local=(0, 100, 200, 300), retention_bytes=2 * SEGMENT_BYTES), 200, id="S-052 and by size"),
         pytest.param(
+            view(local=(0, 100, 200, 300), retention_bytes=3 * SEGMENT_BYTES, log_start_offset=100, high_watermark=900),
+            -1,
+            id="what the broker has given up, and lists until its file is gone, counts for nothing",
+        ),
+        pytest.param(
+            view(
+                local=(0, 100, 200, 300),
+                retention_bytes=3 * SEGMENT_BYTES,
+                start=0,
+                log_start_offset=100,
+                high_watermark=900,
+            ),
+            0,
+            id="nor where the remote log starts below it",
+        ),
+        pytest.param(
             view(local=(0, 100, 200, 300), local_age_h=9, retention_h=5, high_watermark=150),
             100,
             id="nothing above the high watermark",
+        ),
+        pytest.param(
+            view(local=(0, 100, 200), local_age_h=9, retention_h=5, high_watermark=200), 200, id="what ends right at it"
         ),
         pytest.param(
             view(
@@ -356,6 +458,10 @@ def test_tiering_switched_off_with_deletion() -> None:
     plan = decide_expiry(view(remote, policy=policy, log_start_offset=150, high_watermark=900))
     assert sorted(going(plan)) == [(0, 99), (0, 99), (100, 199)]
     assert plan.remote_log_start_offset == 150
+    assert {removal.kind for removal in plan.expired} == {TrashKind.DISABLE}
+    assert {removal.reason for removal in plan.expired} == {"tiering of the topic was switched off with deletion"}
+    nothing_remote = view(policy=policy, log_start_offset=150, high_watermark=900)
+    assert decide_expiry(nothing_remote).remote_log_start_offset == -1
 
 
 def test_the_tally() -> None:
@@ -380,3 +486,136 @@ def test_a_retention_that_is_no_amount_is_refused(policy: TopicPolicy) -> None:
     """T-41."""
     with pytest.raises(ValueError, match="retention of"):
         view(segments(1), policy=policy)
+
+
+def test_a_decision_is_put_into_the_trash_in_the_leaders_name_and_kept_until_the_broker_is_done() -> None:
+    day = TrashDelays(retention_ms=24 * HOUR_MS)
+    given = view(
+        segments(4, youngest_h=8),
+        retention_h=9.5,
+        start=0,
+        log_start_offset=0,
+        high_watermark=900,
+        leader_epoch=7,
+        start_generation=3,
+        by="broker 1",
+        lineage=((0, 0), (7, 400)),
+        delays=day,
+    )
+    (decided,) = decide_expiry(given).trash.put
+    assert (decided.id.leader_epoch, decided.id.generation, decided.by, decided.up_to) == (7, 3, "broker 1", 200)
+    due = replace(decided, due_ms=NOW_MS)
+    after = replace(given, trash=(due,), remote_log_start_offset=Offset(200), remote_segments=given.remote_segments[2:])
+    assert decide_expiry(after).trash.take_out == (), "its local log still begins below it"
+    assert decide_expiry(replace(after, log_start_offset=200)).trash.take_out == (due,)
+    shorter = replace(after, log_start_offset=150, high_watermark=150)
+    assert decide_expiry(shorter).trash.take_out == (due,), "its local log ends below it"
+
+
+@pytest.mark.parametrize(
+    ("remote", "only_local", "finished"),
+    [
+        pytest.param((), 5, 0, id="nothing is remote"),
+        pytest.param(
+            (segment(0, 149), segment(100, 199), segment(250, 299)), 2.5, 2.5, id="overlaps, and a hole of a half"
+        ),
+        pytest.param((segment(0, 49), segment(50, 99)), 4, 2, id="one segment in two halves"),
+        pytest.param((segment(50, 349),), 2, 1, id="one that begins and ends within local segments"),
+        pytest.param(
+            (segment(0, 199), segment(0, 99, uuid=b"another copy 16b")), 3, 1, id="a copy within a longer one"
+        ),
+        pytest.param((segment(0, 99), segment(0, 99, uuid=b"another copy 16b")), 4, 1, id="the same offsets twice"),
+    ],
+)
+def test_each_offset_counts_once_by_size(
+    remote: tuple[RemoteLogSegmentMetadata, ...], only_local: float, finished: float
+) -> None:
+    """U6: in segments of 100 offsets and 1024 bytes, the last of five still written to."""
+    tally = decide_expiry(view(remote, local=(0, 100, 200, 300, 400))).tally
+    assert tally.only_local_bytes == only_local * SEGMENT_BYTES
+    assert tally.finished_bytes == finished * SEGMENT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        pytest.param(view(local=(100, 200), log_start_offset=100), -1, id="nothing is remote: the broker says it"),
+        pytest.param(
+            view(segments(2, first=100), local=(300, 400), log_start_offset=300),
+            100,
+            id="lower where segments are remote",
+        ),
+        pytest.param(
+            view(segments(2, first=300), local=(150, 400), log_start_offset=150),
+            150,
+            id="not higher by what was copied late",
+        ),
+        pytest.param(
+            view(segments(2, first=300), local=(300, 500), log_start_offset=350, trim_offset=350),
+            300,
+            id="a trim of ours, and what it trimmed is remote",
+        ),
+    ],
+)
+def test_the_first_start(given: ExpiryView, start: int) -> None:
+    assert decide_expiry(replace(given, high_watermark=900)).remote_log_start_offset == start
+
+
+def test_an_operators_hold_moves_no_start_and_keeps_all_that_is_not_below_it() -> None:
+    """Issue 16: what was undeleted is not taken again at once."""
+    plan = decide_expiry(view(segments(4, youngest_h=9), retention_h=1, start=200, hold="held until 12:00"))
+    assert (plan.stop, plan.remote_log_start_offset) == ("held until 12:00", 200)
+    assert going(plan) == [(0, 99), (100, 199)]
+
+
+def test_each_removal_says_why() -> None:
+    by_time, by_size = segment(100, 199, age_h=9), segment(200, 299)
+    foreign = segment(0, 99, age_h=9, epochs=((7, 0),))
+    policy = TopicPolicy(retention_ms=5 * HOUR_MS, retention_bytes=SEGMENT_BYTES)
+    given = view((segment(0, 99), foreign, by_time, by_size, segment(300, 399)), policy=policy, start=100)
+    reasons = {one.metadata: one.reason for one in decide_expiry(given).expired}
+    assert reasons[given.remote_segments[0]] == "it ends below the remote log start 300"
+    assert reasons[by_time] == "retention.ms of 18000000 is over"
+    assert reasons[by_size] == "the log is larger than retention.bytes of 1024"
+    assert reasons[foreign] == "it is outside the lineage, and past retention.ms"
+
+
+def test_what_holds_the_start_is_neither_gone_nor_deleted() -> None:
+    """Its last offset is the start."""
+    given = view(segments(2), start=99, hold="held")
+    plan = decide_expiry(given)
+    assert (going(plan), plan.tally.finished_bytes) == ([], 2 * SEGMENT_BYTES)
+    below = decide_expiry(replace(given, remote_log_start_offset=100))
+    assert [removal.reason for removal in below.expired] == ["it ends below the remote log start 100"]
+    assert below.tally.finished_bytes == SEGMENT_BYTES
+
+
+def test_local_bytes_count_from_the_start_on_and_between_all_that_is_remote() -> None:
+    from_150 = decide_expiry(view(local=(0, 100, 200), start=150)).tally
+    assert from_150.only_local_bytes == 1.5 * SEGMENT_BYTES
+    stripes = tuple(segment(base, base + 24) for base in (0, 50, 100, 150))
+    assert decide_expiry(view(stripes, local=(0, 200, 300))).tally.only_local_bytes == 2.5 * SEGMENT_BYTES
+
+
+def test_what_is_in_the_trash_and_due_waits_while_the_clock_is_in_doubt() -> None:
+    day = TrashDelays(retention_ms=24 * HOUR_MS)
+    given = view(
+        segments(4, youngest_h=8), retention_h=9.5, start=0, delays=day, log_start_offset=0, high_watermark=900
+    )
+    (decided,) = decide_expiry(given).trash.put
+    due = replace(given, trash=(replace(decided, due_ms=NOW_MS),), remote_log_start_offset=Offset(200))
+    assert going(decide_expiry(due)) == [(0, 99), (100, 199)]
+    assert going(decide_expiry(replace(due, clock_doubt="the wall clock jumped"))) == []
+
+
+def test_named_segments_stay_in_the_trash_until_they_are_gone() -> None:
+    day = TrashDelays(retention_ms=24 * HOUR_MS)
+    given = view((segment(0, 99, age_h=9, epochs=((7, 0),)),), retention_h=5, delays=day)
+    (named,) = decide_expiry(given).trash.put
+    due = replace(given, trash=(replace(named, due_ms=NOW_MS),))
+    assert decide_expiry(due).trash.take_out == ()
+    assert decide_expiry(replace(due, remote_segments=())).trash.take_out == due.trash
+
+
+def test_a_plan_belongs_to_the_generation_of_the_start_that_it_was_made_by() -> None:
+    assert decide_expiry(view(segments(1), start_generation=3)).start_generation == 3

@@ -37,11 +37,12 @@ STOP = stop_of(typed(2))
 
 
 def test_a_stop_says_what_was_due_and_by_which_settings() -> None:
-    assert STOP.up_to == 800
-    assert (STOP.retention_ms, STOP.retention_bytes, STOP.max_share, STOP.max_bytes) == (2 * HOUR_MS, -1, 0.5, -1)
-    assert (STOP.since_ms, STOP.is_over) == (NOW_MS, False)
-    assert "8 segments are due at once, 8192 of 10240 bytes" in STOP.reason
-    assert "confirm with delete-records up to offset 800" in STOP.reason
+    stop = stop_of(typed(2))
+    assert stop.up_to == 800
+    assert (stop.retention_ms, stop.retention_bytes, stop.max_share, stop.max_bytes) == (2 * HOUR_MS, -1, 0.5, -1)
+    assert (stop.since_ms, stop.is_over) == (NOW_MS, False)
+    assert "8 segments are due at once, 8192 of 10240 bytes" in stop.reason
+    assert "confirm with delete-records up to offset 800" in stop.reason
 
 
 MORE = (*segments(10), *segments(20, first=1000))
@@ -60,6 +61,10 @@ MORE = (*segments(10), *segments(20, first=1000))
         pytest.param(typed(1, remote=MORE), id="the retention is shorter still"),
         pytest.param(typed(2, remote=MORE, limits=ExpiryLimits(max_share=0.4)), id="a smaller share"),
         pytest.param(replace(typed(2, remote=MORE), now_ms=NOW_MS + DAY_MS), id="a day later"),
+        pytest.param(
+            replace(typed(2, remote=MORE), now_ms=NOW_MS - 5 * 60_000),
+            id="a clock that was five minutes ahead is right",
+        ),
         pytest.param(replace(typed(3), now_ms=NOW_MS + HOUR_MS), id="a longer retention, and still too much"),
     ],
 )
@@ -79,6 +84,11 @@ def test_no_other_event_ends_a_stop(given: ExpiryView) -> None:
         pytest.param(typed(2, limits=ExpiryLimits(max_share=1)), 800, id="an operator confirmed: a share of 1"),
         pytest.param(typed(2, limits=ExpiryLimits(max_share=0.9)), 800, id="a share that has room for it"),
         pytest.param(typed(2, start=800), 800, id="delete-records up to the offset that it names"),
+        pytest.param(
+            typed(0, policy=TopicPolicy(retention_ms=6 * HOUR_MS, retention_bytes=-1)),
+            400,
+            id="retention.ms is longer, and retention.bytes as it was",
+        ),
         pytest.param(replace(typed(14), now_ms=NOW_MS - DAY_MS), 0, id="the clock that made it was a day ahead"),
     ],
 )
@@ -93,6 +103,7 @@ def test_a_stop_ends_with_its_cause_or_by_an_operator(given: ExpiryView, start: 
 def test_beyond_what_was_confirmed_another_stop_begins() -> None:
     stop = stop_of(replace(typed(2, start=800, remote=segments(30)), guard_stop=STOP))
     assert (stop.up_to, stop.is_over) == (2800, False)
+    assert "20 segments are due at once" in stop.reason
 
 
 def test_copies_in_flight_do_not_cut_what_is_due_into_pieces_that_pass() -> None:
@@ -213,6 +224,7 @@ def test_the_copy_of_a_local_segment_ends_the_walk_before_it() -> None:
     [
         pytest.param(NOW_MS - 9 * HOUR_MS, 100, id="S-027 the newest record is old, the file is new"),
         pytest.param(NOW_MS, 0, id="S-027 the newest record is of now"),
+        pytest.param(0, 100, id="a record of the first millisecond of 1970 is old"),
         pytest.param(-1, 0, id="records without a time count from the last write"),
         pytest.param(NOW_MS + DAY_MS, 0, id="U16 so do those of the future"),
     ],
@@ -230,3 +242,76 @@ def test_of_two_stops_the_later_leaders_counts_and_of_one_leader_the_higher_numb
     assert later_stop(first, None) == later_stop(None, first) == first
     assert later_stop(first, ended) == later_stop(ended, first) == ended
     assert later_stop(ended, later) == later_stop(later, ended) == later
+
+
+def sized(retention_bytes: int, **fields: Any) -> ExpiryView:
+    return typed(0, policy=TopicPolicy(retention_ms=-1, retention_bytes=retention_bytes), **fields)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_over"),
+    [
+        pytest.param(sized(5 * 1024), True, id="retention.bytes are more, and what is due is within the limits"),
+        pytest.param(
+            typed(0, policy=TopicPolicy(retention_ms=20 * HOUR_MS, retention_bytes=5 * 1024)),
+            False,
+            id="retention.bytes are more, but now there is a limit of time as well",
+        ),
+        pytest.param(sized(2 * 1024, remote=MORE[:5]), False, id="the same retention, and less is there"),
+        pytest.param(sized(-1), True, id="without a limit nothing is due"),
+    ],
+)
+def test_a_stop_by_size_ends_with_a_wider_retention_alone(given: ExpiryView, is_over: bool) -> None:
+    stop = stop_of(sized(2 * 1024))
+    plan = decide_expiry(replace(given, guard_stop=stop))
+    assert (plan.stop == "") is is_over
+
+
+def test_other_limits_judge_a_stop_anew_and_measure_its_end() -> None:
+    narrower = typed(2, limits=ExpiryLimits(max_share=0.4), guard_stop=STOP)
+    stop = stop_of(narrower)
+    assert (stop.max_share, stop.is_over) == (0.4, False)
+    same = replace(narrower, guard_stop=stop)
+    assert decide_expiry(same).guard_stop is None, "nothing is new, and nothing is written"
+    fewer_are_due = replace(same, remote_segments=MORE)
+    assert decide_expiry(fewer_are_due).stop == stop.reason
+    wider = replace(fewer_are_due, limits=ExpiryLimits(max_share=0.45))
+    assert decide_expiry(wider).stop == ""
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "is_over"),
+    [
+        pytest.param(7 * 1024, False, id="the same limit"),
+        pytest.param(6 * 1024, False, id="a lower one"),
+        pytest.param(8 * 1024, True, id="one that has room for it"),
+        pytest.param(-1, True, id="none"),
+    ],
+)
+def test_a_stop_by_bytes_ends_with_a_wider_limit(max_bytes: int, is_over: bool) -> None:
+    stop = stop_of(typed(2, limits=ExpiryLimits(max_share=1, max_bytes=7 * 1024)))
+    assert "deletes.max.bytes.per.round of 7168" in stop.reason
+    limits = ExpiryLimits(max_share=1, max_bytes=max_bytes)
+    plan = decide_expiry(typed(2, limits=limits, guard_stop=stop))
+    assert (plan.stop == "") is is_over
+    less_is_due = typed(2, remote=segments(7, first=300), start=300, limits=limits, guard_stop=stop)
+    assert (decide_expiry(less_is_due).stop == "") is is_over, "that less is due ends nothing"
+
+
+def test_a_record_of_this_very_millisecond_is_young_however_old_the_file_says_that_it_is() -> None:
+    given = view(local=(0, 100), local_age_h=9, retention_h=5, start=0)
+    local = (replace(given.local_segments[0], max_timestamp_ms=NOW_MS), given.local_segments[1])
+    assert decide_expiry(replace(given, local_segments=local)).remote_log_start_offset == 0
+
+
+def test_another_retention_judges_a_stop_anew() -> None:
+    stop = stop_of(typed(1, guard_stop=STOP))
+    assert (stop.retention_ms, stop.up_to) == (HOUR_MS, 900)
+
+
+def test_one_retention_that_is_longer_ends_a_stop_while_the_other_is_as_it_was() -> None:
+    both = TopicPolicy(retention_ms=2 * HOUR_MS, retention_bytes=10**6)
+    stop = stop_of(typed(0, policy=both))
+    assert decide_expiry(typed(0, policy=replace(both, retention_ms=6 * HOUR_MS), guard_stop=stop)).stop == ""
+    shorter = replace(both, retention_ms=6 * HOUR_MS, retention_bytes=10**6 - 1)
+    assert decide_expiry(typed(0, policy=shorter, guard_stop=stop)).stop == stop.reason

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from tests.support.expiry import NOW_MS, SEGMENT_BYTES, going, segment, segments, view
+from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, going, segment, segments, view
 from tiersidecar.decide.expire import decide_expiry
 from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
+from tiersidecar.decide.trash import TrashDelays, user_delete
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.user_deletes import SaidDelete
 
 TEN_YEARS_H = 10 * 365 * 24
 GUARDED = ExpiryLimits()
@@ -61,6 +68,11 @@ OLD = segments(4, youngest_h=9)
             view(local=(700, 800), local_age_h=9, retention_h=1, trim_offset=700),
             "metadata are not whole",
             id="the metadata topic is empty, but what was trimmed must be remote",
+        ),
+        pytest.param(
+            view(local=(1, 800), local_age_h=9, retention_h=1, trim_offset=1),
+            "trimmed to 1,",
+            id="the same, where a single record was trimmed",
         ),
         pytest.param(
             view(OLD, retention_h=1, trim_offset=401),
@@ -122,6 +134,25 @@ def test_expiry_stops_and_says_why(given: ExpiryView, reason: str) -> None:
             id="an idle partition, and a sidecar that was away",
         ),
         pytest.param(
+            view(
+                segments(2, youngest_h=14 * 24 + 12), retention_h=7 * 24, delays=TrashDelays(retention_ms=24 * HOUR_MS)
+            ),
+            0,
+            id="what waits in the trash for its delay explains as much more silence",
+        ),
+        pytest.param(
+            view(OLD, retention_h=10.5, limits=ExpiryLimits(max_bytes=2 * SEGMENT_BYTES)),
+            2,
+            id="as many bytes as one round may delete",
+        ),
+        pytest.param(
+            view(OLD, retention_h=10.5, limits=ExpiryLimits(max_bytes=-1)), 2, id="no limit on the bytes of a round"
+        ),
+        pytest.param(
+            view(segments(1, youngest_h=14 * 24), retention_h=7 * 24), 1, id="a silence of exactly retention and slack"
+        ),
+        pytest.param(view(local=(0,), retention_h=1, high_watermark=0), 0, id="a partition without any record"),
+        pytest.param(
             view(OLD, retention_h=1, lineage=((4, 0),), accepted_loss_epoch=4),
             4,
             id="an operator accepted the loss: all goes by its own retention",
@@ -174,14 +205,17 @@ def test_leftovers_are_finished_although_expiry_stops() -> None:
     [
         pytest.param(NOW_MS + 3_600_000, 3600.0, "", id="an hour went by on both clocks"),
         pytest.param(NOW_MS + 3_600_000 + 299_000, 3600.0, "", id="NTP steps by less than five minutes"),
+        pytest.param(NOW_MS + 300_000, 0.0, "", id="NTP steps by five minutes"),
+        pytest.param(NOW_MS - 300_000, 0.0, "", id="back by as much"),
+        pytest.param(NOW_MS + 300_001, 0.0, "jumped 300 s ahead", id="a millisecond more"),
         pytest.param(NOW_MS + 400_000, 10.0, "jumped 390 s ahead", id="ahead"),
         pytest.param(NOW_MS - 400_000, 10.0, "jumped 410 s back", id="back"),
         pytest.param(NOW_MS + 10 * 365 * 86_400_000, 1.0, "ahead", id="ten years"),
     ],
 )
 def test_clock(wall_ms: int, monotonic_s: float, reason: str) -> None:
-    first = ClockReading(wall_ms=NOW_MS, monotonic_s=0.0)
-    found = reason_to_doubt_clock(first, ClockReading(wall_ms=wall_ms, monotonic_s=monotonic_s))
+    first = ClockReading(wall_ms=NOW_MS, monotonic_s=5000.0)
+    found = reason_to_doubt_clock(first, ClockReading(wall_ms=wall_ms, monotonic_s=5000.0 + monotonic_s))
     assert reason in found
     assert bool(found) == bool(reason)
 
@@ -190,3 +224,43 @@ def test_clock(wall_ms: int, monotonic_s: float, reason: str) -> None:
 def test_limits_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="one round may delete"):
         ExpiryLimits(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_a_producer_writes_today_does_not_hide_that_the_sealed_data_are_of_long_ago() -> None:
+    given = view(local=(0, 100, 200), local_age_h=TEN_YEARS_H, retention_h=7 * 24)
+    active = replace(given.local_segments[-1], modified_ms=NOW_MS)
+    assert (
+        "the clock is wrong" in decide_expiry(replace(given, local_segments=(*given.local_segments[:-1], active))).stop
+    )
+
+
+def test_the_segment_that_holds_the_start_still_tells_of_a_silence() -> None:
+    given = view((segment(0, 99, age_h=TEN_YEARS_H),), start=99, retention_h=7 * 24)
+    assert "the clock is wrong" in decide_expiry(given).stop
+    assert decide_expiry(replace(given, remote_log_start_offset=100)).stop == "", (
+        "what is given up waits for no retention"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "removed"),
+    [
+        pytest.param({}, [0, 100], id="a user's delete is carried out beside a long silence"),
+        pytest.param({"clock_doubt": "the wall clock jumped"}, [], id="not by a clock that jumped"),
+        pytest.param(
+            {"unseen": (UnseenTime(from_ms=0, to_ms=NOW_MS),)},
+            [],
+            id="nor by time that nobody saw: the clock may be ahead",
+        ),
+    ],
+)
+def test_silence_stops_retention_and_keeps_nothing_in_the_trash(fields: dict[str, Any], removed: list[int]) -> None:
+    """A user's delete is what ends the stop (retention.md)."""
+    delays = TrashDelays(retention_ms=HOUR_MS, user_ms=HOUR_MS)
+    entry = user_delete(Offset(200), LeaderEpoch(0), generation=0, delays=delays, now_ms=NOW_MS - HOUR_MS, by="a user")
+    silent = segments(4, youngest_h=TEN_YEARS_H)
+    said = SaidDelete(opened_ms=entry.id.opened_ms, leader_epoch=LeaderEpoch(0), offset=Offset(200))
+    by_user: dict[str, Any] = {"start": 200, "trash": (entry,), "user_deletes": (said,), "delays": delays}
+    plan = decide_expiry(view(silent, retention_h=7 * 24, **by_user, **fields))
+    assert plan.stop
+    assert [one.metadata.start_offset for one in plan.expired] == removed

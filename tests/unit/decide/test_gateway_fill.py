@@ -94,9 +94,14 @@ def test_grants(limits: list[int], max_bytes: int, local_bytes: int, expected: t
     [
         pytest.param([5, 5], [10, 10], 0, (True, True), id="what fits is returned"),
         pytest.param([50, 5], [10, 10], 0, (True, True), id="a large first batch is returned"),
+        pytest.param([10], [10], 1, (True,), id="what fits exactly is returned beside local data"),
+        pytest.param([11], [10], 1, (False,), id="a byte more is not"),
         pytest.param([50, 5], [10, 10], 1, (False, True), id="not beside local data"),
         pytest.param([5, 50], [10, 10], 0, (True, False), id="not as the second one"),
         pytest.param([0, 50], [10, 0], 0, (False, True), id="but where the first has nothing"),
+        pytest.param([5, 0, 50], [10, 10, 10], 0, (True, False, False), id="nor behind one that has nothing"),
+        pytest.param([1], [0], 0, (True,), id="a single byte is something"),
+        pytest.param([1], [1], 1, (True,), id="and fits where one is granted"),
     ],
 )
 def test_returned(sizes: list[int], grants: list[int], local_bytes: int, expected: tuple[bool, ...]) -> None:
@@ -110,6 +115,8 @@ def test_returned(sizes: list[int], grants: list[int], local_bytes: int, expecte
         pytest.param(2000, 1, 10, Patience(for_first=0.5, hold=0.0), id="local data waits for remote a little"),
         pytest.param(0, 1, 10, Patience(for_first=0.5, hold=0.0), id="also of a client that waits for nothing"),
         pytest.param(100, 50, 10, Patience(for_first=0.5, hold=0.1), id="fewer than min_bytes are held"),
+        pytest.param(100, 1, 1, Patience(for_first=0.5, hold=0.0), id="a single byte is enough where one is asked for"),
+        pytest.param(100, 10, 10, Patience(for_first=0.5, hold=0.0), id="exactly min_bytes are enough"),
         pytest.param(100, 0, 0, Patience(for_first=0.5, hold=0.1), id="min_bytes of 0 must not make clients spin"),
         pytest.param(-1, 0, 0, Patience(for_first=0.5, hold=0.0), id="a negative wait is none"),
     ],

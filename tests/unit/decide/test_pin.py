@@ -214,3 +214,12 @@ def test_only_pinned_segments_are_left_out_of_a_copy_plan() -> None:
     segments = (pin_of(0, 50).segment, pin_of(50, 100).segment, *local_segments(100, 150))
     left = without_remote_pins(segments, Lineage.of([(0, 0)]), remote((0, 49), (100, 149)))
     assert [segment.base_offset for segment in left] == [50, 100, 150]
+
+
+def test_what_lies_below_the_offset_that_is_asked_from_need_not_be_remote() -> None:
+    lineage, segment = Lineage.of([(0, 0)]), local_segments(0, 100)[0]
+    half = remote((50, 99))
+    assert not is_remote(lineage, half, segment)
+    assert not is_remote(lineage, half, segment, from_offset=49)
+    assert is_remote(lineage, half, segment, from_offset=50)
+    assert not is_remote(lineage, half, segment, from_offset=100), "nothing of the segment is asked about"

@@ -160,3 +160,12 @@ def test_alone(local: LocalPartition | None, expected: bool) -> None:
 )
 def test_room_that_is_left(limits: PinLimits, expected: int) -> None:
     assert room_bytes({LOG_DIR: 200}, LOG_DIR, [disk(free=400)], limits) == expected
+
+
+def test_a_log_dir_whose_disk_does_not_answer_has_no_room() -> None:
+    assert room_bytes({LOG_DIR: 200}, LOG_DIR, [disk(log_dirs=("/other",))], PinLimits()) == 0
+
+
+def test_a_pin_on_a_disk_with_room_does_not_end_the_search_on_others() -> None:
+    pins = [pin_of(0, 50, modified_ms=1), pin_of(50, 100, modified_ms=2, log_dir="/full")]
+    assert dropped(pins, [disk(), disk(free=0, log_dirs=("/full",))], PinLimits()) == [(50, "disk_reserve")]

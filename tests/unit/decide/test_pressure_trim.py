@@ -31,6 +31,7 @@ BOTH = (partition(TIP, 2, 1, 3, 5, 7), partition(OTHER, 1, 2, 4, 6, 8))
         pytest.param(DROP, 0, 0, {}, id="the reserve is free: nothing goes"),
         pytest.param(KEEP, 500, 0, {}, id="by default nothing goes for space, whatever is missing"),
         pytest.param(TRIM, 1, 0, {TIP: 100}, id="a byte is missing: the oldest remote segment goes"),
+        pytest.param(TRIM, 100, 0, {TIP: 100}, id="exactly as much as is missing"),
         pytest.param(TRIM, 101, 0, {TIP: 100, OTHER: 100}, id="the oldest of all partitions go first"),
         pytest.param(TRIM, 201, 0, {TIP: 200, OTHER: 100}, id="each partition's in their order"),
         pytest.param(TRIM, 9999, 0, {TIP: 200, OTHER: 100}, id="trim-copied never drops what is not remote"),

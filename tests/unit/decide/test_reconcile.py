@@ -122,6 +122,45 @@ LIVE = row(FINISHED, FINISHED, manifest=FITS)
         pytest.param(row(STARTED, STARTED), [K.STUCK_COPY], id="a copy begun long ago"),
         pytest.param(row(STARTED, STARTED, objects={}), [K.STUCK_COPY], id="a copy begun long ago that stored nothing"),
         pytest.param(row(None, STARTED, since_ms=NOW_MS - 299_999), [], id="a copy within its grace"),
+        pytest.param(row(STARTED, STARTED, since_ms=NOW_MS - 300_000), [K.STUCK_COPY], id="a copy whose grace ends now"),
+        pytest.param(
+            row(DELETING, DELETING, since_ms=NOW_MS - 60_000), [K.DANGLING_DELETE], id="a deletion whose grace ends now"
+        ),
+        pytest.param(
+            replace(LIVE, objects=objects(log=-1), since_ms=NOW_MS - 60_000),
+            [K.MISSING_OBJECT],
+            id="its log is gone, finished a grace ago",
+        ),
+        pytest.param(
+            row(None, None, objects=objects(modified_ms=NOW_MS - 60_000)),
+            [K.ORPHAN_OBJECT] * 3,
+            id="objects as old as the grace that no event names",
+        ),
+        pytest.param(
+            row(DELETED, DELETED, since_ms=NOW_MS - 60_000),
+            [K.OBJECT_AFTER_DELETE] * 3,
+            id="objects of a segment deleted a grace ago",
+        ),
+        pytest.param(
+            row(DELETED, DELETED, since_ms=0, objects=objects(modified_ms=NOW_MS - 59_999)),
+            [],
+            id="young objects of a segment deleted long ago",
+        ),
+        pytest.param(
+            replace(LIVE, manifest=ManifestFacts(log_bytes=1001, indexes_bytes=99)),
+            [K.SIZE_MISMATCH] * 2,
+            id="the manifest has other sizes: one finding each",
+        ),
+        pytest.param(
+            replace(LIVE, manifest=None, objects=objects(indexes=-1), remote_size_bytes=1110),
+            [K.MISSING_OBJECT],
+            id="one is missing: the sum is told no more",
+        ),
+        pytest.param(
+            replace(LIVE, is_plain=True, manifest=ManifestFacts(is_gone=True), objects=objects(log=1028)),
+            [K.SIZE_MISMATCH],
+            id="a manifest that is gone says nothing of sizes: the segment's own counts",
+        ),
         pytest.param(row(DELETING, DELETING), [K.DANGLING_DELETE], id="a deletion begun long ago"),
         pytest.param(row(DELETING, DELETING, since_ms=NOW_MS - 59_999), [], id="a deletion within the grace"),
         pytest.param(row(FINISHED, DELETING), [], id="a deletion begun during the listing"),
@@ -154,6 +193,170 @@ def test_a_finding_says_what_and_where() -> None:
     assert (finding.topic, finding.topic_id, finding.partition, finding.segment_id) == ("t", "id", 0, "s")
     assert (finding.key, finding.expected_bytes, finding.found_bytes) == (KEYS[LOG], 1000, 999)
     assert (finding.start_offset, finding.end_offset, finding.age_ms) == (7, 9, NOW_MS - OLD_MS)
+    assert finding.detail == "the log object has another size than it must have"
+
+
+def test_a_sum_that_is_wrong_is_told_of_the_log_by_what_it_lacks() -> None:
+    (finding,) = decide_segment(replace(LIVE, manifest=None, remote_size_bytes=1111), GRACES, NOW_MS)
+    assert (finding.key, finding.found_bytes, finding.expected_bytes) == (KEYS[LOG], 1000, 1001)
+    assert finding.age_ms == NOW_MS - OLD_MS
+    assert "1110 bytes together" in finding.detail
+    assert "say 1111" in finding.detail
+
+
+ELSEWHERE = row(DELETED, DELETED, is_topic_known=False)
+
+
+@pytest.mark.parametrize(
+    ("seen", "kinds"),
+    [
+        pytest.param(ELSEWHERE, [K.UNKNOWN_TOPIC_ID], id="deleted, and objects are left: another cluster's, perhaps"),
+        pytest.param(replace(ELSEWHERE, objects={}), [], id="deleted, and nothing is left of it"),
+        pytest.param(
+            row(DELETING, DELETING, is_topic_known=False, objects={}),
+            [K.UNKNOWN_TOPIC_ID],
+            id="its deletion has begun, and has not finished",
+        ),
+        pytest.param(row(DELETING, DELETED, is_topic_known=False), [], id="its deletion finished during the listing"),
+        pytest.param(replace(ELSEWHERE, since_ms=NOW_MS - 60_000), [K.UNKNOWN_TOPIC_ID], id="deleted a grace ago"),
+        pytest.param(replace(ELSEWHERE, since_ms=NOW_MS - 59_999), [], id="deleted within the grace"),
+        pytest.param(
+            replace(ELSEWHERE, is_topic_owned=True),
+            [K.OBJECT_AFTER_DELETE] * 3,
+            id="the store says that the id was ours: what is left is a leftover",
+        ),
+        pytest.param(
+            row(DELETING, DELETING, is_topic_known=False, is_topic_owned=True),
+            [K.DANGLING_DELETE],
+            id="ours, and its deletion does not go on",
+        ),
+        pytest.param(
+            row(STARTED, STARTED, is_topic_known=False, is_topic_owned=True),
+            [K.UNKNOWN_TOPIC_ID],
+            id="a copy of a topic that was deleted meanwhile is told as that",
+        ),
+    ],
+)
+def test_segments_of_topics_that_this_cluster_does_not_have(seen: SegmentRow, kinds: list[FindingKind]) -> None:
+    assert [finding.kind for finding in decide_segment(seen, GRACES, NOW_MS)] == kinds
+
+
+NO_EVENT = row(None, None, known_until=9, objects=objects(indexes=-1, manifest=-1))
+
+
+@pytest.mark.parametrize(
+    ("seen", "doubt", "kind", "detail"),
+    [
+        pytest.param(NO_EVENT, "", K.ORPHAN_OBJECT, "", id="events of later offsets are known: an orphan"),
+        pytest.param(replace(NO_EVENT, known_until=7), "", K.ORPHAN_OBJECT, "", id="those known end where it begins"),
+        pytest.param(
+            replace(NO_EVENT, known_until=6),
+            "",
+            K.LOST_METADATA,
+            "end at offset 6",
+            id="it begins above all that are known",
+        ),
+        pytest.param(
+            replace(NO_EVENT, start_offset=0, known_until=0),
+            "",
+            K.ORPHAN_OBJECT,
+            "",
+            id="one event, of offset 0, is known",
+        ),
+        pytest.param(
+            replace(NO_EVENT, known_until=-1),
+            "",
+            K.LOST_METADATA,
+            "none of its whole partition",
+            id="of its partition no event is known at all",
+        ),
+        pytest.param(
+            NO_EVENT,
+            "the topic was made anew",
+            K.LOST_METADATA,
+            "the topic was made anew",
+            id="the metadata are in doubt",
+        ),
+        pytest.param(
+            replace(NO_EVENT, has_topics_name=False),
+            "",
+            K.FOREIGN_OBJECT,
+            "another name than the key says",
+            id="its key names another topic than the id is of",
+        ),
+        pytest.param(
+            replace(NO_EVENT, is_topic_known=False),
+            "",
+            K.UNKNOWN_TOPIC_ID,
+            "no topic has this id",
+            id="of no topic of ours",
+        ),
+    ],
+)
+def test_objects_that_no_event_names(seen: SegmentRow, doubt: str, kind: FindingKind, detail: str) -> None:
+    (finding,) = decide_segment(seen, GRACES, NOW_MS, doubt)
+    assert finding.kind is kind
+    assert finding.detail.startswith("no event names its segment")
+    assert detail in finding.detail
+    assert bool(detail) or finding.detail == "no event names its segment"
+
+
+@pytest.mark.parametrize(
+    ("seen", "key", "found_bytes", "age_ms", "detail"),
+    [
+        pytest.param(
+            replace(LIVE, objects=objects(log=-1)), KEYS[LOG], -1, 900_000, "the log object is not in", id="missing"
+        ),
+        pytest.param(
+            replace(LIVE, manifest=ManifestFacts(fault="not JSON")),
+            KEYS[MANIFEST],
+            -1,
+            900_000,
+            "not JSON",
+            id="unreadable",
+        ),
+        pytest.param(
+            replace(LIVE, manifest=ManifestFacts(contradiction="end offset 8")),
+            KEYS[MANIFEST],
+            -1,
+            900_000,
+            "end offset 8",
+            id="contradicting",
+        ),
+        pytest.param(row(STARTED, STARTED), "", -1, 900_000, "its copy was started", id="stuck copy"),
+        pytest.param(row(DELETING, DELETING), "", -1, 900_000, "its deletion was started", id="dangling delete"),
+        pytest.param(
+            replace(LIVE, is_topic_known=False), "", -1, 900_000, "the cluster has no topic", id="of an unknown topic"
+        ),
+        pytest.param(
+            replace(ELSEWHERE, since_ms=OLD_MS), "", -1, 900_000, "nothing says that the id was", id="perhaps another's"
+        ),
+        pytest.param(
+            row(DELETED, DELETED, since_ms=0, objects=objects(indexes=-1, manifest=-1)),
+            KEYS[LOG],
+            1000,
+            900_000,
+            "deletion is finished",
+            id="left by a deletion",
+        ),
+        pytest.param(
+            row(None, None, objects=objects(indexes=-1, manifest=-1)),
+            KEYS[LOG],
+            1000,
+            900_000,
+            "no event names its segment",
+            id="orphan",
+        ),
+    ],
+)
+def test_each_finding_says_what_and_where(
+    seen: SegmentRow, key: str, found_bytes: int, age_ms: int, detail: str
+) -> None:
+    (finding,) = decide_segment(seen, GRACES, NOW_MS)
+    assert (finding.topic, finding.topic_id, finding.partition, finding.segment_id) == ("t", "id", 0, "s")
+    assert (finding.start_offset, finding.end_offset) == (7, 9)
+    assert (finding.key, finding.found_bytes, finding.age_ms) == (key, found_bytes, age_ms)
+    assert detail in finding.detail
 
 
 def test_only_live_manifests_are_worth_a_request() -> None:
@@ -221,6 +424,21 @@ A, B, C = segment("a", 0, 9, at=0), segment("b", 10, 19, at=2), segment("c", 20,
             id="the same broker copied again what it had finished",
         ),
         pytest.param(
+            [segment("one", 10, 10), segment("again", 10, 10, at=8)],
+            [(K.OFFSET_OVERLAP, 10, 10)],
+            id="a segment of a single record, copied again",
+        ),
+        pytest.param(
+            [A, replace(B, finished_at=8), segment("b2", 10, 19, at=8), C],
+            [],
+            id="its first copy was finished by the very event that began the other",
+        ),
+        pytest.param(
+            [A, segment("short", 10, 14, at=8), segment("long", 10, 19, at=2), C],
+            [(K.OFFSET_OVERLAP, 10, 14)],
+            id="of two that begin alike the shorter is the needless one",
+        ),
+        pytest.param(
             [A, B, C, segment("b2", 12, 15, at=8)], [(K.OFFSET_OVERLAP, 12, 15)], id="the same, and only a part of it"
         ),
         pytest.param(
@@ -279,6 +497,29 @@ def test_offsets(segments: list[LineSegment], found: list[tuple[FindingKind, int
     line = PartitionLine(topic="t", topic_id="id", partition=0, segments=segments)
     findings = decide_offsets(line, GRACES, NOW_MS)
     assert [(one.kind, one.start_offset, one.end_offset) for one in findings] == found
+
+
+def test_a_gap_says_where_it_is_and_how_old_its_younger_neighbour() -> None:
+    younger = replace(C, since_ms=OLD_MS + 5)
+    (gap,) = decide_offsets(PartitionLine(topic="t", topic_id="id", partition=3, segments=[A, younger]), GRACES, NOW_MS)
+    assert (gap.topic, gap.topic_id, gap.partition, gap.age_ms) == ("t", "id", 3, NOW_MS - OLD_MS - 5)
+    assert "10 offsets between segments a and c" in gap.detail
+
+
+def test_a_needless_segment_says_which_it_is_and_what_holds_it() -> None:
+    again = segment("b2", 10, 19, at=8, since_ms=OLD_MS + 5)
+    line = PartitionLine(topic="t", topic_id="id", partition=3, segments=[A, B, C, again])
+    (twin,) = decide_offsets(line, GRACES, NOW_MS)
+    assert (twin.topic, twin.topic_id, twin.partition, twin.segment_id) == ("t", "id", 3, "b2")
+    assert twin.age_ms == NOW_MS - OLD_MS - 5
+    assert "broker 1 had finished segment b" in twin.detail
+
+
+def test_what_is_found_is_told_once_the_grace_is_over() -> None:
+    gap = [A, replace(C, since_ms=NOW_MS - GRACES.finding_ms)]
+    line = PartitionLine(topic="t", topic_id="id", partition=0, segments=gap)
+    assert len(decide_offsets(line, GRACES, NOW_MS)) == 1
+    assert decide_offsets(line, GRACES, NOW_MS - 1) == ()
 
 
 def test_cleaned_segments_may_cover_what_they_were_made_from() -> None:

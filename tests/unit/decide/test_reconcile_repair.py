@@ -121,7 +121,7 @@ FACTS = ReportFacts(
         pytest.param(
             K.OFFSET_OVERLAP,
             RepairView(state=State.COPY_SEGMENT_FINISHED, is_covered=True),
-            Repair.DELETE_SEGMENT,
+            Repair.TRASH_SEGMENT,
             id="a needless copy, the other one whole",
         ),
         pytest.param(
@@ -129,6 +129,18 @@ FACTS = ReportFacts(
             RepairView(state=State.COPY_SEGMENT_FINISHED),
             Repair.LEAVE,
             id="a needless copy, if the other one were whole",
+        ),
+        pytest.param(
+            K.LACKING_TRANSACTIONS, replace(LIVE, is_whole=True), Repair.RECOPY, id="indexes that lack an abort"
+        ),
+        pytest.param(
+            K.LACKING_TRANSACTIONS,
+            RepairView(state=State.DELETE_SEGMENT_STARTED),
+            Repair.LEAVE,
+            id="indexes that lack an abort of a segment that goes by now",
+        ),
+        pytest.param(
+            K.LACKING_TRANSACTIONS, replace(LIVE, is_asked=True), Repair.LEAVE, id="one that is being written again"
         ),
         pytest.param(K.MISSING_OBJECT, LIVE, Repair.RECOPY, id="an object that is missing"),
         pytest.param(K.SIZE_MISMATCH, LIVE, Repair.RECOPY, id="an object of another size"),
@@ -159,6 +171,63 @@ FACTS = ReportFacts(
             Repair.LEAVE,
             id="a stuck copy of another cluster",
         ),
+        pytest.param(
+            K.STUCK_COPY,
+            RepairView(state=State.COPY_SEGMENT_STARTED, since_ms=NOW_MS - COPY_GRACE_MS),
+            Repair.DELETE_SEGMENT,
+            id="a copy that has not moved for the whole grace",
+        ),
+        pytest.param(
+            K.STUCK_COPY,
+            RepairView(state=State.COPY_SEGMENT_STARTED, since_ms=0, is_native=True),
+            Repair.LEAVE,
+            id="a copy in flight of a topic that the broker itself tiers",
+        ),
+        pytest.param(
+            K.DANGLING_DELETE,
+            RepairView(state=State.DELETE_SEGMENT_STARTED, since_ms=0, is_native=True),
+            Repair.LEAVE,
+            id="a deletion of a broker that tiers the topic itself",
+        ),
+        pytest.param(
+            K.OFFSET_OVERLAP,
+            RepairView(state=State.COPY_SEGMENT_FINISHED, is_covered=True, is_native=True),
+            Repair.LEAVE,
+            id="a needless copy of a broker that tiers the topic itself",
+        ),
+        pytest.param(
+            K.OFFSET_OVERLAP,
+            RepairView(state=State.DELETE_SEGMENT_STARTED, is_covered=True),
+            Repair.LEAVE,
+            id="a needless copy that is going already",
+        ),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(MARKED, modified_ms=NOW_MS - GRACE_MS),
+            Repair.DELETE_OBJECT,
+            id="an orphan exactly as old as the grace",
+        ),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(MARKED, marked_ms=NOW_MS - GRACE_MS + 1),
+            Repair.LEAVE,
+            id="an orphan marked almost a grace ago",
+        ),
+        pytest.param(
+            K.SIZE_MISMATCH,
+            replace(LIVE, why_unrecoverable="broker 1: it is on none of its disks"),
+            Repair.UNRECOVERABLE,
+            id="what no broker has, whether asked again or not",
+        ),
+        pytest.param(
+            K.OFFSET_GAP, RepairView(is_asked=True), Repair.LEAVE, id="a gap whose sidecars have been asked for a copy"
+        ),
+        pytest.param(
+            K.CORRUPT_CONTENT,
+            RepairView(state=State.DELETE_SEGMENT_STARTED),
+            Repair.LEAVE,
+            id="damaged content of a segment that is being deleted by now",
+        ),
         pytest.param(K.OFFSET_GAP, RepairView(), Repair.RECOPY, id="offsets that are in no segment"),
         pytest.param(K.OFFSET_GAP, RepairView(is_readable=True), Repair.LEAVE, id="a gap that is filled by now"),
         pytest.param(
@@ -177,6 +246,7 @@ def test_what_needs_data_or_a_person_is_left_alone(kind: FindingKind) -> None:
     view = replace(READABLE, is_covered=True, state=State.COPY_SEGMENT_FINISHED)
     step = decide_repair(Finding(kind=kind), view, grace_ms=0, copy_grace_ms=0, now_ms=NOW_MS)
     assert step.repair is Repair.LEAVE
+    assert step.reason
 
 
 @pytest.mark.parametrize(
@@ -185,6 +255,7 @@ def test_what_needs_data_or_a_person_is_left_alone(kind: FindingKind) -> None:
         pytest.param(FACTS, "", id="a report of here, with one orphan in a hundred"),
         pytest.param(replace(FACTS, orphan_count=11), "more than 1.0%", id="more orphans than one in a hundred"),
         pytest.param(replace(FACTS, object_count=0, orphan_count=0), "", id="an empty bucket"),
+        pytest.param(replace(FACTS, object_count=0, orphan_count=1), "100.0%", id="an orphan and no object at all"),
         pytest.param(replace(FACTS, metadata_doubt="events are lost"), "events are lost", id="metadata in doubt"),
         pytest.param(replace(FACTS, begins_at_zero=False), "does not begin at offset 0", id="events are lost"),
         pytest.param(replace(FACTS, this_cluster_id="d"), "cluster c", id="another cluster's report"),
@@ -196,3 +267,52 @@ def test_what_needs_data_or_a_person_is_left_alone(kind: FindingKind) -> None:
 def test_refusals(facts: ReportFacts, said: str) -> None:
     found = refusal(facts)
     assert (found == "") if not said else (said in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "said"),
+    [
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(MARKED, manifest=ManifestState.UNREADABLE, manifest_fault="a.rsm-manifest is not JSON"),
+            "a.rsm-manifest is not JSON",
+            id="which manifest cannot be read",
+        ),
+        pytest.param(K.STUCK_COPY, replace(LIVE, not_ours="it is cluster d's"), "it is cluster d's", id="whose it is"),
+        pytest.param(K.STUCK_COPY, LIVE, "COPY_SEGMENT_FINISHED by now", id="what became of it"),
+        pytest.param(K.DANGLING_DELETE, RepairView(), "unknown or deleted by now", id="that it is gone"),
+        pytest.param(K.MISSING_OBJECT, RepairView(), "unknown or deleted by now", id="that its segment is gone"),
+        pytest.param(
+            K.ORPHAN_OBJECT,
+            replace(MARKED, state=State.COPY_SEGMENT_STARTED),
+            "COPY_SEGMENT_STARTED by now",
+            id="that its copy runs",
+        ),
+        pytest.param(
+            K.MISSING_OBJECT,
+            replace(LIVE, why_unrecoverable="broker 1: not on its disks"),
+            "broker 1: not on its disks",
+            id="what the brokers said",
+        ),
+    ],
+)
+def test_a_step_says_why(kind: FindingKind, view: RepairView, said: str) -> None:
+    step = decide_repair(Finding(kind=kind), view, grace_ms=GRACE_MS, copy_grace_ms=COPY_GRACE_MS, now_ms=NOW_MS)
+    assert said in step.reason
+
+
+def test_what_repair_looks_at() -> None:
+    """U11: the kinds that are for people to judge are not among them."""
+    assert {kind for kind in FindingKind if is_repairable(kind)} == {
+        K.ORPHAN_OBJECT,
+        K.OBJECT_AFTER_DELETE,
+        K.STUCK_COPY,
+        K.DANGLING_DELETE,
+        K.OFFSET_OVERLAP,
+        K.OFFSET_GAP,
+        K.MISSING_OBJECT,
+        K.SIZE_MISMATCH,
+        K.UNREADABLE_MANIFEST,
+        K.CORRUPT_CONTENT,
+        K.LACKING_TRANSACTIONS,
+    }

@@ -109,10 +109,50 @@ GAP = replace(DAMAGED, names_segment=False, segment=None)
         ),
         pytest.param(replace(DAMAGED, remote_log_start_offset=20), FORGET, None, id="nobody may read it any more"),
         pytest.param(
-            replace(DAMAGED, remote_log_start_offset=15, whole=(remote(15, 19),)),
+            replace(DAMAGED, remote_log_start_offset=19), COPY, 10, id="but one offset of it may still be read"
+        ),
+        pytest.param(replace(DAMAGED, whole=(remote(10, 18),)), COPY, 10, id="others hold all but its last offset"),
+        pytest.param(
+            replace(DAMAGED, local=(local(0, 10), local(10, 21), local(21, None))),
+            WAIT,
+            None,
+            id="its local segment has one offset more than is remote",
+        ),
+        pytest.param(
+            replace(DAMAGED, remote_log_start_offset=15, final_start_offset=15, whole=(remote(15, 19),)),
             RETIRE,
             None,
-            id="what is below the remote log start need not be held",
+            id="what is below the remote log start, for good, need not be held",
+        ),
+        pytest.param(
+            replace(DAMAGED, remote_log_start_offset=15, whole=(remote(15, 19),)),
+            COPY,
+            10,
+            id="its front is in the trash: it is copied too",
+        ),
+        pytest.param(
+            replace(DAMAGED, remote_log_start_offset=15, whole=(remote(15, 19),), local=()),
+            WAIT,
+            None,
+            id="its front is in the trash, and nowhere else: an undelete would need it",
+        ),
+        pytest.param(
+            replace(DAMAGED, remote_log_start_offset=15, final_start_offset=12, whole=(remote(12, 19),), local=()),
+            RETIRE,
+            None,
+            id="others hold what of its front is in the trash",
+        ),
+        pytest.param(
+            replace(DAMAGED, remote_log_start_offset=15, local=(local(15, 20),)),
+            COPY,
+            15,
+            id="what may be read is copied, though its front is nowhere else",
+        ),
+        pytest.param(
+            replace(DAMAGED, segment=remote(10, 19, epoch=7), remote_log_start_offset=15, whole=(remote(15, 19),)),
+            RETIRE,
+            None,
+            id="no undelete brings back what is of another history",
         ),
         pytest.param(
             replace(DAMAGED, local=(local(0, 10), local(10, None))), WAIT, None, id="it is in the active segment here"
@@ -148,3 +188,28 @@ def test_steps(view: RecopyView, action: RecopyAction, base_offset: int | None) 
 def test_what_is_held_by_none(held: list[tuple[int, int]], holes: list[tuple[int, int]]) -> None:
     found = without(ByteRange(10, 20), [ByteRange(*span) for span in held])
     assert [(one.start, one.stop) for one in found] == holes
+
+
+@pytest.mark.parametrize(
+    ("view", "action"),
+    [
+        pytest.param(DAMAGED, RecopyAction.REWRITE, id="its batches are right: written again from the store"),
+        pytest.param(replace(DAMAGED, local=()), RecopyAction.REWRITE, id="though no disk has it any more"),
+        pytest.param(replace(DAMAGED, whole=(remote(10, 19),)), RETIRE, id="another one holds its offsets"),
+        pytest.param(
+            replace(DAMAGED, remote_log_start_offset=15, final_start_offset=15, whole=(remote(15, 19),), local=()),
+            RecopyAction.REWRITE,
+            id="others hold what may be read: its front is sound, and is kept as well",
+        ),
+        pytest.param(replace(DAMAGED, segment=None), FORGET, id="it is gone"),
+        pytest.param(replace(DAMAGED, remote_log_start_offset=20), FORGET, id="nobody may read it any more"),
+        pytest.param(
+            replace(DAMAGED, lineage=Lineage((EpochEntry(LeaderEpoch(3), Offset(0)),))),
+            DECLINE,
+            id="of another history nothing tells what was open before it",
+        ),
+    ],
+)
+def test_a_segment_whose_indexes_are_wrong(view: RecopyView, action: RecopyAction) -> None:
+    """Issue 16: what earlier versions wrote is repaired under new segment ids."""
+    assert decide_recopy(replace(view, from_store=True)).action is action

@@ -158,6 +158,20 @@ def test_enable_is_refused(
     assert reason in decide_enable(wanted, known, effective, {}).refusal
 
 
+def test_as_much_local_as_total_is_no_contradiction() -> None:
+    wanted = WantedTiering(retention_ms=10, local_retention_ms=10, retention_bytes=5, local_retention_bytes=5)
+    plan = decide_enable(wanted, None, WEEK, {})
+    assert (plan.refusal, plan.local_retention_ms, plan.retention_bytes) == ("", 10, 5)
+
+
+def test_what_is_refused_changes_nothing_and_the_first_reason_is_told() -> None:
+    too_much = WantedTiering(retention_ms=10, local_retention_ms=11)
+    plan = decide_enable(too_much, None, WEEK, {})
+    assert (plan.changes, plan.former_settings) == ({}, {})
+    compacted = decide_enable(too_much, None, {**WEEK, "cleanup.policy": "compact"}, {})
+    assert "compact" in compacted.refusal
+
+
 FACTS = PartitionFacts(
     partition=3,
     log_start_offset=100,
@@ -209,6 +223,7 @@ def test_disable_is_refused_where_data_would_be_lost(
 ) -> None:
     plan = decide_disable(replace(ENABLED, former_settings=former), OURS, [facts], cluster=CLUSTER)
     assert reason in plan.refusal
+    assert bool(plan.refusal) is bool(reason)
     assert bool(reason) == bool(plan.refusal)
 
 
@@ -242,6 +257,8 @@ def test_how_far_it_is_remote(remote: list[RemoteLogSegmentMetadata], log_start:
         pytest.param([(0, 199), (50, 149), (100, 199)], 1000, id="within another"),
         pytest.param([(0, 99), (150, 249)], 1500, id="one that ends behind what counts: that part"),
         pytest.param([(0, 99), (200, 299)], 1000, id="one behind it"),
+        pytest.param([(0, 49), (0, 99), (100, 199)], 2000, id="of two that begin alike the longer one"),
+        pytest.param([(0, 2), (1, 3)], 1333, id="whole bytes"),
     ],
 )
 def test_what_is_remote_counts_once_however_often_it_was_copied(remote: list[tuple[int, int]], size_bytes: int) -> None:
@@ -250,6 +267,9 @@ def test_what_is_remote_counts_once_however_often_it_was_copied(remote: list[tup
     assert copied_bytes(segments, 0, 200) == size_bytes
     started = [replace(one, state=State.COPY_SEGMENT_STARTED) for one in segments]
     assert copied_bytes(started, 0, 200) == 0
+    assert copied_bytes([*started[:1], *segments], 0, 200) == size_bytes, (
+        "an unfinished one hides none that is finished"
+    )
 
 
 def test_disable_restores_what_was_and_leaves_the_rest() -> None:
@@ -257,12 +277,16 @@ def test_disable_restores_what_was_and_leaves_the_rest() -> None:
     plan = decide_disable(ENABLED, overrides, [FACTS], cluster=CLUSTER)
     assert plan.changes == {"retention.ms": "604800000", "retention.bytes": None}
     assert (plan.retention_ms, plan.former_settings) == (1000, ENABLED.former_settings)
+    known = replace(ENABLED, retention_bytes=7, local_retention_ms=8, local_retention_bytes=9)
+    kept = decide_disable(known, overrides, [FACTS], cluster=CLUSTER)
+    assert (kept.retention_bytes, kept.local_retention_ms, kept.local_retention_bytes) == (7, 8, 9)
     done = decide_disable(ENABLED, {"retention.ms": "604800000"}, [replace(FACTS, kept_from=500)], cluster=CLUSTER)
     assert (done.changes, done.refusal) == ({}, "")
 
 
 def test_a_topic_that_is_not_tiered_is_not_disabled() -> None:
-    assert decide_disable(None, {}, [], cluster=CLUSTER).refusal == "it is not tiered"
+    plan = decide_disable(None, {}, [], cluster=CLUSTER)
+    assert (plan.refusal, plan.changes, plan.former_settings) == ("it is not tiered", {}, {})
 
 
 @pytest.mark.parametrize(
@@ -272,8 +296,34 @@ def test_a_topic_that_is_not_tiered_is_not_disabled() -> None:
         ({"log.retention.hours": "168", "log.retention.minutes": "2"}, 120000),
         ({"log.retention.hours": "168", "log.retention.minutes": None, "log.retention.ms": "7"}, 7),
         ({"log.retention.hours": "-1"}, -1),
+        ({"log.retention.hours": "168", "log.retention.ms": ""}, 604800000),
+        ({"log.retention.hours": "168", "log.retention.ms": "0"}, 0),
         ({}, -1),
     ],
 )
 def test_what_topics_take_from_the_broker(configs: Mapping[str, str | None], retention_ms: int) -> None:
     assert restored_retention({"retention.ms": None}, cluster_retention(configs), "retention.ms") == retention_ms
+
+
+@pytest.mark.parametrize(
+    ("configs", "retention_bytes"),
+    [
+        ({"log.retention.bytes": "70"}, 70),
+        ({"log.retention.bytes": "-1"}, -1),
+        ({"log.retention.bytes": None}, -1),
+        ({}, -1),
+    ],
+)
+def test_what_topics_take_from_the_broker_by_size(configs: Mapping[str, str | None], retention_bytes: int) -> None:
+    assert (
+        restored_retention({"retention.bytes": None}, cluster_retention(configs), "retention.bytes") == retention_bytes
+    )
+    assert cluster_retention(configs)["retention.bytes"] == str(retention_bytes)
+
+
+def test_a_topic_that_is_configured_keeps_its_local_retention_where_none_is_wanted() -> None:
+    known = replace(CONFIGURED, local_retention_ms=10, local_retention_bytes=20)
+    plan = decide_enable(WantedTiering(), known, WEEK, {})
+    assert (plan.local_retention_ms, plan.local_retention_bytes) == (10, 20)
+    plan = decide_enable(WantedTiering(local_retention_ms=1, local_retention_bytes=2), known, WEEK, {})
+    assert (plan.local_retention_ms, plan.local_retention_bytes) == (1, 2)

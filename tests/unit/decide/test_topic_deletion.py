@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tiersidecar.decide.topic_deletion import Absence, is_ours_to_delete, observe_absences
+from tests.support.segments import remote_segment
+from tiersidecar.decide.topic_deletion import (
+    Absence,
+    Remains,
+    is_at_rest,
+    is_ours_to_delete,
+    observe_absences,
+    observe_remains,
+)
 from tiersidecar.domain.ids import BrokerId, Uuid
 
 OLD, NEW = Uuid(bytes(15) + b"\x05"), Uuid(bytes(15) + b"\x07")
@@ -78,3 +86,42 @@ def test_no_grace_still_needs_two_answers() -> None:
     assert not is_ours_to_delete(
         once, grace_s=0, led_last=True, topic_id=OLD, broker_id=BrokerId(1), live_brokers=[BrokerId(1)]
     )
+
+
+HALF_DELETED = frozenset({remote_segment(0, 99).remote_log_segment_id})
+GRACE_S = 60.0
+
+
+def remains(segments: int = 3, *, seen_s: float = 20.0, rested_s: float = 0.0, half: bool = False) -> Remains:
+    unfinished = HALF_DELETED if half else frozenset()
+    return Remains(segments=segments, unfinished=unfinished, seen_s=seen_s, rested_s=rested_s)
+
+
+@pytest.mark.parametrize(
+    ("known", "seen", "rested_s"),
+    [
+        pytest.param(None, remains(), 0, id="seen for the first time"),
+        pytest.param(remains(seen_s=5, rested_s=7), remains(seen_s=20), 22, id="as before: it rests on"),
+        pytest.param(remains(4, seen_s=5, rested_s=7), remains(3, seen_s=20), 0, id="one segment less: somebody works"),
+        pytest.param(remains(seen_s=5, rested_s=7), remains(half=True, seen_s=20), 0, id="another one half deleted"),
+        pytest.param(remains(seen_s=5), remains(seen_s=35), 30, id="half the grace between two looks counts in full"),
+        pytest.param(remains(seen_s=5), remains(seen_s=5_000), 30, id="we stood still: more than half does not count"),
+    ],
+)
+def test_how_long_the_rest_of_a_topic_has_stayed_as_it_is(
+    known: Remains | None, seen: Remains, rested_s: float
+) -> None:
+    found = observe_remains(known, seen, grace_s=GRACE_S)
+    assert found == Remains(segments=seen.segments, unfinished=seen.unfinished, seen_s=seen.seen_s, rested_s=rested_s)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(remains(rested_s=59), False, id="not long enough"),
+        pytest.param(remains(rested_s=60), True, id="for the whole grace"),
+        pytest.param(remains(0), True, id="nothing is left: there is nobody to wait for"),
+    ],
+)
+def test_at_rest(seen: Remains, expected: bool) -> None:
+    assert is_at_rest(seen, grace_s=GRACE_S) is expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -44,29 +45,42 @@ def assign(
     return {tip: tiered.role for tip, tiered in decide_assignment([view], local, BrokerId(broker), policy).items()}
 
 
+def test_a_partition_comes_with_its_view_and_the_policy_of_its_topic() -> None:
+    of_orders = TopicPolicy(retention_ms=7)
+    view = leader_view(1)
+    found = decide_assignment([view], (TIP,), BrokerId(1), {"orders": of_orders}.get)[TIP]
+    assert (found.view, found.policy) == (view, of_orders)
+
+
 def test_leader_and_follower() -> None:
     assert assign(leader_view(1)) == {TIP: PartitionRole.LEADER}
     assert assign(leader_view(2)) == {TIP: PartitionRole.FOLLOWER}
 
 
+INTERNAL = replace(TIP, topic="__consumer_offsets")
+
+
 @pytest.mark.parametrize(
-    "result",
+    ("view", "others"),
     [
-        pytest.param(assign(leader_view(), broker=3), id="the broker has no replica"),
-        pytest.param(assign(leader_view(), local=()), id="its directory is not on a healthy log dir"),
+        pytest.param(leader_view(), {"broker": 3}, id="the broker has no replica"),
+        pytest.param(leader_view(), {"local": ()}, id="its directory is not on a healthy log dir"),
         pytest.param(
-            assign(leader_view(), local=(replace(TIP, topic_id=Uuid(b"0" * 16)),)),
+            leader_view(),
+            {"local": (replace(TIP, topic_id=Uuid(b"0" * 16)),)},
             id="the directory is of an earlier topic of the same name",
         ),
-        pytest.param(assign(leader_view(), policy=lambda _: None), id="the configuration does not tier it"),
-        pytest.param(
-            assign(leader_view(tip=(internal := replace(TIP, topic="__consumer_offsets"))), local=(internal,)),
-            id="internal topics are never tiered",
-        ),
+        pytest.param(leader_view(), {"policy": lambda _: None}, id="the configuration does not tier it"),
+        pytest.param(leader_view(tip=INTERNAL), {"local": (INTERNAL,)}, id="internal topics are never tiered"),
     ],
 )
-def test_not_ours(result: dict[TopicIdPartition, PartitionRole]) -> None:
-    assert result == {}
+def test_not_ours(view: LeaderView, others: dict[str, Any]) -> None:
+    assert assign(view, **others) == {}
+
+
+def test_a_partition_that_is_not_ours_does_not_hide_those_after_it() -> None:
+    views = [leader_view(tip=INTERNAL), leader_view()]
+    assert list(decide_assignment(views, (INTERNAL, TIP), BrokerId(1), lambda _: POLICY)) == [TIP]
 
 
 @pytest.mark.parametrize(
@@ -76,6 +90,7 @@ def test_not_ours(result: dict[TopicIdPartition, PartitionRole]) -> None:
         ({"cleanup.policy": "compact"}, "compact"),
         ({"cleanup.policy": "compact,delete"}, "compact"),
         ({"cleanup.policy": "delete", "remote.storage.enable": "false"}, ""),
+        ({"cleanup.policy": " delete , compact "}, "compact"),
     ],
 )
 def test_topics_that_cannot_be_tiered(configs: dict[str, str | None], word: str) -> None:
@@ -93,6 +108,8 @@ def test_topics_that_cannot_be_tiered(configs: dict[str, str | None], word: str)
         ),
         pytest.param({"retention.ms": "-1", "retention.bytes": "1000"}, False, id="the broker would delete by size"),
         pytest.param({}, False, id="unknown settings are not taken for good ones"),
+        pytest.param({"retention.ms": "-1"}, True, id="retention.bytes is without limit unless it is set"),
+        pytest.param({"retention.bytes": "-1"}, False, id="retention.ms is not: Kafka's default is a week"),
         pytest.param({"retention.ms": "1", "cleanup.policy": ""}, True, id="an empty cleanup.policy deletes nothing"),
     ],
 )

@@ -11,14 +11,27 @@ from hypothesis import strategies as st
 
 from tests.support.expiry import HOUR_MS, NOW_MS, segment, segments
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.decide.trash import TrashDelays, TrashPlan, TrashView, decide_trash, deleted_topic, user_delete
+from tiersidecar.decide.trash import (
+    TrashDelays,
+    TrashPlan,
+    TrashView,
+    decide_trash,
+    deleted_topic,
+    kept_from,
+    user_delete,
+)
+from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+from tiersidecar.domain.user_deletes import FINAL, SaidDelete
 
 DAY = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
 AT_ONCE = TrashDelays()
+DOUBTED = TrashTime(now_ms=NOW_MS, doubt="the wall clock jumped")
+UNSEEN = TrashTime(now_ms=NOW_MS, unseen=(UnseenTime(from_ms=NOW_MS - HOUR_MS // 2, to_ms=NOW_MS - 1),))
 
 
 def entry(
@@ -60,11 +73,12 @@ def plan(
         TrashView(
             **{
                 "entries": entries,
+                "user_deletes": said(*entries, up_to=gone_to if was is None else was),
                 "generation": 0,
                 "lineage": Lineage.of([(0, 0)]),
                 "leader_epoch": LeaderEpoch(0),
                 "delays": DAY,
-                "now_ms": NOW_MS,
+                "time": TrashTime(now_ms=NOW_MS),
                 "by": "broker 1",
                 "durable_start_offset": gone_to if was is None else was,
                 "start_offset": gone_to,
@@ -74,6 +88,18 @@ def plan(
             }
         )
     )
+
+
+def said(*entries: TrashEntry, up_to: int) -> list[SaidDelete]:
+    """The users' deletes of those ``entries`` that ``up_to``, the durable start, has followed."""
+    return [
+        SaidDelete(opened_ms=one.id.opened_ms, leader_epoch=one.id.leader_epoch, offset=one.up_to)
+        for one in entries
+        if one.kind is TrashKind.USER and one.up_to <= up_to
+    ]
+
+
+SAID = said(entry(300, kind=TrashKind.USER), up_to=300)[0]
 
 
 def starts(removals: tuple[Removal, ...]) -> list[int]:
@@ -112,14 +138,17 @@ def test_what_is_decided_now_is_due_after_the_delay_and_nothing_goes_before() ->
         pytest.param([entry(250, due_in_h=0)], {}, [0, 100], 250, id="a segment that reaches over the offset stays"),
         pytest.param(
             [entry(300, due_in_h=0)],
-            {"doubt": "the wall clock jumped"},
+            {"time": DOUBTED},
             [],
             -1,
             id="nothing is due by a clock in doubt",
         ),
         pytest.param(
+            [entry(300, due_in_h=0)], {"time": UNSEEN}, [], -1, id="nor by a clock that went on while nobody was there"
+        ),
+        pytest.param(
             [entry(300, purged=True)],
-            {"doubt": "the wall clock jumped"},
+            {"time": DOUBTED},
             [0, 100, 200],
             300,
             id="what an operator purged waits for no clock",
@@ -135,18 +164,60 @@ def test_what_is_decided_now_is_due_after_the_delay_and_nothing_goes_before() ->
             id="one of a generation whose start is not read yet waits for it",
         ),
         pytest.param(
-            [entry(500, due_in_h=0)],
-            {"was": 300},
+            [entry(500, due_in_h=0, epoch=1)],
+            {"was": 300, "lineage": Lineage.of([(0, 0), (1, 0)])},
             [0, 100, 200],
             300,
-            id="an entry beyond the start lets nothing go that is not below the start",
+            id="a later leader's entry beyond the start lets nothing go that is not below the start",
         ),
         pytest.param(
-            [entry(500, due_in_h=0, decided_h=2)],
+            [entry(500, due_in_h=0, decided_h=0)],
             {"was": 200},
             [],
             -1,
             id="a decision whose start never came does not shorten the delay of a later one",
+        ),
+        pytest.param(
+            [entry(300, kind=TrashKind.USER, due_in_h=0, decided_h=0)],
+            {"was": 0},
+            [],
+            -1,
+            id="nor does a user's delete that nobody came to say, however recent",
+        ),
+        pytest.param(
+            [entry(300, kind=TrashKind.USER, due_in_h=0, decided_h=0)],
+            {"user_deletes": []},
+            [],
+            -1,
+            id="nor once retention has moved the start there",
+        ),
+        pytest.param(
+            [entry(300, kind=TrashKind.USER, due_in_h=0)],
+            {"user_deletes": [replace(SAID, offset=Offset(200))]},
+            [0, 100],
+            200,
+            id="a user's entry counts up to where the delete was said",
+        ),
+        pytest.param(
+            [entry(200, kind=TrashKind.USER, due_in_h=0)],
+            {"user_deletes": [replace(SAID, opened_ms=FINAL)]},
+            [0, 100],
+            200,
+            id="what is final was said too",
+        ),
+        pytest.param(
+            [entry(200, kind=TrashKind.USER, due_in_h=0, epoch=1)],
+            {"user_deletes": [replace(SAID, opened_ms=FINAL)], "lineage": Lineage.of([(0, 0), (1, 0)])},
+            [],
+            -1,
+            id="but not of a later epoch",
+        ),
+        pytest.param(
+            [entry(300, kind=TrashKind.USER)],
+            {"user_deletes": [], "delays": AT_ONCE},
+            [],
+            -1,
+            id="what a former release said without naming it waits as long",
         ),
         pytest.param(
             [entry(500, due_in_h=0, epoch=1)],
@@ -162,6 +233,13 @@ def test_what_is_decided_now_is_due_after_the_delay_and_nothing_goes_before() ->
             [200],
             -1,
             id="a delay that was taken out of the configuration still counts for what was decided before",
+        ),
+        pytest.param(
+            [entry(200), entry(100, due_in_h=0)],
+            {"delays": AT_ONCE},
+            [0, 200],
+            100,
+            id="and what of it is due goes",
         ),
         pytest.param(
             [entry(kind=TrashKind.TOPIC, due_in_h=0)], {}, [], -1, id="a topic that is there after all was not deleted"
@@ -211,7 +289,7 @@ def test_what_may_go(entries: list[TrashEntry], fields: dict[str, Any], removed:
         ),
         pytest.param(
             [entry(500, kind=TrashKind.DISABLE)],
-            {"given_up": segments(5), "kind": TrashKind.DISABLE, "gone_to": 200, "was": 100},
+            {"given_up": segments(5), "kind": TrashKind.DISABLE, "gone_to": 200, "was": 100, "all_goes": True},
             [],
             id="switched off with deletion: said once, however the broker's own log start moves on",
         ),
@@ -237,21 +315,69 @@ def test_segments_outside_the_lineage_are_named_and_go_by_name_alone() -> None:
     assert plan(due, **{**given_up, "given_up": ()}).removals == (), "they are not to go any more"
 
 
+def test_what_is_named_and_not_due_holds_back_no_local_data_where_there_is_no_delay() -> None:
+    named = entry(kind=TrashKind.OUTSIDE_LINEAGE, names=OUTSIDE)
+    assert plan(named, delays=AT_ONCE).due_start_offset == 300
+
+
+def test_an_entry_of_a_delete_of_everything_says_why() -> None:
+    (said,) = plan(given_up=segments(5), kind=TrashKind.DISABLE, gone_to=200).put
+    assert said.reason == "because"
+    (of_one,) = plan(given_up=segments(1), kind=TrashKind.DISABLE, gone_to=50).put
+    assert (of_one.reason, of_one.up_to) == ("because", 100)
+    (named,) = plan(given_up=OUTSIDE[:1], kind=TrashKind.OUTSIDE_LINEAGE, gone_to=0).put
+    assert named.reason == "because"
+
+
 def test_so_many_segments_are_named_in_turns() -> None:
     many = segments(700)
     (named,) = plan(given_up=many, kind=TrashKind.OUTSIDE_LINEAGE, gone_to=0, remote=many).put
     assert len(named.segments) == 500
     again = plan(named, given_up=many, kind=TrashKind.OUTSIDE_LINEAGE, gone_to=0, remote=many)
     assert again.put == (), "an entry has room for no more"
-    later = plan(named, given_up=many, kind=TrashKind.OUTSIDE_LINEAGE, gone_to=0, remote=many, now_ms=NOW_MS + HOUR_MS)
+    later = plan(
+        named,
+        given_up=many,
+        kind=TrashKind.OUTSIDE_LINEAGE,
+        gone_to=0,
+        remote=many,
+        time=TrashTime(now_ms=NOW_MS + HOUR_MS),
+    )
     assert [len(one.segments) for one in later.put] == [200]
 
 
 def test_tiering_switched_on_again_keeps_what_a_delete_of_everything_had_not_removed() -> None:
-    """Only what lies below the start is given up then."""
-    found = plan(entry(500, kind=TrashKind.DISABLE, due_in_h=0), gone_to=200)
-    assert starts(found.removals) == [0, 100]
-    assert found.due_start_offset == 200
+    """Only what lies below the start is given up then, and is decided anew: a delete of everything that does not hold any more
+    makes nothing due by its own time (issue 16, trash)."""
+    switched_off = entry(500, kind=TrashKind.DISABLE, due_in_h=0)
+    found = plan(switched_off, gone_to=200)
+    assert (found.removals, found.due_start_offset, found.take_out) == ((), -1, (switched_off,))
+    assert put(found) == [(TrashKind.RETENTION, 200, 24)]
+    still_off = plan(switched_off, given_up=segments(5), kind=TrashKind.DISABLE, gone_to=200, all_goes=True)
+    assert starts(still_off.removals) == [0, 100, 200, 300, 400]
+
+
+@pytest.mark.parametrize("later", [TrashKind.RETENTION, TrashKind.USER])
+def test_what_is_decided_after_tiering_was_switched_on_again_waits_its_own_delay(later: TrashKind) -> None:
+    found = plan(entry(500, kind=TrashKind.DISABLE, due_in_h=0), entry(300, kind=later, decided_h=0, due_in_h=1))
+    assert (found.removals, found.due_start_offset) == ((), -1)
+
+
+@pytest.mark.parametrize(
+    ("entries", "time", "expected"),
+    [
+        pytest.param([entry(300, due_in_h=-2)], DOUBTED, -1, id="nothing is due by a clock in doubt"),
+        pytest.param([entry(300, purged=True)], DOUBTED, 300, id="what an operator purged waits for no clock"),
+        pytest.param([entry(300, due_in_h=0)], UNSEEN, -1, id="a delay that nobody saw pass is not over"),
+    ],
+)
+def test_from_where_on_pins_are_kept_by_a_clock_in_doubt(
+    entries: list[TrashEntry], time: TrashTime, expected: int
+) -> None:
+    """Pins may be the only copy (issue 16, trash: by a clock in doubt nothing becomes due)."""
+    lineage = Lineage.of([(0, 0)])
+    start = Offset(300)
+    assert kept_from(entries, user_deletes=[], generation=0, lineage=lineage, start_offset=start, time=time) == expected
 
 
 @pytest.mark.parametrize(
@@ -272,7 +398,56 @@ def test_tiering_switched_on_again_keeps_what_a_delete_of_everything_had_not_rem
             True,
             id="the broker's log is shorter than that",
         ),
+        pytest.param(
+            entry(300, due_in_h=0),
+            {"given_up": (), "log_start_offset": 200},
+            True,
+            id="the broker has not said where its log ends: what it still has is not known",
+        ),
+        pytest.param(
+            entry(200, due_in_h=0),
+            {"given_up": (), "log_start_offset": 200, "high_watermark": 900},
+            True,
+            id="the broker's log begins where it ends, below the start",
+        ),
         pytest.param(entry(300, due_in_h=0), {"generation": 1}, True, id="undone"),
+        pytest.param(
+            entry(300, due_in_h=0),
+            {"given_up": (), "was": 300, "gone_to": 400, "log_start_offset": 300, "high_watermark": 900},
+            True,
+            id="a decision whose start came is done, though the start moves on now",
+        ),
+        pytest.param(
+            entry(400, decided_h=0, kind=TrashKind.USER),
+            {"was": 300, "gone_to": 350},
+            False,
+            id="a user's delete whose start is on its way, while retention moves the start as well",
+        ),
+        pytest.param(
+            entry(400, decided_h=1 / 6, kind=TrashKind.USER),
+            {"was": 300, "gone_to": 350},
+            False,
+            id="ten minutes after it too",
+        ),
+        pytest.param(
+            entry(400, decided_h=0.2, due_in_h=0, kind=TrashKind.USER),
+            {"was": 300, "gone_to": 350},
+            True,
+            id="later than that, and due: nobody comes to say it",
+        ),
+        pytest.param(entry(kind=TrashKind.TOPIC), {}, True, id="of a topic that is there after all"),
+        pytest.param(
+            entry(400, decided_h=0),
+            {"was": 300, "gone_to": 350},
+            True,
+            id="this leader's own decision, whose start did not follow",
+        ),
+        pytest.param(
+            entry(400, due_in_h=0, decided_h=1 / 6, kind=TrashKind.USER),
+            {"given_up": ()},
+            False,
+            id="a start that may be on its way for ten minutes",
+        ),
         pytest.param(entry(300, generation=2), {"generation": 1}, False, id="of a generation that is to come"),
         pytest.param(
             entry(400, due_in_h=0, decided_h=0, kind=TrashKind.USER),
@@ -315,24 +490,90 @@ def test_a_deposed_leaders_decision_is_taken_out_before_the_start_moves_there() 
 
 
 def test_decisions_within_a_part_of_the_delay_share_an_entry_and_those_after_a_purge_do_not() -> None:
-    first, soon = plan(was=0).put[0], plan(was=0, now_ms=NOW_MS + HOUR_MS // 4).put[0]
+    first, soon = plan(was=0).put[0], plan(was=0, time=TrashTime(now_ms=NOW_MS + HOUR_MS // 4)).put[0]
     assert first.id == soon.id
     assert first.merged_with(soon).due_ms == soon.due_ms
-    assert plan(was=0, now_ms=NOW_MS + HOUR_MS).put[0].id != first.id
+    assert plan(was=0, time=TrashTime(now_ms=NOW_MS + HOUR_MS)).put[0].id != first.id
     purged = replace(first, purged_ms=first.decided_ms)
-    after = plan(purged, was=0, now_ms=NOW_MS + HOUR_MS // 4)
+    after = plan(purged, was=0, time=TrashTime(now_ms=NOW_MS + HOUR_MS // 4))
     assert after.put[0].id != first.id
+    assert after.put[0].id.opened_ms == NOW_MS + HOUR_MS // 4
+    assert replace(after.put[0].id, opened_ms=first.id.opened_ms) == first.id
 
 
 def test_a_users_delete_has_its_own_delay() -> None:
     said = user_delete(Offset(70), LeaderEpoch(3), generation=2, delays=DAY, now_ms=NOW_MS, by="someone")
     assert (said.up_to, said.due_ms - NOW_MS, said.id.generation, said.by) == (70, HOUR_MS, 2, "someone")
+    assert (said.kind, said.id.leader_epoch, said.decided_ms) == (TrashKind.USER, 3, NOW_MS)
+    assert said.reason == "a user deleted it"
+    soon = user_delete(Offset(80), LeaderEpoch(3), generation=2, delays=DAY, now_ms=NOW_MS + HOUR_MS // 48, by="other")
+    later = user_delete(Offset(80), LeaderEpoch(3), generation=2, delays=DAY, now_ms=NOW_MS + HOUR_MS // 12, by="other")
+    at_once = user_delete(Offset(70), LeaderEpoch(3), generation=2, delays=AT_ONCE, now_ms=NOW_MS + 1, by="someone")
+    assert at_once.id.opened_ms == at_once.due_ms == NOW_MS + 1
+    assert soon.id == said.id != later.id, "those within a 24th of its own delay share an entry"
+
+
+@pytest.mark.parametrize(
+    ("entries", "fields", "stop"),
+    [
+        pytest.param([], {"gone_to": 300}, 300, id="what is decided now"),
+        pytest.param([entry(400, kind=TrashKind.USER)], {"gone_to": 300}, 300, id="not what no user came to say"),
+        pytest.param([], {"gone_to": 0}, -1, id="nothing"),
+        pytest.param([entry(400, kind=TrashKind.USER)], {"delays": AT_ONCE}, 300, id="without a delay up to the start"),
+    ],
+)
+def test_below_which_offset_all_is_decided(entries: list[TrashEntry], fields: dict[str, Any], stop: int) -> None:
+    assert plan(*entries, **fields).stop == stop
 
 
 def test_a_deleted_topic_goes_after_the_delay_of_retention() -> None:
-    said = deleted_topic(delays=DAY, now_ms=NOW_MS, by="broker 1")
+    said = deleted_topic(delays=replace(DAY, user_ms=1), now_ms=NOW_MS, by="broker 1")
     assert said.due_ms - NOW_MS == 24 * HOUR_MS
+    assert (said.decided_ms, said.up_to, said.by, said.reason) == (NOW_MS, -1, "broker 1", "its topic is deleted")
+    assert said.id == TrashId(generation=0, leader_epoch=LeaderEpoch(-1), kind=TrashKind.TOPIC, opened_ms=0)
+    later = deleted_topic(delays=DAY, now_ms=NOW_MS + HOUR_MS, by="broker 2")
+    assert said.id == later.id, "whichever sidecar says it, and when: it is one decision"
     assert all(said.covers(one, Lineage.of([])) for one in (*OUTSIDE, segment(0, 99)))
+
+
+@pytest.mark.parametrize(
+    ("entries", "fields", "expected"),
+    [
+        pytest.param([], {}, 300, id="nothing is in the trash: nothing below the start is kept"),
+        pytest.param([entry(300, due_in_h=0)], {}, 300, id="all that was decided is due"),
+        pytest.param([entry(300)], {}, -1, id="nothing is due: all that there is is kept"),
+        pytest.param([entry(100, due_in_h=0), entry(300)], {}, 100, id="kept from the end of what is due"),
+        pytest.param(
+            [entry(100, due_in_h=0), entry(200, due_in_h=0), entry(300)], {}, 200, id="of the furthest of them"
+        ),
+        pytest.param(
+            [entry(900, due_in_h=0), entry(950)], {}, 300, id="never from beyond the start: that is not given up"
+        ),
+        pytest.param([entry(300, generation=1)], {}, 300, id="a decision of another generation keeps nothing here"),
+        pytest.param([entry(100, due_in_h=0, generation=1), entry(300)], {}, -1, id="nor does it let anything go"),
+        pytest.param(
+            [entry(kind=TrashKind.OUTSIDE_LINEAGE, names=segments(2))], {}, 300, id="named segments are not local data"
+        ),
+        pytest.param(
+            [entry(500, due_in_h=0, epoch=1), entry(300, epoch=2)],
+            {"lineage": Lineage.of([(1, 0), (2, 150)])},
+            150,
+            id="a due decision about a history that was cut holds as far as that history",
+        ),
+        pytest.param([entry(300, purged=True)], {}, 300, id="what an operator purged is kept no longer"),
+    ],
+)
+def test_local_data_is_kept_as_long_as_what_was_decided_about_it(
+    entries: list[TrashEntry], fields: dict[str, Any], expected: int
+) -> None:
+    defaults = {
+        "user_deletes": [],
+        "generation": 0,
+        "lineage": Lineage.of([(0, 0)]),
+        "start_offset": Offset(300),
+        "time": TrashTime(now_ms=NOW_MS),
+    }
+    assert kept_from(entries, **{**defaults, **fields}) == expected
 
 
 @given(
@@ -355,7 +596,7 @@ def test_whatever_happens_nothing_goes_before_its_delay_and_everything_goes_afte
             gone_to=max(wanted, start),
             was=start,
             remote=tuple(remote),
-            now_ms=NOW_MS + now_h * HOUR_MS,
+            time=TrashTime(now_ms=NOW_MS + now_h * HOUR_MS),
         )
         for gone in found.take_out:
             entries.pop(gone.id, None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.segments import local_segments, remote_segment
-from tiersidecar.decide.trim import TrimView, covering_segments, decide_trim
+from tiersidecar.decide.trim import TrimView, covering_segments, decide_trim, reason_behind_trash
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -26,6 +28,8 @@ def view(
     lineage: tuple[tuple[int, int], ...] = ((0, 0),),
     pressure: int = -1,
     drop: int = -1,
+    last_resort: int = -1,
+    given_up: int = -1,
 ) -> TrimView:
     return TrimView(
         policy=policy,
@@ -36,6 +40,8 @@ def view(
         now_ms=now_ms,
         pressure_offset=pressure,
         drop_offset=drop,
+        last_resort_offset=last_resort,
+        given_up_offset=given_up,
     )
 
 
@@ -79,6 +85,27 @@ def view(
             view(remote=(remote_segment(0, 99, epochs=((7, 0),)),)), [], id="a segment of another history holds nothing"
         ),
         pytest.param(view(log_start=200), [300], id="what is below the log start has gone already"),
+        pytest.param(view(log_start=99), [100, 200, 300], id="a log start that leaves one offset of a segment"),
+        pytest.param(
+            view(policy=TopicPolicy(local_retention_bytes=200), log_start=100),
+            [200],
+            id="by size what is below the log start counts no more",
+        ),
+        pytest.param(
+            view(policy=TopicPolicy(local_retention_ms=500), now_ms=500),
+            [100, 200, 300],
+            id="by time at the limit exactly",
+        ),
+        pytest.param(
+            replace(view(policy=TopicPolicy()), segments=local_segments(*LOCAL, size_bytes=1)),
+            [],
+            id="without a limit not even segments of one byte go",
+        ),
+        pytest.param(
+            replace(view(policy=TopicPolicy(local_retention_bytes=3)), segments=local_segments(*LOCAL, size_bytes=1)),
+            [100],
+            id="by size a segment of one byte is too much as well",
+        ),
         pytest.param(view(log_start=150, remote=REMOTE[1:]), [200, 300], id="a log start inside a segment"),
         pytest.param(
             view(policy=TopicPolicy(local_retention_bytes=250)), [100], id="by size only whole segments above the limit"
@@ -89,6 +116,37 @@ def view(
         pytest.param(view(policy=TopicPolicy(local_retention_bytes=400)), [], id="by size within the limit"),
         pytest.param(
             view(policy=TopicPolicy(local_retention_ms=500), now_ms=499), [], id="by time the youngest record counts"
+        ),
+        pytest.param(
+            view(policy=TopicPolicy(local_retention_ms=500), remote=(remote_segment(0, 99, max_timestamp_ms=1000),)),
+            [],
+            id="a record of this very millisecond is young, however old its file says that it is",
+        ),
+        pytest.param(
+            view(
+                policy=TopicPolicy(local_retention_ms=500),
+                remote=tuple(replace(one, max_timestamp_ms=-1) for one in REMOTE),
+            ),
+            [100, 200, 300],
+            id="S-027 records without a time are as old as their file",
+        ),
+        pytest.param(
+            replace(
+                view(policy=TopicPolicy(local_retention_ms=500)), segments=local_segments(*LOCAL, modified_ms=1000)
+            ),
+            [100, 200, 300],
+            id="S-027 a replica that was built anew has files of today, and records of long ago",
+        ),
+        pytest.param(
+            replace(
+                view(
+                    policy=TopicPolicy(local_retention_ms=500),
+                    remote=(remote_segment(0, 149), remote_segment(150, 299, max_timestamp_ms=-1)),
+                ),
+                segments=local_segments(*LOCAL, modified_ms=1000),
+            ),
+            [100],
+            id="S-027 where one of those that hold it has no time its file counts as well",
         ),
         pytest.param(
             view(policy=TopicPolicy(), pressure=200), [100, 200], id="for room on the disk what is remote goes sooner"
@@ -103,6 +161,19 @@ def view(
             view(policy=TopicPolicy(), pressure=300, drop=200, remote=REMOTE[:1]),
             [100, 200],
             id="drop-oldest lets go what is not remote, as far as it must",
+        ),
+        pytest.param(
+            view(remote=REMOTE[1:], given_up=100), [], id="what is given up and only here stays until it is due"
+        ),
+        pytest.param(
+            view(policy=TopicPolicy(), pressure=200, remote=REMOTE[1:], given_up=100),
+            [100, 200],
+            id="and goes for room on the disk, before anything that counts",
+        ),
+        pytest.param(
+            view(policy=TopicPolicy(), pressure=300, remote=REMOTE[2:], given_up=150),
+            [100],
+            id="but only what lies below the start as a whole",
         ),
         pytest.param(
             view(policy=TopicPolicy(), drop=400, remote=()), [100, 200, 300], id="but never the active segment"
@@ -131,6 +202,8 @@ def test_cover_takes_the_fewest_of_overlapping_segments() -> None:
     overlapping = (remote_segment(0, 99), remote_segment(50, 80), remote_segment(50, 199))
     assert [s.start_offset for s in covering_segments(overlapping, 0, 200)] == [0, 50]
     assert covering_segments(overlapping, 0, 201) == ()
+    longer_first = (remote_segment(0, 199), remote_segment(0, 99, uuid=b"of another one !"))
+    assert covering_segments(longer_first, 0, 150) == longer_first[:1]
 
 
 def test_what_is_dropped_names_nothing_that_holds_it_and_waits_for_nobody() -> None:
@@ -138,3 +211,39 @@ def test_what_is_dropped_names_nothing_that_holds_it_and_waits_for_nobody() -> N
     assert (copied.forced, len(copied.remote), copied.reason) == (True, 1, "disk.reserve")
     assert (lost.forced, lost.remote, lost.reason) == (True, (), "disk.reserve")
     assert not decide_trim(view(policy=TopicPolicy(), pressure=200))[0].forced, "trim-copied waits for groups"
+
+
+def test_copies_that_turn_out_damaged_hold_back_all_but_the_last_resort() -> None:
+    steps = decide_trim(view(policy=TopicPolicy(), drop=300, last_resort=200))
+    assert [step.is_last_resort for step in steps] == [True, True, False]
+    kept = decide_trim(view(policy=TopicPolicy(), pressure=300, last_resort=200))
+    assert not any(step.is_last_resort for step in kept), "where nothing is to be dropped there is no last resort"
+
+
+def test_what_goes_by_size_says_so() -> None:
+    (step,) = decide_trim(view(policy=TopicPolicy(local_retention_bytes=300)))
+    assert step.reason == "local.retention.bytes"
+
+
+def test_what_goes_from_the_trash_is_told_apart_from_what_is_lost() -> None:
+    from_trash, remote = decide_trim(view(policy=TopicPolicy(), pressure=200, remote=REMOTE[1:], given_up=100))
+    assert (from_trash.from_trash, from_trash.forced, from_trash.remote) == (True, True, ())
+    assert (remote.from_trash, remote.forced, len(remote.remote)) == (False, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [
+        pytest.param(view(remote=REMOTE[1:], given_up=100), True, id="what follows is remote and has to wait"),
+        pytest.param(view(given_up=100), False, id="what is given up is remote, and waits for its delay in the store"),
+        pytest.param(view(remote=REMOTE[1:], given_up=50), False, id="not given up: it is to be copied"),
+        pytest.param(view(remote=REMOTE[1:], given_up=100, log_start=100), False, id="it is gone"),
+        pytest.param(
+            view(policy=TopicPolicy(mode=RetentionMode.RACE, local_retention_ms=0), remote=REMOTE[1:], given_up=100),
+            False,
+            id="race mode trims nothing",
+        ),
+    ],
+)
+def test_people_are_told_what_a_trim_waits_for(given: TrimView, is_told: bool) -> None:
+    assert bool(reason_behind_trash(given)) is is_told

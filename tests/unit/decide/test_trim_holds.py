@@ -184,6 +184,20 @@ def shares(*reads: GroupRead, problem: str = "") -> GroupsView:
             "share groups are not known: LIST",
             id="share groups that cannot be listed hold everything",
         ),
+        pytest.param(
+            TrimHolds(groups_pattern="b.*"),
+            consumers(read("audit", 0), read("billing", 100)),
+            100,
+            "consumer group billing has read up to 100",
+            id="a group that does not match hides none that does",
+        ),
+        pytest.param(
+            BILLING,
+            consumers(read("billing", 300, problem="COORDINATOR_NOT_AVAILABLE")),
+            0,
+            "what consumer group billing has read is not known: COORDINATOR_NOT_AVAILABLE",
+            id="an offset of a group that could not be asked in full is not taken for what it has read",
+        ),
         pytest.param(NOBODY, shares(problem="LIST"), 300, "", id="who ignores share groups does not need to list them"),
         pytest.param(
             ALL,
@@ -221,3 +235,9 @@ def test_what_is_dropped_for_room_on_the_disk_waits_for_nobody() -> None:
     hold = decide_hold(forced, holders_of(BILLING, TIP.topic, TIP.partition, consumers(read("billing", 0))))
     assert [step.offset for step in hold.allowed] == [100]
     assert hold.held_bytes == sum(step.local.size_bytes for step in STEPS[1:])
+
+
+def test_nobody_is_named_where_it_is_not_known_which_group_reads() -> None:
+    (share,) = holders_of(TrimHolds(), TIP.topic, TIP.partition, shares(problem="LIST"))
+    (consumer,) = holders_of(replace(ALL, share_groups=NOBODY.share_groups), TIP.topic, 0, consumers(problem="LIST"))
+    assert (share.group, share.offset, consumer.group, consumer.offset) == ("", None, "", None)

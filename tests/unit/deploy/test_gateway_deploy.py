@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,10 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 def unit(name: str) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None, strict=True)
     parser.optionxform = str  # type: ignore[method-assign,assignment]
-    parser.read(DEPLOY / "systemd" / f"{name}.service")
+    # The one key that systemd takes several times: each later file adds to the former.
+    text = (DEPLOY / "systemd" / f"{name}.service").read_text()
+    parser.read_string(re.sub(r"^EnvironmentFile=.*\n", "", text, flags=re.MULTILINE))
+    parser["Service"]["EnvironmentFile"] = " ".join(re.findall(r"^EnvironmentFile=(.*)$", text, re.MULTILINE))
     return parser
 
 
@@ -76,10 +80,16 @@ def test_clients_wait_for_it_so_it_is_no_background_work() -> None:
     assert (service["Restart"], int(service["RestartPreventExitStatus"])) == ("on-failure", WRONG_USAGE)
 
 
-@pytest.mark.parametrize("key", ["User", "Group", "EnvironmentFile", "StateDirectory", "StateDirectoryMode"])
+@pytest.mark.parametrize("key", ["User", "Group", "StateDirectory", "StateDirectoryMode", "UMask"])
 def test_both_units_agree_on(key: str) -> None:
-    """One owner of ``state.dir`` and of what only pins hold; secrets in one place."""
+    """One owner of ``state.dir`` and of what only pins hold."""
     assert unit("tiersidecar-gateway")["Service"][key] == unit("tiersidecar")["Service"][key]
+
+
+def test_the_gateway_may_have_a_user_and_a_store_key_of_its_own_beside_the_sidecars_file() -> None:
+    """The later file counts."""
+    own, shared = unit("tiersidecar-gateway")["Service"], unit("tiersidecar")["Service"]["EnvironmentFile"]
+    assert own["EnvironmentFile"].split() == [shared, "-/etc/tiersidecar/gateway.environment"]
 
 
 def test_everything_but_its_state_is_read_only_to_the_gateway() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -89,3 +90,27 @@ async def test_nothing_is_told_while_the_broker_itself_is_undecided() -> None:
     broker = Broker(log(ABORT_ONE))
     broker.stable = BORDER
     assert await BorderWalks().aborted_beyond(PARTITION, HISTORY, frozenset({ONE}), broker.fetch) is None
+
+
+async def test_nothing_is_told_by_a_broker_of_another_history() -> None:
+    """It has the last stable offset behind the border and, asked with the epoch before it, no record there (KIP-595): that it
+    lists no aborted transaction then says nothing."""
+    broker = Broker(log(None, ABORT_ONE))
+    epochs = list[int]()
+
+    async def fetch(offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
+        epochs.append(last_epoch)
+        return replace(await broker.fetch(offset, max_bytes, last_epoch), records=b"", aborted=())
+
+    assert await BorderWalks().aborted_beyond(PARTITION, HISTORY, frozenset(), fetch) is None
+    assert epochs == [0], "the epoch of the last remote record"
+
+
+async def test_at_the_last_stable_offset_itself_nothing_is_decided() -> None:
+    """The border is the first offset that is not stable: a record that is there all the same tells nothing of what is open."""
+    broker = Broker(log(None, None))
+
+    async def fetch(offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
+        return replace(await broker.fetch(offset, max_bytes, last_epoch), last_stable_offset=Offset(BORDER))
+
+    assert await BorderWalks().aborted_beyond(PARTITION, HISTORY, frozenset(), fetch) is None

@@ -392,3 +392,29 @@ def test_any_past_of_a_history_agrees_with_any_trimmed_front_of_it(history: Line
     assert agrees(blob, live)
     if blob.latest_epoch >= live.entries[0].epoch:
         assert blob.extended_by(live.entries) == history
+
+
+@pytest.mark.parametrize(
+    ("blob", "live", "expected"),
+    [
+        pytest.param({0: 0, 1: 10}, {0: 0, 1: 10, 2: 20}, True, id="the live file goes on"),
+        pytest.param({0: 0, 1: 10, 2: 20}, {0: 0, 1: 10}, False, id="the live file has not an epoch that the blob has"),
+        pytest.param({0: 0, 1: 10}, {2: 20}, True, id="the live file begins later"),
+        pytest.param(
+            {0: 0, 1: 10}, {2: 10}, False, id="it begins where an epoch of the blob does: one of them has nothing"
+        ),
+        pytest.param(
+            {0: 0, 1: 11}, {2: 10}, False, id="an epoch of the blob begins where the live file has a later one"
+        ),
+        pytest.param({0: 0, 1: 10}, {1: 15, 2: 20}, True, id="a moved log start has raised its first epoch's"),
+        pytest.param({0: 0, 1: 15}, {1: 10, 2: 20}, False, id="its first epoch begins before it does in the blob"),
+        pytest.param({0: 0, 1: 10, 2: 25}, {1: 15, 2: 20}, False, id="a later epoch begins elsewhere"),
+        pytest.param({0: 0, 3: 30}, {0: 0, 2: 20, 3: 30}, False, id="an epoch in between that the blob has not"),
+        pytest.param(
+            {0: 0, 3: 30}, {2: 20, 3: 30}, True, id="unless it is the first: those before it have been dropped"
+        ),
+        pytest.param({0: 0}, {}, True, id="there is no live file"),
+    ],
+)
+def test_whether_a_blob_can_be_the_past_of_a_live_file(blob: Epochs, live: Epochs, expected: bool) -> None:
+    assert agrees(Lineage(entries(blob)), Lineage(entries(live))) is expected

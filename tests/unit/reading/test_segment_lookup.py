@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.remote_builder import RemoteBuilder
+from tests.support.local_batches import local_batches
+from tests.support.manual_clock import ManualClock
+from tests.support.remote_builder import RemoteBuilder, SegmentSource
 from tests.support.scripted import MemoryStateLog
 from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.log_starts import StateLogStarts
-from tiersidecar.reading.segment_lookup import History
+from tiersidecar.reading.segment_lookup import History, SegmentLookup
 
 
 def lineage(**starts: int) -> Lineage:
@@ -64,3 +67,38 @@ def test_histories_agree_where_both_know_who_wrote(
 ) -> None:
     history = History(Lineage.of(before.items()), Offset(100))
     assert history.agrees(Lineage.of(now.items()), 10, 100) is agrees
+
+
+class LineageOfAMomentAgo:
+    """What a flight found that began before the first segment was finished; anew it is ``now``."""
+
+    def __init__(self, before: Lineage, now: Lineage) -> None:
+        self._before, self._now = before, now
+
+    async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
+        return self._before
+
+    async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
+        return self._now
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        return Offset(200)
+
+
+async def test_the_bounds_begin_where_the_log_does_though_the_lineage_is_older_than_the_first_copy() -> None:
+    """Simulation, hazards 99: what only pins had was told to be out of range right after its copy."""
+    builder = RemoteBuilder()
+    batches = local_batches("plain-0")[:3]
+    await builder.add(SegmentSource(batches=batches, start_offset=0, end_offset=7))
+    state = MemoryStateLog()
+    await state.publish_partition_state(
+        builder.partition, PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0))
+    )
+    lookup = SegmentLookup(
+        metadata=builder.run.metadata,
+        lineages=LineageOfAMomentAgo(lineage(e0=100), lineage(e0=0)),
+        log_starts=StateLogStarts(state),
+        clock=ManualClock(),
+    )
+    bounds = await lookup.bounds(builder.partition)
+    assert (bounds.start, bounds.end, bounds.log_start) == (0, 8, 0)

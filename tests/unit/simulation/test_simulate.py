@@ -27,6 +27,17 @@ def test_consumers_find_every_record_they_may_have_in_both_isolation_levels(seed
     assert simulate(Kind.CLUSTER, seed).violations == ()
 
 
+@pytest.mark.slow
+def test_right_after_the_first_copy_what_only_pins_had_is_not_out_of_range() -> None:
+    assert simulate(Kind.HAZARDS, 99).violations == ()
+
+
+@pytest.mark.slow
+def test_a_transaction_that_was_open_where_an_election_cut_a_segment_stays_hidden() -> None:
+    """The new leader had lost its producers, and the marker came in a segment of its own."""
+    assert simulate(Kind.CLUSTER, 800213).violations == ()
+
+
 @pytest.mark.parametrize(("kind", "seed"), [(Kind.FAULTS, 1), pytest.param(Kind.CLUSTER, 1, marks=pytest.mark.slow)])
 def test_a_seed_replays_exactly(kind: Kind, seed: int) -> None:
     first, second = simulate(kind, seed), simulate(kind, seed)

@@ -102,3 +102,25 @@ async def test_a_quota_of_twice_the_upload_rate_leaves_the_pace_to_the_rate() ->
     alone = (await copy_for(60, quota_bytes_per_s=100, rate_bytes_per_s=1_000_000))[30:]
     assert max(alone) >= 500, "whole segments at once, and then nothing"
     assert min(alone) == 0
+
+
+async def test_who_comes_while_another_waits_queues_behind_it_though_there_is_room_by_then() -> None:
+    """A rate that was raised is noticed each second: a small segment that comes in between must not be let in first, or one hot
+    partition starves the others."""
+    clock, rate, admitted = ManualClock(), RateQuota(bytes_per_s=1), list[str]()
+    quota = CopyQuota(quota=rate, clock=clock)
+    await quota.admit(1000)
+
+    async def copy(name: str) -> None:
+        await quota.admit(1)
+        admitted.append(name)
+
+    first = asyncio.create_task(copy("first"))
+    await clock.advance(2.5)
+    rate.bytes_per_s = 1_000_000
+    second = asyncio.create_task(copy("second"))
+    await settle()
+    assert admitted == [], "the one that waits looks again at the full second"
+    await clock.advance(1)
+    await asyncio.gather(first, second)
+    assert admitted == ["first", "second"]

@@ -19,11 +19,12 @@ from tiersidecar.decide.pressure_trim import DiskPressurePolicy
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trim_holds import Holder, TrimHold
 from tiersidecar.domain.errors import StoreError
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metrics.retention import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
 from tiersidecar.ports.pins import DiskSpace
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.board import UnprovenFrom
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
@@ -141,6 +142,28 @@ async def test_what_is_remote_goes_though_its_local_retention_is_without_limit(p
     assert pressed.shell.trim.may_have_work(tiered)
     await pressed.shell.trim.run(tiered)
     assert pressed.shell.broker.deleted[-1] == (tip, pressed.shell.board.local.partitions[tip].segments[-1].base_offset)
+
+
+async def test_what_is_given_up_and_only_here_goes_first_and_is_told(pressed: Pressed) -> None:
+    """It is in the trash: for room on the disk an undelete finds less (docs/operations/retention.md)."""
+    shell = pressed.shell
+    tiered = shell.tiered(shell.tip("plain-0"))
+    tip = tiered.view.topic_id_partition
+    segments = shell.board.local.partitions[tip].segments
+    start = PartitionState(remote_log_start_offset=segments[2].base_offset, remote_log_start_epoch=LeaderEpoch(0))
+    await shell.state.publish_partition_state(tip, start)
+    await shell.copy.run(tiered)
+    assert next(iter(shell.metadata.list_remote_log_segments(tip))).start_offset == segments[2].base_offset
+    await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
+    pressed.disks.free_bytes = 0
+    await pressed.watch(TRIM).look()
+    with capture_logs() as logs:
+        await shell.trim.run(tiered)
+    assert shell.broker.deleted[-1] == (tip, segments[-1].base_offset)
+    dropped = [one["base_offset"] for one in logs if one["event"] == "trash.dropped"]
+    assert dropped == [0, segments[1].base_offset]
+    assert [one for one in logs if one["event"] == "segment.dropped"] == []
 
 
 async def test_what_is_to_be_copied_again_is_not_taken_for_remote(pressed: Pressed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
@@ -10,20 +11,22 @@ import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS, segment, segments
 from tests.support.expiry_world import FixedLineage, Sidecar, StoppedClock, World, run, run_until
+from tests.support.recopy_requests import request_for
 from tests.support.segments import TIP, local_segments
 from tiersidecar.decide.expiry_view import ExpiryLimits
-from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.decide.trash import TrashDelays, needless
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, StoreError
-from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, LeaseLostError, StoreError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.domain.trash import TrashKind
+from tiersidecar.domain.trash import TrashEntry, TrashKind
 from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.ports.state_log import Hold, PartitionState
 from tiersidecar.ports.telemetry import Metric, NoTelemetry
+from tiersidecar.tasks.ownership import Unquestioned
 
 FIVE_HOURS = TopicPolicy(retention_ms=5 * HOUR_MS)
 FOREVER = TopicPolicy()
@@ -588,6 +591,26 @@ def test_undone_while_a_round_is_at_it(place: str) -> None:
     assert len(world.readable()) == 3 - gone
 
 
+@pytest.mark.parametrize("place", ["expire.trim.published", "delete.begun"])
+def test_undone_right_before_what_cannot_be_undone(place: str) -> None:
+    """Read anew: the undelete may be durable, and not have come here yet."""
+    old = local_segments(0, 100, 200, modified_ms=NOW_MS - 9 * HOUR_MS)
+    is_local = place == "expire.trim.published"
+    world = world_of(*(() if is_local else OLD_AND_NEW))
+    one = sidecar(world, delays=DELAYED, local=old if is_local else ())
+    run(one.round())
+    run(one.round())
+    one.clock.true_ms += 24 * HOUR_MS
+    steps = one.round()
+    while steps.send(None) != place:
+        pass
+    before = (list(one.broker.deleted), len(world.readable()))
+    back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
+    world.state.publish_elsewhere(TIP, back)
+    run(steps)
+    assert (one.broker.deleted, len(world.readable())) == before
+
+
 def test_what_only_the_broker_has_is_deleted_there_when_it_is_due() -> None:
     world = world_of()
     one = sidecar(
@@ -616,3 +639,128 @@ def test_while_a_broker_has_a_sidecar_of_a_former_release_nothing_is_decided() -
     one.guard.remote_delete_blocker = ""
     run(one.round())
     assert world.start == 200
+
+
+DELAY = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+
+
+def needless_entry(*names: RemoteLogSegmentMetadata, ago_h: float = 25, generation: int = 0) -> TrashEntry:
+    """What repair decided ``ago_h`` hours ago, with a delay of a day."""
+    decided_ms = int(NOW_MS - ago_h * HOUR_MS)
+    entries = [
+        needless(
+            one, LeaderEpoch(0), generation=generation, delays=DELAY, now_ms=decided_ms, reason="twins", by="repair"
+        )
+        for one in names
+    ]
+    return functools.reduce(TrashEntry.merged_with, entries)
+
+
+def twins() -> tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]:
+    kept = segment(0, 99, age_h=1)
+    again = RemoteLogSegmentId(topic_id_partition=TIP, uuid=Uuid(b"the-other-twin--"))
+    return kept, replace(kept, remote_log_segment_id=again)
+
+
+def repair_put(world: World, entry: TrashEntry) -> None:
+    run(world.state.put_into_trash(TIP, [entry]))
+
+
+def left(world: World) -> list[RemoteLogSegmentId]:
+    return [one.remote_log_segment_id for one in world.segments() if one.state is State.COPY_SEGMENT_FINISHED]
+
+
+@pytest.mark.parametrize(
+    ("ago_h", "purged", "goes"),
+    [
+        pytest.param(25, False, True, id="due"),
+        pytest.param(23, False, False, id="not due yet"),
+        pytest.param(1, True, True, id="not due and purged by an operator"),
+    ],
+)
+def test_what_repair_found_needless_goes_when_it_is_due(ago_h: float, purged: bool, goes: bool) -> None:
+    """Issue 16: deletions by repair go through the trash; the entry goes once it is carried out."""
+    kept, again = twins()
+    world = world_of(kept, again)
+    entry = needless_entry(again, ago_h=ago_h)
+    repair_put(world, replace(entry, purged_ms=entry.decided_ms) if purged else entry)
+    one = sidecar(world, FOREVER, delays=DELAY)
+    for _ in range(3):
+        run(one.round())
+    expected = {kept.remote_log_segment_id} if goes else {kept.remote_log_segment_id, again.remote_log_segment_id}
+    assert set(left(world)) == expected
+    assert any(entry.kind is TrashKind.REPAIR for entry in world.state.trash(TIP)) is not goes
+    assert world.orphans() == set()
+
+
+@pytest.mark.parametrize("how", ["retired", "in the trash too", "damaged", "has lost an object", "undone"])
+def test_what_was_needless_when_repair_decided_stays_once_nothing_covers_it(how: str) -> None:
+    """Coverage is decided anew when the entry is due, and again right before DELETE_SEGMENT_STARTED."""
+    kept, again = twins()
+    world = world_of(kept, again)
+    repair_put(world, needless_entry(again))
+    match how:
+        case "retired":
+            world.update(kept, State.DELETE_SEGMENT_STARTED)
+        case "in the trash too":
+            repair_put(world, needless_entry(kept, ago_h=30))
+        case "damaged":
+            run(world.state.request_recopy(request_for(kept)))
+        case "has lost an object":
+            world.store.keys.discard(planned_keys(kept).log)
+        case _:
+            world.state.partition_states[TIP] = replace(PartitionState(), start_generation=1)
+    one = sidecar(world, FOREVER, delays=DELAY)
+    for _ in range(3):
+        run(one.round())
+    assert again.remote_log_segment_id in left(world)
+    assert world.store.keys.issuperset(planned_keys(again).in_upload_order)
+
+
+def test_what_covered_it_is_looked_at_right_before_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another sidecar retires the twin after the plan: its event comes while the leader asks for the end of the topic."""
+    kept, again = twins()
+    world = world_of(kept, again)
+    repair_put(world, needless_entry(again))
+    one = sidecar(world, FOREVER, delays=DELAY)
+    caught_up = world.metadata.catch_up
+
+    async def catch_up(topic_id_partition: TopicIdPartition) -> None:
+        monkeypatch.setattr(world.metadata, "catch_up", caught_up)
+        world.update(kept, State.DELETE_SEGMENT_STARTED)
+
+    monkeypatch.setattr(world.metadata, "catch_up", catch_up)
+    run(one.round())
+    assert left(world) == [again.remote_log_segment_id]
+
+
+def test_what_comes_back_is_for_the_copy_lane_to_look_at() -> None:
+    """It may be only here: until the next segment rolls nobody would copy it, and no trim passes it (issue 16, trash)."""
+    world = world_of(*OLD_AND_NEW)
+    one = sidecar(world, delays=DELAYED)
+    run(one.round())
+    one.board.remote_log_starts[TIP], one.board.copied_offsets[TIP] = 200, 299
+    run(one.round())
+    assert one.board.copied_offsets[TIP] == 299
+    back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
+    world.state.partition_states[TIP] = world.state.partition_state(TIP).merged_with(back)
+    one.clock.true_ms += HOUR_MS
+    run(one.round())
+    assert TIP not in one.board.copied_offsets
+
+
+class LostRole(Unquestioned):
+    def require_role(self) -> None:
+        raise LeaseLostError(reason="it has run out")
+
+
+def test_without_the_role_no_undelete_is_answered() -> None:
+    """A process that thaws may have been replaced: that one deletes by what it knows, and this answer would not be its."""
+    world = world_of(*TWO_OLD)
+    back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
+    run(world.state.publish_partition_state(TIP, back))
+    with pytest.raises(LeaseLostError):
+        run(sidecar(world, ownership=LostRole()).round())
+    assert world.state.partition_state(TIP) == back
+    run(sidecar(world).round())
+    assert not world.state.partition_state(TIP).awaits_answer

@@ -10,11 +10,14 @@ from structlog.testing import capture_logs
 from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
-from tests.support.segments import TIP
+from tests.support.segments import TIP, remote_segment
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, PinError
+from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.metrics.copying import PINS_DROPPED
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import PartitionState
@@ -56,6 +59,29 @@ async def test_unpinned_once_the_copy_is_finished() -> None:
     await shell.round()
     assert shell.pins.ranges == shell.known == [(50, 100)]
     assert shell.telemetry.value(PINS_DROPPED, reason="remote") == 1
+
+
+@pytest.mark.parametrize(
+    "state",
+    [State.COPY_SEGMENT_STARTED, State.DELETE_SEGMENT_STARTED],
+    ids=["its copy has only begun", "its copy is on its way out"],
+)
+async def test_a_pin_stays_unless_its_copy_is_finished_and_stays_so(state: State) -> None:
+    """DESIGN.md section 5: a pin may be the only copy until COPY_SEGMENT_FINISHED is read back."""
+    shell = PinShell(pin_of(0, 50))
+    await shell.open(100, 150)
+    await shell.metadata.publish(remote_segment(0, 49, state=State.COPY_SEGMENT_STARTED))
+    if state is not State.COPY_SEGMENT_STARTED:
+        await shell.metadata.publish(
+            RemoteLogSegmentMetadataUpdate(
+                remote_log_segment_id=remote_segment(0, 49).remote_log_segment_id,
+                broker_id=BrokerId(1),
+                event_timestamp_ms=0,
+                state=state,
+            )
+        )
+    await shell.round()
+    assert (0, 50) in shell.pins.ranges
 
 
 async def test_a_hole_that_is_filled_below_the_copied_offset_is_noticed() -> None:

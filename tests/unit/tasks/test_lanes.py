@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.segments import TIP
@@ -132,3 +133,15 @@ async def test_stop_cancels_at_the_next_await_and_a_new_epoch_starts_afresh(cloc
         await settle()
         assert cancelled.is_set()
         assert lanes.start(TIP, Lane.COPY, Work(), "copy orders-3@6")
+
+
+async def test_why_a_partition_is_parked_is_said_once(clock: ManualClock) -> None:
+    """It is tried again after each long back-off, for years if need be."""
+    async with make_lanes(clock) as lanes:
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert lanes.start(TIP, Lane.COPY, Work(CORRUPT), "copy")
+                await settle()
+                assert lanes.halted(TIP)
+                await clock.advance(100)
+    assert [one["log_level"] for one in logs if one["event"] == "lane.halted"] == ["error", "debug", "debug"]

@@ -14,7 +14,7 @@ from tests.support.remote_events import fold, in_state
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.domain.epochs import EpochEntry
-from tiersidecar.domain.errors import SegmentNotReadyError
+from tiersidecar.domain.errors import SegmentNotReadyError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
@@ -215,3 +215,26 @@ async def test_transactions_that_the_broker_has_lost_are_read_off_the_batches(
 
 def entries_of(artefacts: list[tuple[bytes, set[tuple[int, int]]]]) -> list[AbortedTransaction]:
     return [one for index, _ in artefacts for one in read_transaction_index(index, base_offset=Offset(0))]
+
+
+async def test_segments_below_the_first_leader_epoch_halt_the_partition_until_the_log_starts_above(
+    shell: TierShell,
+) -> None:
+    """Finding 6 of issue 16: a broker that was upgraded from before 0.11 has no epoch for what it had by then."""
+    tip, third = segment(shell, "plain-0", 2)
+    Path(third.directory, "leader-epoch-checkpoint").write_text(f"0\n1\n0 {third.base_offset}\n")
+    await shell.look()
+    last_old = third.base_offset - 1
+    with pytest.raises(SegmentWithoutEpochError, match=f"offsets 0 to {last_old} lie below the first leader epoch"):
+        await shell.copy.run(shell.tiered(tip))
+    assert [one.key async for one in shell.store.list_objects()] == []
+    assert shell.metadata.events == []
+    assert shell.state.partition_state(tip).remote_log_start_offset == -1
+    assert "data from before Kafka 0.11" in shell.board.held_back[tip]
+    await shell.trim.run(shell.tiered(tip))
+    assert shell.broker.deleted == []
+
+    shell.broker.log_starts[tip] = third.base_offset
+    await shell.copy.run(shell.tiered(tip))
+    finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+    assert min(one.start_offset for one in finished) == third.base_offset

@@ -16,6 +16,7 @@ from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pins import Pin
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import DiskSpace
@@ -208,9 +209,54 @@ async def test_a_pin_below_the_log_start_stays_until_what_gave_it_up_is_due() ->
     shell.see(100, 150)
     await shell.keeper.keep()
     assert shell.pins.ranges == [(0, 50), (50, 100)]
+    shell.clock.jump(2 * 3600)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(0, 50), (50, 100)], "nothing is due by a clock that jumped"
     await shell.state.put_into_trash(TIP, [replace(entry, purged_ms=entry.decided_ms)])
     await shell.keeper.keep()
     assert shell.pins.ranges == []
+
+
+async def test_a_pin_that_an_undelete_left_in_the_trash_stays_though_the_undelete_ended_behind_its_start() -> None:
+    shell = PinShell(pin_of(0, 50), pin_of(50, 100))
+    entry = user_delete(
+        Offset(100),
+        LeaderEpoch(0),
+        generation=1,
+        delays=TrashDelays(retention_ms=1, user_ms=60_000),
+        now_ms=shell.clock.now_ms(),
+        by="a user",
+    )
+    shell.state.partition_states[TIP] = PartitionState(
+        remote_log_start_offset=Offset(50),
+        remote_log_start_epoch=LeaderEpoch(0),
+        start_generation=1,
+        kept=(replace(entry, up_to=Offset(50)),),
+    )
+    shell.see(100, 150)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(0, 50), (50, 100)]
+
+
+async def test_what_is_undone_while_pins_are_dropped_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader answers an undelete with what its pins hold: that must still be there."""
+    shell = PinShell(pin_of(0, 50), pin_of(50, 100))
+    shell.state.partition_states[TIP] = PartitionState(
+        remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(0)
+    )
+    shell.see(100, 150)
+    unpin = shell.pins.unpin
+
+    async def unpin_slowly(pin: Pin) -> None:
+        await unpin(pin)
+        back = PartitionState(
+            remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(0), start_generation=1
+        )
+        await shell.state.publish_partition_state(TIP, back)
+
+    monkeypatch.setattr(shell.pins, "unpin", unpin_slowly)
+    await shell.keeper.keep()
+    assert shell.pins.ranges == [(50, 100)]
 
 
 @pytest.mark.parametrize(

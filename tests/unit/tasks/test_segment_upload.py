@@ -23,6 +23,7 @@ from tiersidecar.domain.errors import (
     StoreError,
 )
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import (
     MetadataEvent,
@@ -33,6 +34,7 @@ from tiersidecar.domain.segments import (
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.ports.metrics.retention import TRIM_REFUSALS
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
@@ -315,6 +317,21 @@ async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_cop
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert [one.broker_id for one in finished if one.start_offset == first.base_offset] == [2]
     assert len({one.start_offset for one in finished}) == len(finished)
+
+
+async def test_what_an_undelete_brought_back_is_copied_below_what_is_remote(shell: TierShell) -> None:
+    """It was given up before it was remote: what lies behind it was copied meanwhile (issue 16, trash)."""
+    tip = shell.tip("plain-0")
+    bases = [one.base_offset for one in shell.board.local.partitions[tip].sealed_segments]
+    start = PartitionState(remote_log_start_offset=bases[2], remote_log_start_epoch=LeaderEpoch(0))
+    await shell.state.publish_partition_state(tip, start)
+    await shell.copy.run(shell.tiered(tip))
+    assert [one.start_offset for one in in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)] == bases[2:]
+    back = replace(start, remote_log_start_offset=Offset(0), start_generation=1)
+    await shell.state.publish_partition_state(tip, back)
+    await shell.copy.run(shell.tiered(tip))
+    finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+    assert sorted(one.start_offset for one in finished) == bases
 
 
 async def test_a_finish_whose_answer_is_lost_is_said_again_and_nobody_takes_the_copy_for_interrupted(

@@ -12,6 +12,7 @@ from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, pause, run, run_until
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.segments import TIP, remote_segment
+from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError, StoreError
@@ -80,6 +81,7 @@ class Shell:
             guard=self.guard,
             blocking=InlineBlocking(),
             clock=self.clock,
+            trash_clock=trash_clock(self.clock),
             failpoints=_Places(),
             broker_id=BrokerId(broker_id),
             witness=WITNESS.topic,
@@ -399,6 +401,20 @@ def test_nothing_is_due_by_a_clock_that_jumped(world: World) -> None:
     (entry,) = world.state.trash(TIP)
     run(world.state.put_into_trash(TIP, [replace(entry, purged_ms=entry.decided_ms)]))
     assert "delete.begun" in shell.sweep(after_s=60), "what is purged waits for no clock"
+
+
+def test_a_topic_that_goes_while_the_clock_is_back_waits_its_delay_by_the_right_clock(world: World) -> None:
+    cluster = Cluster(TIP, WITNESS)
+    shell = Shell(world, cluster, **WITH_DELAY)
+    shell.topic_goes()
+    cluster.existing.remove(TIP)
+    shell.clock.skew_ms = -2 * DAY_S * 1000
+    shell.sweep()
+    shell.sweep(after_s=60)
+    assert [one.decided_ms for one in world.state.trash(TIP)] == [shell.clock.true_ms]
+    shell.clock.skew_ms = 0
+    shell.sweep(after_s=60)
+    assert world.segments()
 
 
 def test_ended_between_decision_and_deletion_it_is_taken_up_where_it_was(world: World) -> None:

@@ -11,9 +11,9 @@ from tests.support.segments import TIP
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import NotOwnedError
-from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.ids import BrokerId, format_uuid
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.tasks.topic_owners import TopicOwners, owner_key, read_owning_cluster
+from tiersidecar.tasks.topic_owners import TopicOwner, TopicOwners, owner_key, read_owning_cluster
 
 KEY = owner_key("prefix/", TIP.topic_id)
 
@@ -76,3 +76,13 @@ async def test_an_answer_counts_for_ten_seconds(stage: Stage) -> None:
     await stage.clock.advance(2)
     with pytest.raises(NotOwnedError):
         await ours.claim(TIP)
+
+
+def test_an_owner_object_has_these_bytes() -> None:
+    """They outlive this release: what a cluster claimed is never claimed anew."""
+    owner = TopicOwner(cluster_id="c", topic="orders", claimed_ms=7, broker_id=2, incarnation="host/1")
+    assert owner.write(TIP.topic_id) == (
+        b'{"version":1,"cluster_id":"c","topic":"orders","topic_id":"'
+        + format_uuid(TIP.topic_id).encode()
+        + b'","claimed_ms":7,"broker_id":2,"incarnation":"host/1"}'
+    )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
 
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.adapters.kafka import apis
-from tiersidecar.adapters.kafka.border_reads import read_aborted_beyond
+from tiersidecar.adapters.kafka.border_reads import fetch_committed
 from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLimits, refused
 from tiersidecar.adapters.kafka.connector import Connector
 from tiersidecar.adapters.kafka.groups import KafkaGroups
@@ -25,9 +25,7 @@ from tiersidecar.adapters.kafka.topic_admin import KafkaTopicAdmin
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.formats.kafka.border_walk import BorderWalk
-from tiersidecar.formats.kafka.indexes import AbortedTransaction
-from tiersidecar.ports.broker import ClusterDescription, OffsetAnswer, OffsetSpec, TrimAnswer
+from tiersidecar.ports.broker import ClusterDescription, LocalBatches, OffsetAnswer, OffsetSpec, TrimAnswer
 
 _LEADERS_MAX_AGE_S = 5.0
 _LIST_OFFSETS_OF_KAFKA_4 = 10
@@ -161,13 +159,18 @@ class KafkaBroker(KafkaTopicAdmin):
         self._routes.forget(key.topic for key, answer in answers.items() if answer.error in _MOVED)
         return answers
 
-    async def aborted_beyond(
-        self, topic_id_partition: TopicIdPartition, end_offset: int, open_at_end: Collection[tuple[int, int]] = ()
-    ) -> Sequence[AbortedTransaction] | None:
-        """The aborted transactions that reach over ``end_offset``, the end (exclusive) of the remote tier, at which those of
-        ``open_at_end`` are open; None when the broker cannot tell (:mod:`~tiersidecar.adapters.kafka.border_reads`)."""
-        walk = BorderWalk(end_offset, open_at_end)
-        return await read_aborted_beyond(self._routes, topic_id_partition, walk, max_age_s=_LEADERS_MAX_AGE_S)
+    async def fetch_committed(
+        self, topic_id_partition: TopicIdPartition, offset: int, *, max_bytes: int, last_fetched_epoch: LeaderEpoch
+    ) -> LocalBatches:
+        """See :func:`tiersidecar.adapters.kafka.border_reads.fetch_committed`."""
+        return await fetch_committed(
+            self._routes,
+            topic_id_partition,
+            offset,
+            max_bytes=max_bytes,
+            last_fetched_epoch=last_fetched_epoch,
+            max_age_s=_LEADERS_MAX_AGE_S,
+        )
 
     async def delete_records(
         self,

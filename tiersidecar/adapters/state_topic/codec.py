@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple
 
+from tiersidecar.adapters.state_topic.entry_codec import read_kept, write_kept
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, TopicState
+from tiersidecar.domain.user_deletes import SaidDelete, merged_deletes
+from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, SeenGeneration, TopicState
 
 SCHEMA_VERSION = 1
 """Of the fields that say what counts; who wrote a record (:class:`Writer`) is in those of the second format only."""
 
-_NESTED_FIELDS = ("earlier_starts", "hold", "guard_stop")
+_NESTED_FIELDS = ("earlier_starts", "hold", "guard_stop", "user_deletes", "undone", "seen", "kept")
 _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if field.name not in _NESTED_FIELDS)
 _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
@@ -81,11 +83,50 @@ def read_partition_state(document: Mapping[str, Any], *, where: str) -> Partitio
         CorruptDataError: a field is no integer.
     """
     found = {name: _integer(document, name, where=where) for name in _PARTITION_FIELDS if name in document}
-    return PartitionState(
+    state = PartitionState(
         **found,
         earlier_starts=_earlier_starts(document, where=where),
         hold=_hold(document, where=where),
         guard_stop=_guard_stop(document, where=where),
+        user_deletes=_deletes(document, "user_deletes", where=where),
+        undone=_deletes(document, "undone", where=where),
+        seen=_seen(document, where=where),
+        kept=read_kept(document, where=where),
+    )
+    return state if "user_deletes" in document else _of_a_former_release(state)
+
+
+def _of_a_former_release(state: PartitionState) -> PartitionState:
+    """It kept nothing of what it gave up, and did not tell what a user deleted: nothing of it is ever undone."""
+    last = SaidStart(leader_epoch=state.remote_log_start_epoch, offset=state.remote_log_start_offset)
+    said = [one for one in (*state.earlier_starts, last) if one.offset >= 0]
+    floor = merged_deletes(SaidDelete(leader_epoch=one.leader_epoch, offset=one.offset) for one in said)
+    return replace(state, user_deletes=floor)
+
+
+def _deletes(document: Mapping[str, Any], name: str, *, where: str) -> tuple[SaidDelete, ...]:
+    said = document.get(name, [])
+    if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
+        raise CorruptDataError(where=where, position=0, reason=f"{name} is {said!r}")
+    return tuple(
+        SaidDelete(**{field.name: _integer(one, field.name, where=where) for field in fields(SaidDelete)})
+        for one in said
+    )
+
+
+def _seen(document: Mapping[str, Any], *, where: str) -> SeenGeneration | None:
+    said = document.get("seen")
+    if said is None:
+        return None
+    pinned = said.get("pinned") if isinstance(said, dict) else None
+    if not isinstance(pinned, list) or not all(
+        isinstance(one, list) and [type(bound) for bound in one] == [int, int] for one in pinned
+    ):
+        raise CorruptDataError(where=where, position=0, reason=f"seen is {said!r}")
+    return SeenGeneration(
+        generation=_integer(said, "generation", where=where),
+        leader_epoch=LeaderEpoch(_integer(said, "leader_epoch", where=where)),
+        pinned=tuple((begin, stop) for begin, stop in pinned),
     )
 
 
@@ -182,4 +223,7 @@ def without_writer(document: Mapping[str, Any]) -> dict[str, Any]:
 def write_state(state: PartitionState | TopicState, former: Mapping[str, Any]) -> bytes:
     """``state`` over what ``former``, the value before, has besides."""
     version = max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION))
-    return json.dumps({**former, "v": version, **asdict(state)}, separators=(",", ":"), sort_keys=True).encode()
+    said = asdict(state)
+    if isinstance(state, PartitionState):
+        said["kept"] = [write_kept(one) for one in state.kept]
+    return json.dumps({**former, "v": version, **said}, separators=(",", ":"), sort_keys=True).encode()

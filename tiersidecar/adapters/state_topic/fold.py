@@ -18,11 +18,11 @@ from tiersidecar.adapters.state_topic.codec import (
     without_writer,
     write_state,
 )
+from tiersidecar.adapters.state_topic.entry_codec import read_trash_entry
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease, read_lease_key, write_lease
 from tiersidecar.adapters.state_topic.recopy_codec import read_recopy, read_recopy_key
 from tiersidecar.adapters.state_topic.trash_codec import (
     TrashKey,
-    read_trash_entry,
     read_trash_key,
     trash_key,
     write_trash_entry,
@@ -31,7 +31,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
-from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.domain.trash import TrashEntry, merged_entries
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 
@@ -185,18 +185,25 @@ class StateFold:
         """The lease that counts."""
         return self._leases.get(lease_key(name))
 
+    def leases(self) -> list[Lease]:
+        """Every lease that counts, by name."""
+        return sorted(self._leases.values(), key=lambda one: one.name)
+
     def trash(self, owner: TopicIdPartition) -> list[TrashEntry]:
-        """Entries of the partition, ascending by id."""
-        entries = self._trash.get((owner.topic_id, owner.partition))
-        return sorted(entries.values(), key=lambda one: one.id) if entries else []
+        """Entries of the partition, ascending by id: those with a record, and those that its own record carries."""
+        entries = self._trash.get((owner.topic_id, owner.partition), {}).values()
+        kept = self.partition_state(owner).kept
+        return list(merged_entries([*entries, *kept])) if entries or kept else []
 
     def trash_partitions(self) -> tuple[TopicIdPartition, ...]:
         """Every partition with an entry."""
+        keys = {owner: min(entries) for owner, entries in self._trash.items()}
+        for key, state in self._partitions.items():
+            if state.kept and (owner := read_partition_key(key)) is not None:
+                keys.setdefault(owner, key)
         return tuple(
-            TopicIdPartition(
-                topic_id=topic_id, topic=str(self._documents[min(entries)].get("topic", "")), partition=partition
-            )
-            for (topic_id, partition), entries in self._trash.items()
+            TopicIdPartition(topic_id=topic_id, topic=str(self._documents[key].get("topic", "")), partition=partition)
+            for (topic_id, partition), key in keys.items()
         )
 
     def trash_value(self, owner: TopicIdPartition, entry: TrashEntry) -> bytes | None:

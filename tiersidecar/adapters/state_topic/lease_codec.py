@@ -17,6 +17,9 @@ _TYPES: dict[str, type] = {
     "host": str,
     "version": str,
     "released": bool,
+    "status_address": str,
+    "renewal": bool,
+    "decides_proposals": bool,
 }
 
 

@@ -154,13 +154,10 @@ class TopicBasedStateLog:
             self._unreachable = self._lost
             await self._clock.sleep(self._settings.watch_interval_ms / 1000)
             return
-        await run_until_one_ends(
-            {
-                "state topic": self._read(),
-                "state topic, watch": self._watch(),
-                "state topic, mend": self._mend(),
-            }
-        )
+        work = {"state topic": self._read(), "state topic, watch": self._watch()}
+        if self._settings.may_write:
+            work["state topic, mend"] = self._mend()
+        await run_until_one_ends(work)
 
     async def _offset(self, facts: TopicFacts, spec: OffsetSpec) -> Offset:
         asked = self._partition_of(facts)
@@ -204,9 +201,11 @@ class TopicBasedStateLog:
         last = self._last
         if last is None or record.offset != last.offset or (record.key, record.value) == (last.key, last.value):
             return
-        self._lost = self._rewritten = (
+        self._unreachable = self._lost = self._rewritten = (
             f"{self._settings.topic} has another record at offset {record.offset} than was read there before"
         )
+        # What was known stays what readers go by, as when the topic was made anew.
+        self._ready_at = self._position
         self._report_halt()
         raise BrokerRefusedError(api="Fetch", subject=self._settings.topic, error="LOG_TRUNCATION_DETECTED")
 
@@ -310,6 +309,10 @@ class TopicBasedStateLog:
         self._require_ready()
         return self._fold.lease(name)
 
+    def known_leases(self) -> Sequence[Lease]:
+        self._require_ready()
+        return self._fold.leases()
+
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
         self._require_ready()
         return self._fold.trash(topic_id_partition)
@@ -317,6 +320,10 @@ class TopicBasedStateLog:
     def trash_partitions(self) -> Sequence[TopicIdPartition]:
         self._require_ready()
         return self._fold.trash_partitions()
+
+    async def advanced(self) -> None:
+        """See :class:`~tiersidecar.ports.state_log.StateChanges`."""
+        await self._read_back.reach(self._position + 1)
 
     # -- publishing
 
@@ -423,6 +430,7 @@ class TopicBasedStateLog:
         return Writer(self._fold.cluster_id, self._settings.broker_id, self._settings.incarnation)
 
     async def _write(self, key: bytes, value: bytes | None, *, subject: str) -> None:
+        assert self._settings.may_write, "this process only reads the state topic"
         if self._unreachable is not None:
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=self._unreachable)
         if value is not None:

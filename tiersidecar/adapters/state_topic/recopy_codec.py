@@ -61,6 +61,7 @@ def read_recopy(key: RecopyKey, document: Mapping[str, Any], *, where: str) -> R
             start_offset=key.start_offset,
             end_offset=key.end_offset,
             segment_uuid=key.segment_uuid,
+            from_store=bool(document.get("from_store", False)),
             requested_ms=int(document["requested_ms"]),
             declined={BrokerId(int(broker)): str(reason) for broker, reason in document["declined"].items()},
         )
@@ -70,10 +71,12 @@ def read_recopy(key: RecopyKey, document: Mapping[str, Any], *, where: str) -> R
 
 def write_recopy(request: RecopyRequest) -> bytes:
     """The request's value."""
-    document = {
+    document: dict[str, Any] = {
         "v": SCHEMA_VERSION,
         "topic": request.topic_id_partition.topic,
         "requested_ms": request.requested_ms,
         "declined": {str(broker): reason for broker, reason in sorted(request.declined.items())},
     }
+    if request.from_store:
+        document["from_store"] = True
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()

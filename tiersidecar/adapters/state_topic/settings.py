@@ -12,7 +12,8 @@ from tiersidecar.adapters.internal_topics import InternalTopic
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTopicSettings:
     """Replicated as the metadata topic is.  ``security`` are keyword arguments of aiokafka's clients.  ``broker_id`` and
-    ``incarnation`` are the writer's, in each of its records; a command is no broker."""
+    ``incarnation`` are the writer's, in each of its records; a command is no broker.
+    A process that is not to write (``may_write``: a gateway's, a reader's own) mends nothing, and needs no right to."""
 
     bootstrap_servers: str
     security: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -24,6 +25,7 @@ class StateTopicSettings:
     retry_max_interval_ms: int = 10_000
     watch_interval_ms: int = 5_000
     mend_after_ms: int = 2_000
+    may_write: bool = True
     client_id: str = "tiersidecar"
     broker_id: int = -1
     incarnation: str = ""

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tiersidecar.adapters.state_topic.codec import SCHEMA_VERSION
-from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.adapters.state_topic.entry_codec import entry_fields
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 
 
@@ -49,45 +49,12 @@ def read_trash_key(key: bytes) -> TrashKey | None:
         return None
 
 
-def read_trash_entry(entry_id: TrashId, document: Mapping[str, Any], *, where: str) -> TrashEntry:
-    """The entry.
-
-    Raises:
-        CorruptDataError: a field is missing or of another type.
-    """
-    try:
-        return TrashEntry(
-            id=entry_id,
-            decided_ms=_integer(document["decided_ms"]),
-            due_ms=_integer(document["due_ms"]),
-            up_to=Offset(_integer(document["up_to"])),
-            segments=frozenset(map(parse_uuid, document["segments"])),
-            purged_ms=_integer(document["purged_ms"]),
-            reason=str(document["reason"]),
-            by=str(document["by"]),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptDataError(where=where, position=0, reason=f"no entry of the trash: {error!r}") from error
-
-
-def _integer(value: object) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no integer")
-    return value
-
-
 def write_trash_entry(owner: TopicIdPartition, entry: TrashEntry, former: Mapping[str, Any]) -> bytes:
     """The entry's value, over what ``former``, the value before, has besides."""
     document = {
         **former,
         "v": max(SCHEMA_VERSION, former.get("v", SCHEMA_VERSION)),
         "topic": owner.topic,
-        "decided_ms": entry.decided_ms,
-        "due_ms": entry.due_ms,
-        "up_to": entry.up_to,
-        "segments": sorted(map(format_uuid, entry.segments)),
-        "purged_ms": entry.purged_ms,
-        "reason": entry.reason,
-        "by": entry.by,
+        **entry_fields(entry),
     }
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()

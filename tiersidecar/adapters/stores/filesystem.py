@@ -19,6 +19,7 @@ from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.adapters.stores.temporary_file import (
     SLICE_BYTES,
+    ObjectModes,
     TemporaryFile,
     remove_empty_directories,
     sweep,
@@ -64,8 +65,10 @@ class FilesystemStore:
     A body with a ``source_file`` is read in the thread that writes: its pieces are never asked for.
     """
 
-    def __init__(self, *, root: str, blocking: Blocking, ids: Ids, probe_prefix: str = "") -> None:
-        self._root = Path(root)
+    def __init__(
+        self, *, root: str, blocking: Blocking, ids: Ids, probe_prefix: str = "", modes: ObjectModes | None = None
+    ) -> None:
+        self._root, self._modes = Path(root), modes or ObjectModes()
         self._blocking, self._ids, self._probe_prefix = blocking, ids, probe_prefix
 
     @property
@@ -80,7 +83,7 @@ class FilesystemStore:
         target = self._path("put", key)
         with _translated("put", key):
             name = format_uuid(self._ids.random_uuid())
-            temporary = TemporaryFile(directory=self._root / TEMPORARY_DIRECTORY, name=name)
+            temporary = TemporaryFile(directory=self._root / TEMPORARY_DIRECTORY, name=name, modes=self._modes)
             try:
                 status = await self._write(key, body, temporary)
                 publish = temporary.link_to if if_absent else temporary.rename_to
@@ -220,13 +223,15 @@ async def open_filesystem_store(
     ids: Ids,
     probe_prefix: str = "",
     stale_temporary_ms: int = STALE_TEMPORARY_MS,
+    modes: ObjectModes | None = None,
 ) -> AsyncIterator[FilesystemStore]:
     """The store, rid of what dead processes left half written ``stale_temporary_ms`` ago or longer (a file younger than
     that may be a put of another sidecar on a shared mount).
 
-    ``probe_prefix`` is where :meth:`FilesystemStore.check_writable` writes: our ``key.prefix``.
+    ``probe_prefix`` is where :meth:`FilesystemStore.check_writable` writes: our ``key.prefix``.  ``modes`` are those of new
+    objects and directories; by default their owner and group may read them.
     """
-    store = FilesystemStore(root=root, blocking=blocking, ids=ids, probe_prefix=probe_prefix)
+    store = FilesystemStore(root=root, blocking=blocking, ids=ids, probe_prefix=probe_prefix, modes=modes)
     try:
         swept = await store.sweep_stale(older_than_ms=clock.now_ms() - stale_temporary_ms)
     except StoreError as error:  # check_writable is the one to say what is wrong with a store

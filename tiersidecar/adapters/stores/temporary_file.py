@@ -9,8 +9,9 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISDIR
+from stat import S_IMODE, S_ISDIR, S_ISGID
 
 from tiersidecar.adapters.short_turns import short_turns
 from tiersidecar.adapters.stores.write_back import begin_write_back, end_write_back
@@ -32,6 +33,21 @@ each.  Smaller ones would be seeks of a spinning disk."""
 
 _NAMING_ATTEMPTS = 64
 
+_MODES_ARE_THE_MOUNTS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+"""Mounts (CIFS, some FUSE) that give every file the same mode and refuse a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectModes:
+    """Who may read objects, whatever the process's umask: the mode of their files, and of the directories that hold them."""
+
+    file: int = 0o640
+    directory: int = 0o750
+
+
+PRIVATE = ObjectModes(file=0o600, directory=0o700)
+"""Of what is not an object yet."""
+
 
 class TemporaryFile:
     """An open file in ``directory`` that no listing shows.
@@ -40,8 +56,8 @@ class TemporaryFile:
     ran; what a crash leaves is swept by age.
     """
 
-    def __init__(self, *, directory: Path, name: str) -> None:
-        self._path = directory / name
+    def __init__(self, *, directory: Path, name: str, modes: ObjectModes = PRIVATE) -> None:
+        self._path, self._modes = directory / name, modes
         self._fileno = -1
         self._written = 0
         self._begun = 0
@@ -52,8 +68,9 @@ class TemporaryFile:
     def open(self) -> None:
         """Create the file; the directory is made when missing, its parent is not."""
         with suppress(FileExistsError):
-            self._path.parent.mkdir()
-        self._fileno = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            self._path.parent.mkdir(mode=PRIVATE.directory)
+        self._fileno = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE.file)
+        _set_mode(self._fileno, self._modes.file)
 
     @property
     def written_bytes(self) -> int:
@@ -115,7 +132,7 @@ class TemporaryFile:
 
     def rename_to(self, target: Path, root: Path) -> None:
         """Give the file its name, over what has it already; durable on return."""
-        _name_in_new_directory(self._path, target, os.rename, root=root)
+        _name_in_new_directory(self._path, target, os.rename, root=root, mode=self._modes.directory)
         self._close()
         sync_directories(target.parent, root=root)
 
@@ -125,7 +142,7 @@ class TemporaryFile:
         Raises:
             FileExistsError: the name is taken.
         """
-        _name_in_new_directory(self._path, target, os.link, root=root)
+        _name_in_new_directory(self._path, target, os.link, root=root, mode=self._modes.directory)
         self.discard()
         sync_directories(target.parent, root=root)
 
@@ -157,8 +174,8 @@ def sync_directories(directory: Path, *, root: Path) -> None:
         directory = directory.parent
 
 
-def make_directories(directory: Path, *, root: Path) -> None:
-    """Make ``directory`` and those between it and ``root``, which itself must exist.
+def make_directories(directory: Path, *, root: Path, mode: int) -> None:
+    """Make ``directory`` and those between it and ``root``, which itself must exist; those that are there stay as they are.
 
     Raises:
         FileNotFoundError: there is no root (an unmounted volume is not replaced by a directory), or a delete of the last
@@ -169,23 +186,42 @@ def make_directories(directory: Path, *, root: Path) -> None:
         root.stat()
         return
     try:
-        _make_directory(directory)
+        _make_directory(directory, mode)
     except FileNotFoundError:
-        make_directories(directory.parent, root=root)
-        _make_directory(directory)
+        make_directories(directory.parent, root=root, mode=mode)
+        _make_directory(directory, mode)
 
 
-def _make_directory(directory: Path) -> None:
+def _make_directory(directory: Path, mode: int) -> None:
     """Raises as :func:`make_directories`."""
     try:
-        directory.mkdir()
+        directory.mkdir(mode=mode)
     except FileExistsError as error:
         # Asked anew: between the two a delete may have taken it away, which is no object of that name.
         if not S_ISDIR(directory.stat().st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory)) from error
+    else:
+        # A delete of the last object may have taken it away again; then whoever makes it anew sets its mode.
+        with suppress(FileNotFoundError):
+            _set_mode(directory, mode)
 
 
-def _name_in_new_directory(path: Path, target: Path, name: Callable[[Path, Path], None], *, root: Path) -> None:
+def _set_mode(file: int | Path, mode: int) -> None:
+    """Give a file or directory of ours the mode that the umask did not let it have; a directory keeps its setgid bit."""
+    found = S_IMODE(os.stat(file).st_mode)  # noqa: PTH116 - also an open file
+    wanted = mode | (found & S_ISGID)
+    if found == wanted:
+        return
+    try:
+        os.chmod(file, wanted)  # noqa: PTH101 - as above
+    except OSError as error:
+        if error.errno not in _MODES_ARE_THE_MOUNTS:
+            raise
+
+
+def _name_in_new_directory(
+    path: Path, target: Path, name: Callable[[Path, Path], None], *, root: Path, mode: int
+) -> None:
     """Do ``name(path, target)``, making parents; a delete that removes emptied ones may come between, so try again."""
     for _ in range(_NAMING_ATTEMPTS):
         try:
@@ -194,7 +230,7 @@ def _name_in_new_directory(path: Path, target: Path, name: Callable[[Path, Path]
         except FileNotFoundError:
             root.stat()
         with suppress(FileNotFoundError):
-            make_directories(target.parent, root=root)
+            make_directories(target.parent, root=root, mode=mode)
     name(path, target)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tiersidecar.app.builders.store import layout_settings
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
@@ -10,12 +12,14 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.fetched_segments import FetchedSegments
 from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.in_flight import InFlight
@@ -26,6 +30,7 @@ from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import SegmentObjects
 from tiersidecar.tasks.segment_upload import SegmentUploader
 from tiersidecar.tasks.store_gate import StoreGate
+from tiersidecar.tasks.transaction_waits import TransactionWaits
 
 
 def task_backoff(config: Config) -> Backoff:
@@ -38,7 +43,13 @@ def task_backoff(config: Config) -> Backoff:
 
 
 def build_uploader(
-    parts: Parts, role: TierParts, *, gate: StoreGate, in_flight: InFlight, remover: SegmentRemover
+    parts: Parts,
+    role: TierParts,
+    *,
+    gate: StoreGate,
+    in_flight: InFlight,
+    remover: SegmentRemover,
+    waits: TransactionWaits,
 ) -> SegmentUploader:
     """By plain constructor calls."""
     config = parts.config
@@ -74,6 +85,19 @@ def build_uploader(
         broker_id=parts.identity.broker_id,
         backoff=task_backoff(config),
         ownership=role.ownership,
+        waits=waits,
+    )
+
+
+def build_transaction_waits(parts: Parts) -> TransactionWaits:
+    """Likewise."""
+    return TransactionWaits(
+        board=parts.board,
+        broker=parts.broker,
+        broker_id=parts.identity.broker_id,
+        log_dirs=parts.log_dirs,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
     )
 
 
@@ -104,6 +128,7 @@ def build_recopy(
         lineages=parts.lineages,
         presence=SegmentPresence(parts.store, parts.config.store.key_prefix),
         uploader=uploader,
+        fetched=_fetched_segments(parts),
         admission=admission,
         remover=remover,
         in_flight=in_flight,
@@ -115,8 +140,34 @@ def build_recopy(
     )
 
 
+def _fetched_segments(parts: Parts) -> FetchedSegments:
+    config = parts.config
+    return FetchedSegments(
+        directory=Path(config.state_dir) / "rewritten",
+        stream=SegmentStream(
+            store=parts.store,
+            blocking=parts.blocking,
+            key_prefix=config.store.key_prefix,
+            key_ring=parts.key_ring,
+            most_chunk_bytes=config.store.chunk_size,
+            most_index_bytes=config.read.index_max_bytes,
+        ),
+        blobs=IndexBlobReader(
+            store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
+        ),
+        pace=parts.tuning.upload_pace,
+        blocking=parts.blocking,
+    )
+
+
 def build_copy(
-    parts: Parts, *, uploader: SegmentUploader, admission: CopyAdmission, lag: CopyLagReport, guard: MayDelete
+    parts: Parts,
+    *,
+    uploader: SegmentUploader,
+    admission: CopyAdmission,
+    lag: CopyLagReport,
+    guard: MayDelete,
+    waits: TransactionWaits,
 ) -> CopyTask:
     """Likewise."""
     return CopyTask(
@@ -140,5 +191,6 @@ def build_copy(
             blocking=parts.blocking,
             failpoints=parts.failpoints,
         ),
+        waits=waits,
         observe_only=parts.config.mode is Mode.OBSERVE,
     )

@@ -26,6 +26,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
         copies=copies,
         blocking=parts.blocking,
         clock=parts.clock,
+        trash_clock=parts.trash_clock,
         failpoints=parts.failpoints,
         telemetry=parts.telemetry,
     )

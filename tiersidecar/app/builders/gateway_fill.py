@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from tiersidecar.app.builders.retain import trash_delays
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
@@ -20,8 +19,9 @@ from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.gateway.addresses import in_fetch
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.api_keys import ApiKey
+from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.fetch_fill import FetchFill
@@ -47,9 +47,10 @@ class RemoteTier:
     tiered: BoardTieredPartitions
     pending: PendingCopies
     holes: Holes
+    audit: AuditTopic
 
 
-def open_remote_tier(stack: AsyncExitStack, parts: Parts) -> RemoteTier:
+def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO_AUDIT_TOPIC) -> RemoteTier:
     """The read path, and what stands before it, until ``stack`` closes."""
     path = parts.reads
     offsets = BrokerOffsetsCache(broker=parts.broker, clock=parts.clock)
@@ -64,6 +65,7 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts) -> RemoteTier:
         tiered=BoardTieredPartitions(parts.board, parts.policies, parts.log_dirs),
         pending=pending_copies(parts),
         holes=Holes(parts.clock, "gateway.hole"),
+        audit=audit,
     )
 
 
@@ -114,11 +116,13 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             tiered=tier.tiered,
             reader=reader,
             state=parts.state,
+            proposals=parts.proposals,
+            proposer=Proposer(cluster_id=parts.identity.cluster_id, broker_id=parts.identity.broker_id),
             broker=parts.broker,
             offsets=tier.offsets,
             blocking=parts.blocking,
             clock=parts.clock,
-            delays=trash_delays(parts.config),
+            audit=tier.audit,
         )
     return rewrites
 

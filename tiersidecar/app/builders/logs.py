@@ -10,9 +10,10 @@ from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.adapters.proposals_topic.log import ProposalsTopicSettings, open_proposals_topic
 from tiersidecar.adapters.state_topic.log import open_state_topic
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
-from tiersidecar.adapters.unmade_topics import UnmadeMetadataLog, UnmadeStateLog
+from tiersidecar.adapters.unmade_topics import UnmadeMetadataLog, UnmadeProposals, UnmadeStateLog
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode, Role
@@ -21,6 +22,7 @@ from tiersidecar.formats.metadata.target_version import knows_txn_index_empty
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.metadata_log import MetadataLog
+from tiersidecar.ports.proposals import Proposals
 from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.telemetry import Telemetry
 
@@ -84,6 +86,7 @@ async def open_state_log(
     failpoints: Failpoints = NO_FAILPOINTS,
     broker_id: int = -1,
     incarnation: str = "",
+    roles: frozenset[Role] = frozenset(),
 ) -> AsyncIterator[RequestingStateLog]:
     """``state.topic.name``; made when missing, unless we only observe."""
     topic = config.state_topic_name
@@ -100,11 +103,30 @@ async def open_state_log(
         client_id=config.broker.client_id,
         broker_id=broker_id,
         incarnation=incarnation,
+        may_write=not roles or Role.TIER in roles,  # a command has none
     )
     async with open_state_topic(
         settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, failpoints=failpoints
     ) as state:
         yield state
+
+
+@asynccontextmanager
+async def open_proposals(config: Config, *, broker: KafkaBroker, clock: Clock, ids: Ids) -> AsyncIterator[Proposals]:
+    """``proposals.topic.name``; nothing where we only observe."""
+    if config.mode is Mode.OBSERVE:
+        yield UnmadeProposals()
+        return
+    settings = ProposalsTopicSettings(
+        bootstrap_servers=bootstrap_servers(config.broker),
+        security=aiokafka_kwargs(broker_security(config.broker)),
+        topic=config.proposals_topic_name,
+        replication_factor=config.remote_log_metadata_topic_replication_factor,
+        min_insync_replicas=config.remote_log_metadata_topic_min_isr,
+        client_id=config.broker.client_id,
+    )
+    async with open_proposals_topic(settings, broker=broker, clock=clock, ids=ids) as proposals:
+        yield proposals
 
 
 def _snapshot_path(config: Config, roles: frozenset[Role]) -> str | None:

@@ -11,11 +11,13 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.log_start_watch import LogStartWatch
+from tiersidecar.tasks.proposals import ProposalsTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.topic_checks import TopicChecks
@@ -23,15 +25,16 @@ from tiersidecar.tasks.topic_deletion import TopicDeletion
 from tiersidecar.tasks.trim import TrimTask
 
 
-def build_retain(
-    parts: Parts, role: TierParts, *, in_flight: InFlight, remover: SegmentRemover, checks: TopicChecks, trim: TrimTask
-) -> RetainTask:
+def build_expire(
+    parts: Parts, role: TierParts, *, in_flight: InFlight, remover: SegmentRemover, checks: TopicChecks
+) -> ExpireTask:
     """By plain constructor calls."""
     config, guard = parts.config, DeleteGuard(parts, role)
-    expire = ExpireTask(
+    return ExpireTask(
         board=parts.board,
         broker=parts.broker,
         metadata=parts.metadata,
+        presence=SegmentPresence(parts.store, config.store.key_prefix),
         state=parts.state,
         lineages=parts.lineages,
         in_flight=in_flight,
@@ -50,17 +53,22 @@ def build_retain(
         limits=ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round),
         blocking=parts.blocking,
         clock=parts.clock,
+        trash_clock=parts.trash_clock,
         telemetry=parts.telemetry,
         failpoints=parts.failpoints,
         interval_s=config.remote_log_manager_task_interval_ms / 1000,
         observe_only=config.mode is Mode.OBSERVE,
         ownership=role.ownership,
     )
+
+
+def build_retain(parts: Parts, role: TierParts, *, expire: ExpireTask, trim: TrimTask) -> RetainTask:
+    """Likewise."""
     return RetainTask(
         expire=expire,
         trim=trim,
-        guard=guard,
-        slots=asyncio.Semaphore(config.remote_log_manager_expiration_thread_pool_size),
+        guard=DeleteGuard(parts, role),
+        slots=asyncio.Semaphore(parts.config.remote_log_manager_expiration_thread_pool_size),
     )
 
 
@@ -94,12 +102,31 @@ def build_topic_deletion(parts: Parts, role: TierParts, *, remover: SegmentRemov
         guard=DeleteGuard(parts, role),
         blocking=parts.blocking,
         clock=parts.clock,
+        trash_clock=parts.trash_clock,
         failpoints=parts.failpoints,
         broker_id=parts.identity.broker_id,
         witness=parts.config.remote_log_metadata_topic_name,
         grace_s=parts.config.deletes_topic_grace_ms / 1000,
         delays=trash_delays(parts.config),
         observe_only=parts.config.mode is Mode.OBSERVE,
+    )
+
+
+def build_proposals(parts: Parts, role: TierParts) -> ProposalsTask:
+    """Likewise."""
+    return ProposalsTask(
+        proposals=parts.proposals,
+        board=parts.board,
+        policies=parts.policies,
+        broker=parts.broker,
+        state=parts.state,
+        ownership=role.ownership,
+        cluster_id=parts.identity.cluster_id,
+        broker_id=parts.identity.broker_id,
+        delays=trash_delays(parts.config),
+        clock=parts.clock,
+        trash_clock=parts.trash_clock,
+        telemetry=parts.telemetry,
     )
 
 

@@ -12,8 +12,9 @@ from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
+from tiersidecar.adapters.stores.temporary_file import ObjectModes
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.config.store import FilesystemStore, S3Store
+from tiersidecar.app.config.store import FilesystemStore, ReadableBy, S3Store
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
@@ -21,6 +22,12 @@ from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.segment_objects import LayoutSettings
+
+_OBJECT_MODES = {
+    ReadableBy.OWNER: ObjectModes(file=0o600, directory=0o700),
+    ReadableBy.GROUP: ObjectModes(file=0o640, directory=0o750),
+    ReadableBy.ALL: ObjectModes(file=0o644, directory=0o755),
+}
 
 _STORE_THREADS = 16
 """Of the store alone: were they those of the log dirs, a mount that hangs would stop the scans too (U1)."""
@@ -52,7 +59,12 @@ async def _open_backend(config: Config, *, blocking: Blocking, clock: Clock, ids
     match config.store:
         case FilesystemStore() as section:
             async with open_filesystem_store(
-                root=section.root, blocking=blocking, clock=clock, ids=ids, probe_prefix=section.key_prefix
+                root=section.root,
+                blocking=blocking,
+                clock=clock,
+                ids=ids,
+                probe_prefix=section.key_prefix,
+                modes=_OBJECT_MODES[section.objects_readable_by],
             ) as store:
                 yield store
         case S3Store() as section:

@@ -38,6 +38,7 @@ def build_tier_parts(parts: Parts) -> TierParts:
             pid=os.getpid(),
             version=parts.status.version,
             duration_ms=config.lease_duration_ms,
+            status_address=str(config.status.advertised_by(identity.host_name or socket.gethostname())),
         ),
         leases=parts.state,
         broker=parts.broker,

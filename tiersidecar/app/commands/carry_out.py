@@ -23,6 +23,7 @@ from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.readable import printable
 
 if TYPE_CHECKING:  # adapters are slow to import, and --help needs none
     from tiersidecar.app.commands.session import Session
@@ -110,7 +111,7 @@ async def _looked_at_again(session: Session, look: Look, shown: Intent, console:
     """What holds now: an answer may take hours, and what was safe then may delete what is not remote by now."""
     now = await look(session)
     if now.refusal:
-        console.print(f"[red]refused:[/red] {escape(now.refusal)}", soft_wrap=True)
+        console.print(f"[red]refused:[/red] {_safe(now.refusal)}", soft_wrap=True)
     elif now.steps != shown.steps:
         refusal = "what there is to do has changed since it was shown; run the command again"
         console.print(f"[red]refused:[/red] {refusal}", soft_wrap=True)
@@ -130,19 +131,24 @@ async def _is_confirmed(config: Config, manner: Manner) -> bool:
 def _show(intent: Intent, console: Console) -> None:
     _show_facts(intent.facts, console)
     for note in intent.notes:
-        console.print(f"[yellow]note:[/yellow] {escape(note)}", soft_wrap=True)
+        console.print(f"[yellow]note:[/yellow] {_safe(note)}", soft_wrap=True)
     if intent.refusal:
-        console.print(f"[red]refused:[/red] {escape(intent.refusal)}", soft_wrap=True)
+        console.print(f"[red]refused:[/red] {_safe(intent.refusal)}", soft_wrap=True)
         return
     for number, step in enumerate(intent.steps, 1):
-        console.print(f"{number}. {escape(step)}", soft_wrap=True)
+        console.print(f"{number}. {_safe(step)}", soft_wrap=True)
     if not intent.steps:
         console.print("nothing to do", soft_wrap=True)
 
 
 def _show_facts(facts: Mapping[str, Any], console: Console) -> None:
     for name, value in facts.items():
-        console.print(f"{escape(name.replace('_', ' '))}: {escape(_shown(value))}", soft_wrap=True)
+        console.print(f"{escape(name.replace('_', ' '))}: {_safe(_shown(value))}", soft_wrap=True)
+
+
+def _safe(text: str) -> str:
+    """As text of a console: neither markup nor control characters of whoever named a thing."""
+    return escape(printable(text))
 
 
 def _shown(value: object) -> str:

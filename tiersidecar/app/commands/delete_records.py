@@ -33,9 +33,9 @@ def delete_records(
 ) -> None:
     """Delete all records of a partition below an offset, remote and local ones.
 
-    The offset may lie in the middle of a segment. Nobody reads below it from then on; remote segments that lie wholly below
-    it are deleted by the leader's sidecar once user.delete.delay is over, and so are the broker's own. Until then
-    `tiersidecar undelete` brings them back.
+    The offset may lie in the middle of a segment. Nobody reads below it from then on through the gateway or the read service;
+    remote segments that lie wholly below it are deleted by the leader's sidecar once user.delete.delay is over, and so are the
+    broker's own. Until then `tiersidecar undelete` brings them back, and who asks the broker itself reads what it still has.
     """
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
     carry_out(lambda session: look_at_deletion(session, topic, partition, offset), manner)
@@ -76,7 +76,13 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
     if not delete.is_said(known):
         below = [one for one in (await session.remote_segments([tip]))[tip] if one.end_offset < target]
         size_bytes = sum(one.segment_size_in_bytes for one in below)
-        steps.append(f"the remote log starts at {target}; {len(below)} remote segments ({size_bytes} bytes) go{later}")
+        if target < known.remote_log_start_offset and view.leader_epoch == known.remote_log_start_epoch:
+            moved = f"the remote log starts at {known.remote_log_start_offset} already; no later undelete goes below {target}"
+            steps.append(f"{moved}; {len(below)} remote segments ({size_bytes} bytes) go{later}")
+        else:
+            steps.append(
+                f"the remote log starts at {target}; {len(below)} remote segments ({size_bytes} bytes) go{later}"
+            )
         if target > log_start and delay_ms:
             steps.append(f"the broker deletes its records in [{log_start}, {target}){later}")
     if trims:

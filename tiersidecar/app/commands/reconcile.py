@@ -92,11 +92,12 @@ def reconcile(
         raise typer.BadParameter(f"{inventory_format!r} is none of csv, orc, parquet", param_hint="--inventory-format")
     console = Console(stderr=True, highlight=False)
     try:
+        config = load_config(config_file, os.environ)
+        configure_logging(config.logging.model_copy(update={"level": "error"}))
+        # Not before the configuration: without the extra `spark`, a wrong file name is still the first thing to say.
         from tiersidecar.app.reconcile_run import RunOptions
         from tiersidecar.spark.inventory_format import InventoryFormat
 
-        config = load_config(config_file, os.environ)
-        configure_logging(config.logging.model_copy(update={"level": "error"}))
         options = RunOptions(
             config_file=config_file,
             report=report or Path(f"reconcile-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"),

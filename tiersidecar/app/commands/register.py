@@ -6,9 +6,13 @@ import typer
 
 from tiersidecar.app.commands.accept_log_loss import accept_log_loss
 from tiersidecar.app.commands.adopt import adopt
+from tiersidecar.app.commands.cat import cat
 from tiersidecar.app.commands.delete_records import delete_records
+from tiersidecar.app.commands.events import events
+from tiersidecar.app.commands.ls import explain, ls
 from tiersidecar.app.commands.reconcile import reconcile
 from tiersidecar.app.commands.repair import repair
+from tiersidecar.app.commands.status import status, topics
 from tiersidecar.app.commands.tiering import disable, enable
 from tiersidecar.app.commands.trash import trash
 from tiersidecar.app.commands.undelete import release, undelete
@@ -16,6 +20,12 @@ from tiersidecar.app.commands.undelete import release, undelete
 
 def register_commands(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
+    app.command("status", short_help="Show the whole cluster.")(status)
+    app.command("topics", short_help="List tiered topics.")(topics)
+    app.command("ls", short_help="List segments.")(ls)
+    app.command("explain", short_help="Say why a segment is where it is.")(explain)
+    app.command("cat", short_help="Print records of a partition.")(cat)
+    app.command("events", short_help="Print what was said of remote segments.")(events)
     app.command("enable", short_help="Tier a topic.")(enable)
     app.command("disable", short_help="Stop tiering a topic, and put its own retention back.")(disable)
     app.command("delete-records", short_help="Delete records below an offset, remote and local.")(delete_records)

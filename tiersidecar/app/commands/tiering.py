@@ -25,6 +25,7 @@ from tiersidecar.decide.switching import (
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.policy import RetentionMode, TieringMode
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashKind
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
@@ -136,9 +137,22 @@ async def _disable(
     session: Session, topic: str, partitions: Sequence[TopicIdPartition], plan: SwitchPlan, mode: TieringMode
 ) -> None:
     """What an undelete holds is let go by a deletion of everything."""
+    if mode is TieringMode.DELETING:
+        await _call_off_former(session, topic_id=partitions[0].topic_id)
     await _apply(session, topic, partitions[0].topic_id, plan, mode)
     if mode is TieringMode.DELETING:
         await end_holds(session, partitions)
+
+
+async def _call_off_former(session: Session, topic_id: Uuid) -> None:
+    """A former deletion of everything, which was called off: no sidecar need have looked since, and by its entries this one
+    would be due at once."""
+    state = session.topic_state(topic_id)
+    if state is not None and state.mode == TieringMode.DELETING:
+        return
+    for tip in [one for one in session.state.trash_partitions() if one.topic_id == topic_id]:
+        former = [one for one in session.state.trash(tip) if one.kind is TrashKind.DISABLE]
+        await session.state.take_out_of_trash(tip, former)
 
 
 async def _apply(session: Session, topic: str, topic_id: Uuid, plan: SwitchPlan, mode: TieringMode) -> None:

@@ -18,9 +18,12 @@ from rich.console import Console
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.complaints import complain
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
+from tiersidecar.app.commands.tables import table
 from tiersidecar.app.commands.undelete import parse_target
 from tiersidecar.app.config.config import load_config
 from tiersidecar.app.logging import configure_logging
+from tiersidecar.decide.trash import purged_deletes
+from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TiersidecarError, TrashError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
@@ -143,7 +146,7 @@ async def listed(session: Session, topic: str | None) -> list[dict[str, Any]]:
                 if one.remote_log_segment_id.uuid not in counted
             ]
             counted |= {one.remote_log_segment_id.uuid for one in held}
-            rows.append(_row(session, tip, entry, held, is_void=entry.id.generation < state.start_generation))
+            rows.append(_row(session, tip, entry, held, is_void=entry.is_undone(state.start_generation)))
     return rows
 
 
@@ -166,8 +169,8 @@ def _row(
     *,
     is_void: bool,
 ) -> dict[str, Any]:
-    now_ms = session.clock.now_ms()
-    state = "undone" if is_void else "purged" if entry.is_purged else "due" if entry.is_due(now_ms) else "waiting"
+    is_due = TrashTime(now_ms=session.clock.now_ms()).is_due(entry)
+    state = "undone" if is_void else "purged" if entry.is_purged else "due" if is_due else "waiting"
     return {
         "topic": tip.topic,
         "topic_id": format_uuid(tip.topic_id),
@@ -194,11 +197,7 @@ _COLUMNS = ("topic", "partition", "kind", "up_to", "segments", "bytes", "state",
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     if not rows:
         return "the trash is empty"
-    lines = [_COLUMNS, *(tuple("" if row[name] is None else str(row[name]) for name in _COLUMNS) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return table(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
 
 
 async def look_at_purge(session: Session, topic: str, partition: int | None, topic_id: str | None) -> Intent:
@@ -229,16 +228,23 @@ async def look_at_purge(session: Session, topic: str, partition: int | None, top
 
     async def apply() -> None:
         for tip, known in entries.items():
-            purged = [replace(entry, purged_ms=entry.decided_ms) for entry in known]
-            await session.state.put_into_trash(tip, purged)
+            await _purge(session, tip, known)
 
     return Intent(facts={"topic": topic, "partitions": len(partitions)}, steps=tuple(steps), apply=apply)
 
 
+async def _purge(session: Session, tip: TopicIdPartition, entries: Sequence[TrashEntry]) -> None:
+    """What users deleted is final first: a delete of theirs that comes now shares no entry with it."""
+    from tiersidecar.ports.state_log import PartitionState
+
+    known = session.state.partition_state(tip)
+    final = purged_deletes(entries, known.user_deletes)
+    if final:
+        said = PartitionState(start_generation=known.start_generation, user_deletes=final)
+        await session.state.publish_partition_state(tip, said)
+    await session.state.put_into_trash(tip, [replace(entry, purged_ms=entry.decided_ms) for entry in entries])
+
+
 def _unpurged(session: Session, tip: TopicIdPartition) -> list[TrashEntry]:
     generation = session.state.partition_state(tip).start_generation
-    return [
-        one
-        for one in session.state.trash(tip)
-        if not one.is_purged and (one.kind is TrashKind.TOPIC or one.id.generation == generation)
-    ]
+    return [one for one in session.state.trash(tip) if not one.is_purged and not one.is_undone(generation)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,18 +11,23 @@ import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
-from tiersidecar.decide.undelete import UndeleteView, Undeletion, decide_undelete
+from tiersidecar.decide.undelete import Range, UndeleteView, Undeletion, decide_undelete, unavailable
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TrashError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.policy import TieringMode
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.policy import RetentionMode, TieringMode
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState
 
 if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
-    from tiersidecar.ports.state_log import PartitionState
+    from tiersidecar.ports.state_log import PartitionState, SeenGeneration
 
+ANSWER_TIMEOUT_S = 15.0
+"""For the leader's sidecar to say that it knows: it looks several times a second."""
+_LOOK_AGAIN_S = 0.1
+_MEANWHILE = "another has moved or set back its start meanwhile; look again"
 Target = Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="A topic, or one partition of it.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; without, only say what would be done.")]
 
@@ -124,14 +129,23 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
             f"partition {view.topic_id_partition.partition}: the log starts at {plan.offset} again; "
             f"{len(plan.segments)} remote segments ({size_bytes} bytes) come back, and a hold keeps retention off them"
         )
-    notes = [
-        f"partition {view.topic_id_partition.partition}: nobody has offsets {begin} to {stop - 1} any more"
-        for view, plan in needed.items()
-        for begin, stop in plan.holes
-    ]
+    notes = [_hole(session, view, begin, stop) for view, plan in needed.items() for begin, stop in plan.holes]
     return Intent(
         facts=facts, steps=tuple(steps), notes=tuple(notes), apply=lambda: _undelete(session, views[0], needed)
     )
+
+
+def _is_race(session: Session, view: LeaderView) -> bool:
+    tip = view.topic_id_partition
+    policy = session.policy(tip.topic, tip.topic_id)
+    return policy is None or policy.mode is RetentionMode.RACE
+
+
+def _hole(session: Session, view: LeaderView, begin: int, stop: int) -> str:
+    name = f"partition {view.topic_id_partition.partition}: "
+    if _is_race(session, view):
+        return f"{name}only pins of the leader's sidecar may have offsets {begin} to {stop - 1}; it says so afterwards"
+    return f"{name}nobody has offsets {begin} to {stop - 1} any more"
 
 
 async def _reason_to_wait(session: Session) -> str:
@@ -160,6 +174,9 @@ async def _plan(session: Session, view: LeaderView, wanted: Wanted) -> Undeletio
             segments=segments,
             lineage=lineage,
             log_start_offset=log_start,
+            user_deletes=known.user_deletes,
+            may_be_pinned=_is_race(session, view),
+            now_ms=session.clock.now_ms(),
             to_offset=wanted.to_offset,
             since_ms=wanted.since_ms,
         )
@@ -192,7 +209,11 @@ async def _undelete(session: Session, first: LeaderView, needed: dict[LeaderView
         await session.state.publish_topic_state(topic_id, replace(state, mode=TieringMode.DETACHED.value))
     for view, plan in needed.items():
         await _set_back(session, view, plan)
-    return {"undeleted": len(needed)}
+    found = [await _look_what_came_back(session, view, plan) for view, plan in needed.items()]
+    lost = "; ".join(one.lost for one in found if one.lost)
+    if lost:
+        raise TrashError(subject=f"topic {first.topic_id_partition.topic}", reason=lost)
+    return {"undeleted": len(needed), "came_back": [one.facts for one in found]}
 
 
 async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> None:
@@ -200,11 +221,14 @@ async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> Non
     from tiersidecar.ports.state_log import Hold, PartitionState
 
     tip = view.topic_id_partition
+    await session.state.catch_up()
     known, entries = session.state.partition_state(tip), session.state.trash(tip)
+    if any(one.id.generation != known.start_generation + 1 for one in plan.kept):
+        raise TrashError(subject=str(tip), reason=_MEANWHILE)
     hold = Hold(
         serial=_next_serial(known),
         is_held=True,
-        until=known.highest_start,
+        until=_held_until(known),
         since_ms=session.clock.now_ms(),
         by=operator("undelete"),
         reason="undelete",
@@ -216,28 +240,76 @@ async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> Non
             remote_log_start_epoch=view.leader_epoch,
             start_generation=known.start_generation + 1,
             hold=hold,
+            user_deletes=plan.user_deletes,
+            undone=plan.undone,
+            kept=plan.kept,
         ),
     )
     now = session.state.partition_state(tip)
     if (now.start_generation, now.remote_log_start_offset) != (known.start_generation + 1, plan.offset):
-        raise TrashError(subject=str(tip), reason="another has moved or set back its start meanwhile; look again")
-    await session.state.put_into_trash(tip, plan.kept)
+        raise TrashError(subject=str(tip), reason=_MEANWHILE)
     await session.state.take_out_of_trash(tip, entries)
-    await _check(session, view, plan)
+    if meanwhile := [one.offset for one in now.user_deletes if one not in plan.user_deletes]:
+        reason = f"a user has deleted what is below offset {max(meanwhile)} meanwhile; that is not undone, look again"
+        raise TrashError(subject=str(tip), reason=reason)
 
 
-async def _check(session: Session, view: LeaderView, plan: Undeletion) -> None:
-    """A deletion that was sent before the leader read that it is undone is not undone."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What came back of a partition; ``lost`` says what did not, though it was there when that was looked at."""
+
+    facts: Mapping[str, Any]
+    lost: str = ""
+
+
+async def _look_what_came_back(session: Session, view: LeaderView, plan: Undeletion) -> _Found:
+    """A deletion that was sent before the leader read that it is undone is not undone.  From its answer on it sends none."""
+    from tiersidecar.ports.broker import OffsetSpec
+
     tip = view.topic_id_partition
-    there = {
-        one.remote_log_segment_id
+    seen = await _answer(session, view)
+    segments = [
+        one
         for one in (await session.remote_segments([tip]))[tip]
         if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    ]
+    stop = max(await session.offset(view, OffsetSpec.EARLIEST), 0)
+    missing = unavailable(segments, plan.offset, stop, () if seen is None else seen.pinned)
+    facts = {
+        "partition": tip.partition,
+        "from_offset": plan.offset,
+        "missing": [list(one) for one in missing],
+        "confirmed": seen is not None,
     }
-    lost = [one for one in plan.segments if one.remote_log_segment_id not in there]
-    if lost:
-        offsets = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in lost)
-        raise TrashError(subject=str(tip), reason=f"offsets {offsets} were due, and deleted while this was done")
+    offsets = ", ".join(f"{begin} to {end - 1}" for begin, end in _beyond(missing, plan.holes))
+    lost = f"partition {tip.partition}: offsets {offsets} were due, and deleted while this was done; the rest came back"
+    return _Found(facts=facts, lost=lost if offsets else "")
+
+
+def _beyond(missing: Sequence[Range], expected: Sequence[Range]) -> list[Range]:
+    """What is missing and was not said to be."""
+    return [one for one in missing if not any(begin <= one[0] and one[1] <= stop for begin, stop in expected)]
+
+
+async def _answer(session: Session, view: LeaderView) -> SeenGeneration | None:
+    """The leader's answer, None where it gives none in time: its sidecar is away or at a long deletion.  Whatever it deletes
+    next it asks the state topic for right before."""
+    tip, clock = view.topic_id_partition, session.clock
+    wanted = session.state.partition_state(tip).start_generation
+    until_s = clock.monotonic_s() + ANSWER_TIMEOUT_S
+    while clock.monotonic_s() < until_s:
+        await session.state.catch_up()
+        seen = session.state.partition_state(tip).seen
+        if seen is not None and seen.generation >= wanted and seen.leader_epoch >= view.leader_epoch:
+            return seen
+        await clock.sleep(_LOOK_AGAIN_S)
+    return None
+
+
+def _held_until(known: PartitionState) -> Offset:
+    """The start before, and no less than a hold before lasts to: users' deletes may have moved the start less far since."""
+    lasting = known.hold.until if known.hold is not None and known.hold.is_held else NO_OFFSET
+    return max(lasting, known.highest_start)
 
 
 def _next_serial(known: PartitionState) -> int:

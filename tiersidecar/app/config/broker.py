@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.section import Section, refuse
-from tiersidecar.app.config.values import Addresses, FilePath, PositiveDurationMs, Secret
+from tiersidecar.app.config.values import Addresses, FilePath, PositiveDurationMs, Resolved, Secret
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
@@ -26,8 +26,8 @@ class BrokerSection(Section):
     sasl_mechanism: SaslMechanism | None = None
     """SASL mechanism; required with SASL_PLAINTEXT and SASL_SSL."""
 
-    sasl_username: Annotated[str | None, Field(examples=["tiersidecar"])] = None
-    """User for PLAIN and SCRAM."""
+    sasl_username: Annotated[Resolved | None, Field(examples=["tiersidecar"])] = None
+    """User for PLAIN and SCRAM. `{env: NAME}` lets a gateway's own process have a user of its own with the same file."""
 
     sasl_password: Annotated[Secret | None, Field(examples=["{env: TIERSIDECAR_SASL_PASSWORD}"])] = None
     """Password for PLAIN and SCRAM."""

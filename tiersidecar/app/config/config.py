@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import PrivateAttr, ValidationError, model_validator
 
 from tiersidecar.app.config.document import Document, KeyPath, parse_document, read_document
 from tiersidecar.app.config.faults import document_faults, validation_faults
 from tiersidecar.app.config.prefixes import without_plugin_prefixes
+from tiersidecar.app.config.secret_places import SecretPlace, secret_places
 from tiersidecar.app.config.section import refuse
 from tiersidecar.app.config.top_level import TopLevelKeys
 from tiersidecar.app.config.topics import RetentionDefaults
@@ -27,15 +28,24 @@ class Config(TopLevelKeys):
     """All of it: what a file says, checked key by key and then as a whole."""
 
     _source: Path | None = PrivateAttr(None)
+    _secret_places: tuple[SecretPlace, ...] = PrivateAttr(())
 
-    def read_from(self, path: Path) -> Self:
-        """Itself, with its :attr:`source` known."""
+    def read_from(self, path: Path, data: Mapping[str, Any] | None = None) -> Self:
+        """Itself, with its :attr:`source` known, and the :attr:`secret_places` of ``data``, the file's."""
         self._source = path
+        self._secret_places = tuple(secret_places(self, data or {}, str(path)))
         return self
+
+    @property
+    def secret_places(self) -> tuple[SecretPlace, ...]:
+        """The files that hold its secrets."""
+        return self._secret_places
 
     def with_status_listen(self, address: Address) -> Self:
         """The same but for ``status.listen``: two processes beside a broker have one file and an address each."""
-        return self.model_copy(update={"status": self.status.model_copy(update={"listen": address})})
+        return self.model_copy(
+            update={"status": self.status.model_copy(update={"listen": address, "advertised": None})}
+        )
 
     @property
     def source(self) -> Path:
@@ -67,7 +77,10 @@ class Config(TopLevelKeys):
     @property
     def internal_topics(self) -> frozenset[str]:
         """Topics that are never tiered, whatever the rules say."""
-        return INTERNAL_TOPICS | {self.remote_log_metadata_topic_name, self.state_topic_name}
+        own = {self.remote_log_metadata_topic_name, self.state_topic_name, self.proposals_topic_name}
+        if self.gateway.audit_topic_name is not None:
+            own.add(self.gateway.audit_topic_name)
+        return INTERNAL_TOPICS | own
 
     def policy_for(self, topic: str) -> TopicPolicy | None:
         """How ``topic`` is tiered by the first rule that matches it; None: it is left alone."""
@@ -102,6 +115,12 @@ class Config(TopLevelKeys):
         faults: list[tuple[KeyPath, str]] = []
         if self.remote_log_metadata_topic_name == self.state_topic_name:
             faults.append((("state.topic.name",), "must differ from remote.log.metadata.topic.name"))
+        if self.proposals_topic_name in {self.remote_log_metadata_topic_name, self.state_topic_name}:
+            reason = "must differ from remote.log.metadata.topic.name and state.topic.name"
+            faults.append((("proposals.topic.name",), reason))
+        written = {self.remote_log_metadata_topic_name, self.state_topic_name, self.proposals_topic_name}
+        if self.gateway.audit_topic_name in written:
+            faults.append((("gateway", "audit.topic.name"), "must differ from the sidecar's own topics"))
         for index, rule in enumerate(self.topics):
             if rule.name in self.internal_topics:
                 faults.append((("topics", index, "name"), f"{rule.name} is internal and cannot be tiered"))
@@ -151,7 +170,7 @@ def _validated(document: Document, path: Path, environ: Mapping[str, str]) -> Co
         faults += validation_faults(error, document, Config)
     else:
         if not faults:
-            return config.read_from(path.absolute())
+            return config.read_from(path.absolute(), document.data)
     sentences = tuple(str(fault) for fault in sorted(dict.fromkeys(faults), key=lambda fault: (fault.line, fault.path)))
     raise ConfigError(source=str(path), faults=sentences)
 

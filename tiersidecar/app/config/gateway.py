@@ -131,6 +131,12 @@ class GatewaySection(Section):
     response_memory_bytes: PositiveSize = 268_435_456
     """Most bytes of responses that are held to be rewritten, of all connections together; further ones wait at the broker."""
 
+    audit_topic_name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$", examples=["gateway-audit"])] = (
+        None
+    )
+    """A topic to which every delete, and every conversation that was refused or malformed, is written, beside the log. You make
+    it; the gateway needs Write on it. What it does not take for long is lost there, and counted."""
+
     @model_validator(mode="after")
     def _listeners_differ(self) -> Self:
         faults: list[tuple[KeyPath, str]] = []

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from ruamel.yaml import YAML
 
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.exposed_secrets import exposed_secrets
 from tiersidecar.app.config.keys import keys_in, quantity_of
 from tiersidecar.app.config.section import Section, undotted
 from tiersidecar.app.config.store import CustomMetadataField, FilesystemStore, S3Store
@@ -46,7 +47,7 @@ def render_yaml(settings: Mapping[str, Any]) -> str:
 
 def warnings_of(config: Config) -> tuple[str, ...]:
     """Settings that work, and that may not be what was wanted; on this machine, and one sentence each."""
-    kinds = (_intent_warnings, _topic_warnings, _security_warnings, _store_warnings)
+    kinds = (_intent_warnings, _topic_warnings, _security_warnings, _store_warnings, _secret_warnings)
     return tuple(warning for kind in kinds for warning in kind(config))
 
 
@@ -115,6 +116,10 @@ def _store_warnings(config: Config) -> Iterator[str]:
         yield f"store.root: {store.root} is not a directory on this machine"
     if isinstance(store, S3Store) and not store.aws_certificate_check_enabled:
         yield "store.aws.certificate.check.enabled: false accepts any certificate"
+
+
+def _secret_warnings(config: Config) -> Iterator[str]:
+    yield from map(str, exposed_secrets(config.secret_places))
 
 
 def _plain(value: Any, units: bool) -> Any:

@@ -115,7 +115,8 @@ class ReadSection(Section):
     Bearer` and passes the token on as it is; default: broker.sasl.mechanism, and PLAIN where that is OAUTHBEARER."""
 
     max_requests: Annotated[int, Field(ge=1, le=100_000)] = 64
-    """Requests that are served at once; more are turned away with 429. Each may hold a chunk until its client has taken it."""
+    """Requests that are served at once, half of them for one caller; more are turned away with 429. Each may hold a chunk
+    until its client has taken it."""
 
     store_requests_per_minute: Annotated[Annotated[int, Field(ge=1)] | None, Field(examples=[6000])] = None
     """Requests for chunks and indexes that reads may make of the store in a minute; over it new reads are turned away with 429,
@@ -191,8 +192,19 @@ class StatusSection(Section):
     listen: Address = Address("127.0.0.1", 8091)
     """Address to listen on; Prometheus and Kubernetes probes need one that they can reach."""
 
+    advertised: Annotated[Address | None, Field(examples=["broker-1.example:8091"])] = None
+    """Where the other machines reach it, for `tiersidecar status` and its like. By default `listen`,
+    with this machine's name in place of an address such as 0.0.0.0."""
+
     per_partition_series: Literal["on-request", "always"] = "on-request"
     """`on-request` sums per-partition series by topic, unless a scrape asks for `/metrics?partitions=1`."""
+
+    def advertised_by(self, host_name: str) -> Address:
+        """Where others reach it, on a machine of this name."""
+        if self.advertised is not None:
+            return self.advertised
+        is_any = self.listen.host in {"0.0.0.0", "::"}
+        return Address(host_name, self.listen.port) if is_any else self.listen
 
 
 class LoggingSection(Section):

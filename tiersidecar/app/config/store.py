@@ -30,6 +30,14 @@ class VerifyReadBack(StrEnum):
     FULL = "full"
 
 
+class ReadableBy(StrEnum):
+    """Who may read objects that are files; only their owner may write them."""
+
+    OWNER = "owner"
+    GROUP = "group"
+    ALL = "all"
+
+
 class KeyPair(Section):
     """An RSA key pair that wraps the data keys of segments."""
 
@@ -107,6 +115,10 @@ class FilesystemStore(_StoreSection):
 
     root: Annotated[FilePath, Field(examples=["/srv/tier"])]
     """Directory of the objects. It must exist: an unmounted volume is not to be replaced by a directory."""
+
+    objects_readable_by: ReadableBy = ReadableBy.GROUP
+    """Who may read new objects: `owner` (files of mode 0600, directories 0700), `group` (0640, 0750) or `all` (0644, 0755),
+    whatever the umask. A broker with native tiering and Spark jobs that run as other users need the wider ones."""
 
 
 class S3Store(_StoreSection):

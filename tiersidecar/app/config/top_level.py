@@ -82,12 +82,12 @@ class TopLevelKeys(Section):
 
     deletes_topic_grace_ms: PositiveDurationMs = 600_000
     """How long a topic's id must be unknown to the cluster, asked again and again, before the sidecar that led it last deletes
-    its remote data; the others wait twice as long and more, and then for as long as somebody is at it."""
+    its remote data; the other sidecars wait at least twice as long, and while another one deletes."""
 
     delete_delay: DurationMs = 86_400_000
     """How long what retention, a deleted topic or `disable --delete-remote` gives up stays in the store, and in the broker's
-    log where it is not remote, before it is deleted: nobody reads it, `tiersidecar trash ls` lists it, `tiersidecar undelete`
-    brings it back. 0 deletes at once."""
+    log where it is not remote, before it is deleted. Gateway and read service show it no more, `tiersidecar trash ls` lists
+    it, `tiersidecar undelete` brings it back. 0 deletes at once."""
 
     user_delete_delay: DurationMs = 3_600_000
     """The same for what users delete: `tiersidecar delete-records`, and DeleteRecords through the gateway, whose local part the
@@ -109,7 +109,8 @@ class TopLevelKeys(Section):
     """The broker's `log.dirs`, as the broker has them: a list, or separated by commas."""
 
     state_dir: FilePath = "/var/lib/tiersidecar"
-    """Directory of the sidecar's own files: caches and snapshots. All of it can be lost. Not below a log dir."""
+    """Directory of the sidecar's own files: caches and snapshots. All of it can be lost; the delays of the trash begin again
+    then. Not below a log dir."""
 
     pins_enabled: bool = True
     """Link sealed segments until they are remote, so that the broker may delete its own files before. false makes no new
@@ -275,6 +276,10 @@ class TopLevelKeys(Section):
     state_topic_name: TopicName = "__tiersidecar_state"
     """The compacted topic of what the metadata topic has no record for. It takes replication factor and min.insync.replicas
     from the metadata topic's keys."""
+
+    proposals_topic_name: TopicName = "__tiersidecar_proposals"
+    """The topic by which gateways ask the leaders' sidecars to carry out users' deletes; kept for a day. The sidecar makes it,
+    with replication factor and min.insync.replicas from the metadata topic's keys."""
 
     shutdown_grace_ms: PositiveDurationMs = 20_000
     """Longest wait for the step in hand after SIGTERM."""

@@ -236,6 +236,10 @@ Secret = Annotated[SecretStr, BeforeValidator(_resolve_secret)]
 """Never shown: ``repr``, logs and ``check-config`` print asterisks.  A file's trailing line break is not part of it."""
 
 
+Resolved = Annotated[str, BeforeValidator(_resolve_secret)]
+"""A text that may come from where a secret does, but is none."""
+
+
 def shown(value: object) -> str:
     """``value`` as a message quotes it: short, and for sections and lists only what it is."""
     match value:

@@ -109,9 +109,13 @@ class Cursor:
         length = self.skip_bytes()
         return bytes(self.buffer[self.position - length : self.position])
 
-    def skip_tagged_fields(self) -> None:
+    def skip_tagged_fields(self, *, most: int | None = None) -> None:
+        """More than ``most`` are refused, unseen."""
         if self.flexible:
-            for _ in range(self.uvarint()):
+            count = self.uvarint()
+            if most is not None and count > most:
+                raise MalformedMessageError(f"{count} tagged fields before byte {self.position}, {most} are the most")
+            for _ in range(count):
                 self.uvarint()  # the tag
                 self.skip(self.uvarint())
 

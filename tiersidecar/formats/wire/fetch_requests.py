@@ -29,7 +29,7 @@ TopicKey = str | bytes
 PartitionKey = tuple[TopicKey, int]
 
 CONSUMER = -1
-"""``replica_id`` of whoever is no replica."""
+"""``replica_id`` of clients.  Any other negative one is no replica's either, -2 (a debugging consumer) for instance."""
 NO_SESSION, FULL_EPOCH, SESSIONLESS_EPOCH = 0, 0, -1
 """KIP-227: epoch 0 asks for a new session, -1 for none; above, the request has only what changed."""
 
@@ -61,6 +61,11 @@ class FetchRequest:
     session_epoch: int
     partitions: Mapping[PartitionKey, FetchPartition]
     forgotten: tuple[PartitionKey, ...]
+
+    @property
+    def is_of_follower(self) -> bool:
+        """Whether a broker takes it for a replica's (``FetchRequest.isValidBrokerId``), and lets it read as one."""
+        return self.replica_id >= 0
 
     @property
     def is_incremental(self) -> bool:
@@ -124,9 +129,17 @@ def most_partitions(size_bytes: int, version: int) -> int:
 
 
 def write_single_fetch(
-    version: int, partition: PartitionKey, offset: int, *, max_wait_ms: int, max_bytes: int, read_committed: bool
+    version: int,
+    partition: PartitionKey,
+    offset: int,
+    *,
+    max_wait_ms: int,
+    max_bytes: int,
+    read_committed: bool,
+    last_fetched_epoch: int = -1,
 ) -> bytes:
-    """A request for one partition, outside any session."""
+    """A request for one partition, outside any session.  With ``last_fetched_epoch``, from version 12 on, a broker whose log is
+    another one below ``offset`` gives no records."""
     topic, number = partition
     flexible = is_flexible(version)
     parts = [b"" if version >= 15 else _INT32.pack(CONSUMER)]
@@ -137,6 +150,7 @@ def write_single_fetch(
     parts.append(topic if isinstance(topic, bytes) else string_bytes(topic, flexible=flexible))
     parts.append(length_bytes(1, flexible=flexible))
     fields = {"partition": number, "fetch_offset": offset, "max_bytes": max_bytes}
+    fields["last_fetched_epoch"] = last_fetched_epoch
     names, layout = _partition_layout(version)
     parts.append(layout.pack(*(fields.get(name, -1) for name in names)))
     no_tags = b"\0" if flexible else b""

@@ -11,6 +11,7 @@ LEADER_GAUGES = (
     copying.COPY_LAG_BYTES,
     copying.COPY_LAG_SECONDS,
     copying.COPY_LAG_SEGMENTS,
+    copying.OPEN_TRANSACTION_SECONDS,
     retention.DELETE_LAG_BYTES,
     retention.DELETE_LAG_SEGMENTS,
     retention.EXPIRY_STOPPED,

@@ -79,6 +79,13 @@ COMPLETED_TRANSACTIONS = Metric(
     help="Aborted transactions of copied segments that the broker's transaction index lacked and the batches told.",
     labels=("topic",),
 )
+OPEN_TRANSACTION_SECONDS = Metric(
+    name="tiersidecar_open_transaction_seconds",
+    kind="gauge",
+    help="How long copying, or readers of committed records at the border of the tiers, wait for the end of the oldest open "
+    "transaction; 0 when none holds them up.",
+    labels=("topic", "partition"),
+)
 PINS_BYTES = Metric(
     name="tiersidecar_pins_bytes",
     kind="gauge",

@@ -28,6 +28,16 @@ GATEWAY_REQUESTS = Metric(
     help="Requests that clients sent and that are answered (a Produce with acks=0 is not).",
     labels=("listener",),
 )
+GATEWAY_AUDIT_WRITTEN = Metric(
+    name="tiersidecar_gateway_audit_written_total",
+    kind="counter",
+    help="Audit events that were written to gateway.audit.topic.name.",
+)
+GATEWAY_AUDIT_LOST = Metric(
+    name="tiersidecar_gateway_audit_lost_total",
+    kind="counter",
+    help="Audit events that were not written there, because the topic took none for too long; the log has them.",
+)
 GATEWAY_REWRITTEN = Metric(
     name="tiersidecar_gateway_responses_rewritten_total",
     kind="counter",

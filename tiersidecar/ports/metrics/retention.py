@@ -28,6 +28,13 @@ DELETE_LAG_SEGMENTS = Metric(
     help="Remote segments that are to go and have not gone (RemoteDeleteLagSegments).",
     labels=("topic", "partition"),
 )
+PROPOSALS = Metric(
+    name="tiersidecar_proposals_total",
+    kind="counter",
+    help="Users' deletes that gateways proposed and that were this sidecar's to decide: carried_out, or refused (what nobody "
+    "can read is refused by every sidecar).",
+    labels=("outcome",),
+)
 EXPIRY_STOPPED = Metric(
     name="tiersidecar_expiry_stopped",
     kind="gauge",

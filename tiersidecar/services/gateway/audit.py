@@ -1,39 +1,74 @@
-"""The audit log: what was deleted, and which conversations were refused, each by whom and from where."""
+"""The audit log: what was deleted, and which conversations were refused, each by whom and from where.
+
+Each is an event of the process's log, and, where one is configured, a record of a topic.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import structlog
 
+from tiersidecar.domain.readable import cut_text
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 
 log = structlog.get_logger(__name__)
 
 
-def audit_delete(exchange: Exchange, topic: str, partition: int, offset: int, outcome: str) -> None:
-    """A DeleteRecords of one partition that the broker has accepted.  ``offset`` is the one that was asked for, ``outcome`` the
-    error code that the client is told."""
+class AuditTopic(Protocol):
+    def tell(self, event: str, facts: Mapping[str, object]) -> None:
+        """Have it written later, or count it as lost; at once in any case, and without an error."""
+
+
+class NoAuditTopic:
+    """An :class:`AuditTopic` where none is configured."""
+
+    def tell(self, event: str, facts: Mapping[str, object]) -> None:
+        return None
+
+
+NO_AUDIT_TOPIC = NoAuditTopic()
+
+
+def audit_delete(
+    exchange: Exchange, topic: str, partition: int, offset: int, outcome: str, into: AuditTopic = NO_AUDIT_TOPIC
+) -> None:
+    """A DeleteRecords of one partition that the broker has accepted.  ``offset`` is the one that was asked for,
+    ``outcome`` the error code that the client is told, or "unknown" where it has gone before that."""
     state = exchange.connection
-    log.info(
-        "gateway.audit.delete",
-        listener=exchange.listener,
-        client=state.client,
-        client_id=exchange.client_id,
-        principal=state.login.principal,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        outcome=outcome,
-    )
+    facts: dict[str, object] = {
+        "listener": exchange.listener,
+        "client": state.client,
+        "client_id": exchange.client_id,
+        "principal": state.login.principal,
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "outcome": outcome,
+    }
+    facts = {name: _cut(fact) for name, fact in facts.items()}
+    log.info("gateway.audit.delete", **facts)
+    into.tell("gateway.audit.delete", facts)
 
 
-def audit_refused(listener: str, state: ConnectionState, kind: str, reason: str) -> None:
+def audit_refused(
+    listener: str, state: ConnectionState, kind: str, reason: str, into: AuditTopic = NO_AUDIT_TOPIC
+) -> None:
     """A conversation that ends because of what was said in it."""
-    log.warning(
-        "gateway.audit.refused",
-        listener=listener,
-        client=state.client,
-        principal=state.login.principal,
-        mechanism=state.login.mechanism,
-        kind=kind,
-        reason=reason,
-    )
+    facts: dict[str, object] = {
+        "listener": listener,
+        "client": state.client,
+        "principal": state.login.principal,
+        "mechanism": state.login.mechanism,
+        "kind": kind,
+        "reason": reason,
+    }
+    facts = {name: _cut(fact) for name, fact in facts.items()}
+    log.warning("gateway.audit.refused", **facts)
+    into.tell("gateway.audit.refused", facts)
+
+
+def _cut(fact: object) -> object:
+    """What a client has named is as long as it likes, and may not fill the disk: one line for each refusal, and of a length."""
+    return cut_text(fact) if isinstance(fact, str) else fact

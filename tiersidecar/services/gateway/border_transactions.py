@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiersidecar.domain.errors import BrokerRefusedError, OffsetOutOfRangeError
+from tiersidecar.domain.errors import BrokerRefusedError, HistoryChangedError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.wire.fetch_requests import FETCH_API_KEY, PartitionKey, write_single_fetch
 from tiersidecar.formats.wire.fetch_responses import NO_ERROR, OFFSET_OUT_OF_RANGE, read_fetch_response
@@ -43,7 +43,7 @@ class BorderTransactions:
         """The aborted transactions that reach over the end of ``history``, which is that of the remote tier."""
 
         async def fetch(offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
-            return await _fetch(exchange, key, offset, max_bytes)
+            return await _fetch(exchange, key, offset, max_bytes, last_epoch)
 
         open_at_end = await self._reader.open_at(partition, history.end)
         try:
@@ -52,14 +52,37 @@ class BorderTransactions:
             return NotLocal()
         except UnaskedAnswerError:
             raise  # the answers on this connection cannot be told apart any more
-        except (TimeoutError, MalformedMessageError, ValueError, BrokerRefusedError):
+        except (TimeoutError, MalformedMessageError, ValueError, BrokerRefusedError, HistoryChangedError):
             return Undecided()
         return Undecided() if beyond is None else beyond
 
 
-async def _fetch(exchange: Exchange, key: PartitionKey, offset: int, max_bytes: int) -> LocalBatches:
+async def _fetch(
+    exchange: Exchange, key: PartitionKey, offset: int, max_bytes: int, last_epoch: LeaderEpoch
+) -> LocalBatches:
+    """A broker that does not know ``last_epoch`` yet says that the offset is out of range: it is asked again without."""
+    try:
+        return await _fetch_of(exchange, key, offset, max_bytes, last_epoch)
+    except OffsetOutOfRangeError:
+        if last_epoch == NO_EPOCH:
+            raise
+    await _fetch_of(exchange, key, offset, max_bytes, NO_EPOCH)
+    raise HistoryChangedError(subject=f"partition {key[1]}", end_offset=Offset(offset))
+
+
+async def _fetch_of(
+    exchange: Exchange, key: PartitionKey, offset: int, max_bytes: int, last_epoch: LeaderEpoch
+) -> LocalBatches:
     version = exchange.api_version
-    body = write_single_fetch(version, key, offset, max_wait_ms=0, max_bytes=max_bytes, read_committed=True)
+    body = write_single_fetch(
+        version,
+        key,
+        offset,
+        max_wait_ms=0,
+        max_bytes=max_bytes,
+        read_committed=True,
+        last_fetched_epoch=last_epoch,
+    )
     answer = await exchange.upstream.ask(FETCH_API_KEY, version, body, _PROBE_TIMEOUT_S)
     (row,) = read_fetch_response(answer, version).partitions
     if row.key != key:

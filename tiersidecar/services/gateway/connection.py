@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from tiersidecar.services.gateway.audit import audit_refused
+from tiersidecar.services.gateway.audit import AuditTopic, audit_refused
 from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
 from tiersidecar.services.gateway.host import Refusal
@@ -43,10 +43,11 @@ class GatewayConnection:
         memory: ResponseMemory,
         make_client: MakeSide,
         make_broker: MakeSide,
+        audit: AuditTopic,
         monotonic_s: Callable[[], float],
         when_closed: Callable[[GatewayConnection], None],
     ) -> None:
-        self._traffic, self._limits = traffic, limits
+        self._traffic, self._limits, self._audit = traffic, limits, audit
         self._monotonic_s, self._when_closed = monotonic_s, when_closed
         self._task: asyncio.Task[None] | None = None
         self._closed_s: float | None = None
@@ -135,7 +136,7 @@ class GatewayConnection:
         if refusal is Refusal.FAULT:
             log.error("gateway.connection.failed", listener=self._traffic.listener, exc_info=error)
         elif refusal is not Refusal.BROKER_GONE:
-            audit_refused(self._traffic.listener, self._state, refusal.value, str(error))
+            audit_refused(self._traffic.listener, self._state, refusal.value, str(error), self._audit)
         self.close(refusal.value)
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:

@@ -87,6 +87,7 @@ class Conversation:
         self._raw_tokens = handshake is not None and 0 in handshake.versions()
         self._new_id = new_id or _random_ids().__next__
         self._pending: deque[Pending] = deque()
+        self._rewriting: Pending | None = None  # whose answer was read, and is not on its way yet
         self._requests = Frames(self._begin_request, self._broker.write)
         self._answers = Frames(self._begin_answer, self._to_client)
         self._holds = _CONNECTING
@@ -135,8 +136,9 @@ class Conversation:
         return self._requests.kept_bytes + self._answers.kept_bytes
 
     def taken(self) -> None:
-        """The client has all that was written."""
+        """The client has all that was written: it may ask again."""
         self.give_memory_back(self._memory_bytes)
+        self._release(0)
 
     def close(self) -> None:
         """No one gets an answer any more, and all memory is free."""
@@ -146,6 +148,12 @@ class Conversation:
         for pending in self._pending:
             if pending.answer is not None and not pending.answer.done():
                 pending.answer.set_exception(UpstreamClosedError("the broker connection is gone"))
+        if self._rewriting is not None:
+            self._pending.appendleft(self._rewriting)
+        for pending in self._pending:
+            if pending.rewrite is not None and pending.exchange is not None:
+                pending.rewrite.abandoned(pending.exchange)
+        self._rewriting = None
         self._pending.clear()
         if self._waits_for_bytes:
             self._memory.forget(self._room)
@@ -177,8 +185,8 @@ class Conversation:
     # Requests
 
     def _begin_request(self, frame: memoryview) -> Verdict:
-        if self._holds:
-            return WAITS
+        if self._holds or self._client.is_full:
+            return WAITS  # as with a broker, which reads nothing of a client that has not taken its last answer
         if len(frame) < _SIZE_BYTES:
             return Needs(_SIZE_BYTES)
         (size,) = _ID.unpack_from(frame)
@@ -204,8 +212,10 @@ class Conversation:
             if api_key != ApiKey.API_VERSIONS:
                 raise MalformedMessageError(f"API {api_key} version {api_version}, which was not offered")
             return self._whole(frame, total, self._unknown_api_versions)
+        if rewrite is not None and rewrite.alone and self._pending and not self._is_fence:
+            return WAITS  # behind other answers its own would lie unread for as long as the client takes none of them
         if rewrite is not None and rewrite.reads_request:
-            return self._whole(frame, total, self._read_request)
+            return self._whole(frame, total, self._read_request, rewrite.most_request_bytes)
         if api_key == ApiKey.PRODUCE:
             acks = produce_acks(frame[:total], api_version)
             if acks is None:
@@ -237,7 +247,15 @@ class Conversation:
         if is_early and demands_login:
             raise MalformedMessageError(f"API {api_key} before the login")
 
-    def _whole(self, frame: memoryview, total: int, take: Callable[[memoryview], None]) -> Verdict:
+    def _whole(
+        self, frame: memoryview, total: int, take: Callable[[memoryview], None], most_bytes: int | None = None
+    ) -> Verdict:
+        if most_bytes is not None and total > most_bytes:
+            api = ApiKey(read_head(frame, 0)[1])
+            raise MalformedMessageError(
+                f"a request of API {api} ({api.name}) of {total} bytes where {most_bytes} are the most: "
+                "ask for fewer partitions in each request"
+            )
         limit = min(self._limits.max_collected_request_bytes, self._login.request_bytes or total)
         if total > limit:
             raise MalformedMessageError(f"a request of {total} bytes where {limit} are the most")
@@ -403,6 +421,7 @@ class Conversation:
         self._state.login.answered(needs_login=pending.needs_login)
         frame[_ANSWER_ID_AT:_RESPONSE_HEAD_BYTES] = pending.id_bytes
         header_bytes = _body_offset(frame, pending.exchange.api_key, pending.exchange.api_version)
+        self._rewriting = pending
         rewritten = pending.rewrite.rewrite(pending.exchange, frame[header_bytes:])
         if isinstance(rewritten, Coroutine):
             if not pending.rewrite.alone:
@@ -420,6 +439,7 @@ class Conversation:
     def _send(self, pending: Pending, body: Rewritten, frame: memoryview, header_bytes: int) -> None:
         if self._is_closed:
             return
+        self._rewriting = None
         pieces: Sequence[Buffer] = (frame,)
         if body is not None:
             self._traffic.rewritten += 1

@@ -1,50 +1,125 @@
 """DeleteRecords through the gateway: a user's delete, which moves the log start of both tiers (DESIGN.md section 5).
 
-The broker is asked first: it authorises, and deletes what it has.  Only what it has accepted is published; a gateway that
-dies in between has deleted local data alone, and its client, which got no answer, asks again.
+The broker is asked first, on the user's own connection: it authorises, and deletes what it has.  What it has accepted is
+proposed, and the sidecar of the partition's leader decides: the gateway itself has no right to delete, nor to say a start.  Its
+client is told of success once the start that the leader's sidecar has said is read here.  Of a gateway that dies before, or
+waits in vain, the client asks again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import structlog
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.errors import BrokerRefusedError, TiersidecarError
-from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.domain.errors import BrokerRefusedError, NobodyDecidesError, PublishTimeoutError, TiersidecarError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.proposals import DeleteProposal
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.formats.wire.delete_records import check_each_partition_once, deletes_asked
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.leases import Leases
+from tiersidecar.ports.proposals import Propose
+from tiersidecar.ports.state_log import StateChanges, StateLog
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
-from tiersidecar.reading.user_deletes import Asker, DeletesLog, UserDelete
-from tiersidecar.services.gateway.audit import audit_delete
+from tiersidecar.reading.user_deletes import UserDelete
+from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
     RowKey,
     changed_row,
+    in_turns,
     read_exchange,
-    read_request,
-    rows_of,
     write_rows,
 )
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, ToldIds
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
 
 log = structlog.get_logger(__name__)
 
 HIGH_WATERMARK = -1
+UNKNOWN = "unknown"
+"""The outcome of a delete whose client has gone before it was told."""
 _ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
 """After its own time limit the leader has moved its start, only not every follower has."""
+
+
+_LEAST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
+"""Within the client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
+
+
+_MOST_BROKER_WAIT_S, _LATE_S = 60.0, 10.0
+"""An answer that is read later after its request than the client lets the broker wait, and this, is not acted upon: the rights
+of the client, and the topic of that name, may be others by now."""
+
+
+class SaidState(StateLog, StateChanges, Leases, Protocol):
+    """What the sidecars have said, and when they say more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposer:
+    """Who we are: cluster, and the broker that we stand in front of."""
+
+    cluster_id: str
+    broker_id: BrokerId
+
+
+class _Leaders:
+    """Of the partitions of one request: the broker answers for whole topics, so those that ask at once ask together."""
+
+    def __init__(self, broker: DescribePartitions) -> None:
+        self._broker = broker
+        self._asking: dict[str, asyncio.Future[Sequence[LeaderView]]] = {}
+
+    async def leader(self, partition: TopicIdPartition) -> LeaderView:
+        """What the broker says that is asked after the client's request was answered.
+
+        Raises:
+            BrokerRefusedError: there is no such partition.
+            TiersidecarError: the broker does not tell.
+        """
+        for view in await self._views(partition.topic):
+            if view.topic_id_partition == partition:
+                return view
+        raise BrokerRefusedError(api="Metadata", subject=str(partition), error="UNKNOWN_TOPIC_OR_PARTITION")
+
+    async def _views(self, topic: str) -> Sequence[LeaderView]:
+        asking = self._asking.get(topic)
+        if asking is None:
+            # A task, which the first to ask may not take with it when it is given up.
+            asking = self._asking[topic] = asyncio.ensure_future(self._broker.describe_partitions([topic]))
+            asking.add_done_callback(lambda done: self._forget(topic, done))
+        return await asyncio.shield(asking)
+
+    def _forget(self, topic: str, done: asyncio.Future[Sequence[LeaderView]]) -> None:
+        del self._asking[topic]
+        if not done.cancelled():
+            done.exception()  # seen, also where nobody waits for it any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asking:
+    """A client's request: it waits ``wait_s``, which end at ``until_s`` of the loop's time."""
+
+    exchange: Exchange
+    leaders: _Leaders
+    wait_s: float
+    until_s: float
 
 
 class DeleteRecordsRewrite(Rewrite):
     """``services.gateway.exchange.Rewrite`` of DeleteRecords."""
 
     reads_request = True
+    most_request_bytes = 64 * 1024
+    """Some 5,000 partitions of one broker; whether it may delete them a broker tells only afterwards."""
     alone = True
 
     def __init__(
@@ -52,16 +127,19 @@ class DeleteRecordsRewrite(Rewrite):
         *,
         tiered: TieredPartitions,
         reader: RemoteLogReader,
-        state: DeletesLog,
+        state: SaidState,
+        proposals: Propose,
+        proposer: Proposer,
         broker: DescribePartitions,
         offsets: BrokerOffsetsCache,
         blocking: Blocking,
         clock: Clock,
-        delays: TrashDelays,
+        audit: AuditTopic = NO_AUDIT_TOPIC,
     ) -> None:
         self._tiered, self._reader, self._state, self._blocking = tiered, reader, state, blocking
         self._broker, self._offsets = broker, offsets
-        self._clock, self._delays = clock, delays
+        self._audit = audit
+        self._clock, self._proposals, self._proposer = clock, proposals, proposer
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -73,68 +151,141 @@ class DeleteRecordsRewrite(Rewrite):
         Raises:
             MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
         """
-        request = read_request(exchange)
-        if sum(len(topic.partitions) for topic in request.topics) != len(rows_of(request)):
-            raise MalformedMessageError("DeleteRecords of one partition twice")
+        check_each_partition_once(exchange.request, exchange.api_version)
+        exchange.connection.deletes_told.clear()
+        exchange.connection.deletes_asked_s = self._clock.monotonic_s()
         return None
+
+    def abandoned(self, exchange: Exchange) -> None:
+        """Have it in the audit log all the same: a client that is gone before the answer may have deleted."""
+        told = exchange.connection.deletes_told
+        for topic, partition, offset in deletes_asked(exchange.request, exchange.api_version):
+            if (topic, partition) not in told:
+                audit_delete(exchange, topic, partition, offset, UNKNOWN, self._audit)
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
-        request, answered = await read_exchange(exchange, response, self._blocking)
-        asked = rows_of(request)
-        rows = {key: row for key, row in rows_of(answered).items() if row.error_code in _ACCEPTED}
-        told = exchange.connection.topic_ids
-        found = await asyncio.gather(*(self._row(key, row, asked[key].offset, told) for key, row in rows.items()))
-        for key, new in zip(rows, found, strict=True):
-            audit_delete(exchange, *key, int(asked[key].offset), new.error_code.name)
-        changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
-        return [await write_rows(answered, changed, self._blocking)] if changed else None
+        took_s = self._clock.monotonic_s() - exchange.connection.deletes_asked_s
+        opened = await read_exchange(exchange, response, self._blocking)
+        is_late = took_s > min(opened.request.timeout.total_seconds(), _MOST_BROKER_WAIT_S) + _LATE_S
+        asked = opened.asked
+        rows = {key: row for key, row in opened.rows.items() if row.error_code in _ACCEPTED}
+        told = exchange.connection.deletes_told
+        told.update(opened.rows.keys() - rows.keys())  # what the broker has refused
+        wait_s = min(max(opened.request.timeout.total_seconds(), _LEAST_WAIT_S), _MOST_WAIT_S)
+        asking = _Asking(
+            exchange=exchange,
+            leaders=_Leaders(self._broker),
+            wait_s=wait_s,
+            until_s=asyncio.get_running_loop().time() + wait_s,
+        )
 
-    async def _row(self, key: RowKey, row: Any, offset: int, told: ToldIds) -> Any:
+        async def one(key: RowKey, row: Any) -> Any:
+            offset = int(asked[key].offset)
+            new = _asked_again(row) if is_late else await self._row(asking, key, row, offset)
+            audit_delete(exchange, *key, offset, new.error_code.name, self._audit)
+            told.add(key)
+            return new
+
+        changed = await in_turns(one, rows)
+        return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
+
+    async def _row(self, asking: _Asking, key: RowKey, row: Any, offset: int) -> Any:
         try:
-            view = self._tiered.find(*key, told)
+            view = self._tiered.find(*key, asking.exchange.connection.topic_ids)
             if view is None:
                 return row
             if offset == HIGH_WATERMARK and row.error_code is ErrorCode.none:
                 offset = row.low_watermark  # what the high watermark was
-            low_watermark = await self._delete(view.topic_id_partition, offset)
+            low_watermark = await self._delete(asking, row, view.topic_id_partition, offset)
+        except NobodyDecidesError as error:
+            log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=str(error))
+            return changed_row(row, error_code=ErrorCode.unsupported_version, low_watermark=Offset(-1))
         except TiersidecarError as error:
             # Its own part the broker has done; the client asks for the whole again.
             log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=str(error))
-            return changed_row(row, error_code=ErrorCode.request_timed_out, low_watermark=Offset(-1))
+            return _asked_again(row)
         return row if row.error_code is not ErrorCode.none else changed_row(row, low_watermark=low_watermark)
 
-    async def _delete(self, partition: TopicIdPartition, offset: int) -> Offset:
-        """Publish the delete; gives the first offset that is left.
+    async def _delete(self, asking: _Asking, row: Any, partition: TopicIdPartition, offset: int) -> Offset:
+        """Propose the delete, and wait until the leader's sidecar has said it; gives the first offset that is left.
 
         Raises:
-            TiersidecarError: it could not be published, or not by this leader.
+            NobodyDecidesError: the leader's sidecar is of a former release.
+            TiersidecarError: it has not been said in time, or not by this leader.
         """
-        leader_epoch = await self._leader_epoch(partition)
+        exchange, view = asking.exchange, await asking.leaders.leader(partition)
         local = await self._local_offsets(partition)
         # Not all followers had it in time, but the leader's start is what the high watermark was.
         target = local.log_start_offset if offset == HIGH_WATERMARK else Offset(offset)
         if target > local.high_watermark:
             # Accepted by a leader that has been deposed since: said in the new one's epoch, it would delete what comes next.
             raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="OFFSET_OUT_OF_RANGE")
-        delete = UserDelete(offset=target, leader_epoch=leader_epoch, trims=target >= local.log_start_offset)
-        is_new = not delete.is_said(self._state.partition_state(partition))
-        asker = Asker(by="DeleteRecords through the gateway", now_ms=self._clock.now_ms(), delays=self._delays)
-        start = await delete.say(self._state, partition, asker)
-        if is_new:
-            log.info(
-                "gateway.records.deleted", topic=partition.topic, partition=partition.partition, offset=int(target)
+        # Whose work the broker's own log start is, the leader's sidecar judges.
+        delete = UserDelete(offset=target, leader_epoch=view.leader_epoch, trims=False)
+        await self._state.catch_up()  # what was said may have been undone since
+        known = self._state.partition_state(partition)
+        if not delete.is_said(known):
+            self._require_decider(view)
+            await self._proposals.propose(
+                DeleteProposal(
+                    cluster_id=self._proposer.cluster_id,
+                    topic_id_partition=partition,
+                    offset=target,
+                    leader_epoch=view.leader_epoch,
+                    low_watermark=Offset(max(row.low_watermark, -1))
+                    if row.error_code is ErrorCode.none
+                    else Offset(-1),
+                    start_generation=known.start_generation,
+                    principal=exchange.connection.login.principal,
+                    client_id=exchange.client_id or "",
+                    address=exchange.connection.client,
+                    gateway=self._proposer.broker_id,
+                    proposed_ms=self._clock.now_ms(),
+                )
             )
+            await self._until_said(partition, delete, asking)
+        start = self._state.partition_state(partition).remote_log_start_offset
         return max(start, (await self._reader.bounds(partition)).start)
 
-    async def _leader_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
-        for view in await self._broker.describe_partitions([partition.topic]):
-            if view.topic_id_partition == partition:
-                return view.leader_epoch
-        raise BrokerRefusedError(api="Metadata", subject=str(partition), error="UNKNOWN_TOPIC_OR_PARTITION")
+    def _require_decider(self, view: LeaderView) -> None:
+        lease = self._state.lease(str(view.leader_id))
+        if lease is None or lease.released:
+            raise BrokerRefusedError(
+                api="DeleteRecords",
+                subject=str(view.topic_id_partition),
+                error=f"broker {view.leader_id} has no sidecar now",
+            )
+        if not lease.decides_proposals:
+            raise NobodyDecidesError(broker_id=view.leader_id, version=lease.version)
+
+    async def _until_said(self, partition: TopicIdPartition, delete: UserDelete, asking: _Asking) -> None:
+        """Return once the state topic, as read here, has it: nobody reads below it through this gateway any more.
+
+        Raises:
+            PublishTimeoutError: not in time; it may be carried out yet.
+            BrokerRefusedError: a later leader has said less, so this delete is not in force.
+        """
+        try:
+            async with asyncio.timeout_at(asking.until_s):
+                while not delete.is_said(known := self._state.partition_state(partition)):
+                    if known.remote_log_start_epoch > delete.leader_epoch:
+                        raise BrokerRefusedError(
+                            api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH"
+                        )
+                    await self._state.advanced()
+        except TimeoutError as error:
+            raise PublishTimeoutError(
+                subject=f"delete of {partition}", waited_ms=round(asking.wait_s * 1000)
+            ) from error
 
     async def _local_offsets(self, partition: TopicIdPartition) -> BrokerOffsets:
         known = (await self._offsets.current([partition])).get(partition)
         if known is None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(partition), error="LEADER_NOT_AVAILABLE")
         return known
+
+
+def _asked_again(row: Any) -> Any:
+    """What makes a client ask for the whole again."""
+    return changed_row(row, error_code=ErrorCode.request_timed_out, low_watermark=Offset(-1))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, TruncatedDataError
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.formats.kafka.record_batches import read_batch_header
-from tiersidecar.formats.wire.fetch_requests import CONSUMER, FetchPartition, FetchRequest, PartitionKey
+from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest, PartitionKey
 from tiersidecar.formats.wire.fetch_responses import (
     NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
@@ -45,7 +45,7 @@ class DeletedRecords:
 
     def is_any_suspect(self, request: FetchRequest) -> bool:
         """Whether records that ``request`` names a partition of may begin with deleted ones."""
-        if request.replica_id != CONSUMER:
+        if request.is_of_follower:
             return False
         return any(self.is_suspect(key, one.fetch_offset) for key, one in request.partitions.items())
 

@@ -64,6 +64,9 @@ class ConnectionState:
     Of Fetch: ``fetch_sessions`` is by session id (KIP-227); ``fetches_to_collect`` is how many responses are collected, however
     large, because the client has lately read what may have to be filled in; ``fetch_in_hand`` is the request that the broker is
     answering, ``fetch_answered`` the last answer that was filled.
+
+    Of DeleteRecords: ``deletes_told`` are the partitions of the request under way that need no audit event any more,
+    ``deletes_asked_s`` is when it was sent, by the monotonic clock.
     """
 
     client: str = ""
@@ -73,6 +76,8 @@ class ConnectionState:
     fetches_to_collect: int = 0
     fetch_in_hand: InHand | None = None
     fetch_answered: Answered | None = None
+    deletes_told: set[tuple[str, int]] = field(default_factory=set)
+    deletes_asked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,9 @@ class Rewrite(ABC):
 
     reads_request: bool = False
     """Whether requests are read whole, and ``prepare`` is called; if not, they pass as they arrive."""
+    most_request_bytes: int | None = None
+    """The size of the largest request that is taken, with its header; None: the limit of all that are read whole.  Of what is
+    decoded with an object for each field it bounds time and memory, which a user without any right could take otherwise."""
     alone: bool = False
     """Whether nothing else of this connection goes to the broker until the response is on its way to the client.
 
@@ -130,6 +138,9 @@ class Rewrite(ABC):
 
     def forwarded(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do
         """The request, which was read, is on its way: what can be made ready for the answer, is made so."""
+
+    def abandoned(self, exchange: Exchange) -> None:  # noqa: B027 - most have nothing to do
+        """The connection has ended: the request may have been carried out, and nobody has an answer any more."""
 
     def passing(self, exchange: Exchange, size_bytes: int) -> Passing | None:
         """How a large response, a frame of ``size_bytes`` with its size, passes while it arrives; None has it collected, and

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 
 from tiersidecar.formats.wire.cursor import Replacement
 from tiersidecar.formats.wire.fetch_requests import (
-    CONSUMER,
     FetchPartition,
     FetchRequest,
     PartitionKey,
@@ -109,7 +108,7 @@ class FetchesInHand:
         request, answered = self.read(exchange), exchange.connection.fetch_answered
         if answered is None or answered.version != exchange.api_version:
             return
-        if request.replica_id != CONSUMER:
+        if request.is_of_follower:
             return  # a follower that fetches is none of ours (T-57)
         asked = dict[PartitionKey, FetchPartition]()
         for row in answered.fetched.partitions:

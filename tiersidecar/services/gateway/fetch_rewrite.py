@@ -14,7 +14,6 @@ from typing import Any
 from tiersidecar.decide.gateway_fill import OutOfRange, Patience, decide_patience
 from tiersidecar.formats.wire.cursor import Replacement, splice
 from tiersidecar.formats.wire.fetch_requests import (
-    CONSUMER,
     FETCH_VERSIONS,
     FULL_EPOCH,
     SESSIONLESS_EPOCH,
@@ -125,7 +124,7 @@ class FetchRewrite(Rewrite):
         rows = [one for one in fetched.partitions if one.error_code == OFFSET_OUT_OF_RANGE]
         expect_more(exchange.connection, found_out_of_range=bool(rows))
         addresses = self._find_addresses(version, response)
-        if request.replica_id != CONSUMER:  # a follower that fetches is none of ours (T-57)
+        if request.is_of_follower:  # a follower that fetches is none of ours (T-57)
             return splice(response, addresses)
         partitions = {} if session is None else session.partitions
         if session is not None:

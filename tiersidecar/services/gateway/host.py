@@ -26,6 +26,11 @@ class Refusal(Enum):
 class End(Protocol):
     """Where bytes come out."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it has not taken all that was written."""
+        ...
+
     def write(self, data: Buffer) -> None:
         """Bytes that are read over when it returns."""
         ...

@@ -6,7 +6,6 @@ that its log was truncated.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -22,7 +21,14 @@ from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.services.gateway.between_tiers import check_gap
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
-from tiersidecar.services.gateway.messages import RowKey, changed_row, read_exchange, rows_of, write_rows
+from tiersidecar.services.gateway.messages import (
+    MOST_LOOKUP_BYTES,
+    RowKey,
+    changed_row,
+    in_turns,
+    read_exchange,
+    write_rows,
+)
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, ToldIds
 
 _LEAST_REPLICA = 0
@@ -32,6 +38,7 @@ class OffsetForLeaderEpochRewrite(Rewrite):
     """``services.gateway.exchange.Rewrite`` of OffsetForLeaderEpoch."""
 
     reads_request = True
+    most_request_bytes = MOST_LOOKUP_BYTES
     alone = True
 
     def __init__(
@@ -53,19 +60,18 @@ class OffsetForLeaderEpochRewrite(Rewrite):
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
-        request, answered = await read_exchange(exchange, response, self._blocking)
-        if getattr(request, "replica_id", -1) >= _LEAST_REPLICA:
+        opened = await read_exchange(exchange, response, self._blocking)
+        asked = opened.asked
+        if getattr(opened.request, "replica_id", -1) >= _LEAST_REPLICA:
             return None
-        asked = rows_of(request)
         rows = {
             key: row
-            for key, row in rows_of(answered).items()
+            for key, row in opened.rows.items()
             if row.error_code is ErrorCode.none and asked[key].leader_epoch >= 0
         }
         told = exchange.connection.topic_ids
-        found = await asyncio.gather(*(self._row(key, row, asked[key].leader_epoch, told) for key, row in rows.items()))
-        changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
-        return [await write_rows(answered, changed, self._blocking)] if changed else None
+        changed = await in_turns(lambda key, row: self._row(key, row, asked[key].leader_epoch, told), rows)
+        return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
     async def _row(self, key: RowKey, row: Any, leader_epoch: int, told: ToldIds) -> Any:
         try:

@@ -21,7 +21,14 @@ from tiersidecar.reading.timestamp_lookup import TimestampAndOffset, TimestampLo
 from tiersidecar.services.gateway.between_tiers import check_gap
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
-from tiersidecar.services.gateway.messages import RowKey, changed_row, read_exchange, rows_of, write_rows
+from tiersidecar.services.gateway.messages import (
+    MOST_LOOKUP_BYTES,
+    RowKey,
+    changed_row,
+    in_turns,
+    read_exchange,
+    write_rows,
+)
 from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, ToldIds
 
 _NO_TIMESTAMP = -1
@@ -42,6 +49,7 @@ class ListOffsetsRewrite(Rewrite):
     """``services.gateway.exchange.Rewrite`` of ListOffsets.  The broker answers first, and so authorises."""
 
     reads_request = True
+    most_request_bytes = MOST_LOOKUP_BYTES
     alone = True
 
     def __init__(
@@ -65,38 +73,32 @@ class ListOffsetsRewrite(Rewrite):
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
-        request, answered = await read_exchange(exchange, response, self._blocking)
+        opened = await read_exchange(exchange, response, self._blocking)
+        request, asked = opened.request, opened.asked
         if request.replica_id >= 0:
             return None  # a follower finds its own way
-        asked = rows_of(request)
         rows = {
             key: row
-            for key, row in rows_of(answered).items()
+            for key, row in opened.rows.items()
             if row.error_code is ErrorCode.none and asked[key].timestamp not in _UNCHANGED
         }
-        if not rows:
-            return None
         timeout_s = self._timeout_ms / 1000
         # As the broker takes it (ReplicaManager.fetchOffset): 0, which some clients send, is no limit of theirs.
         if exchange.api_version >= _FIRST_WITH_TIMEOUT and request.timeout.total_seconds() > 0:
             timeout_s = min(timeout_s, request.timeout.total_seconds())
-        found = await asyncio.gather(
-            *(
-                self._row(key, row, asked[key].timestamp, timeout_s, exchange.connection.topic_ids)
-                for key, row in rows.items()
-            )
-        )
-        changed = {key: new for (key, old), new in zip(rows.items(), found, strict=True) if new is not old}
-        return [await write_rows(answered, changed, self._blocking)] if changed else None
+        told = exchange.connection.topic_ids
+        until_s = asyncio.get_running_loop().time() + timeout_s
+        changed = await in_turns(lambda key, row: self._row(key, row, asked[key].timestamp, until_s, told), rows)
+        return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
-    async def _row(self, key: RowKey, row: Any, timestamp: int, timeout_s: float, told: ToldIds) -> Any:
+    async def _row(self, key: RowKey, row: Any, timestamp: int, until_s: float, told: ToldIds) -> Any:
         """The row as it is to be told; errors are such as every client tries again after."""
         try:
             view = self._tiered.find(*key, told)
             if view is None:
                 return row
             question = _Question(partition=view.topic_id_partition, timestamp=timestamp, row=row)
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(until_s):
                 answer = await self._answer(question)
             return answer if self._tiered.find(*key, told) is not None else row
         except TimeoutError:

@@ -15,6 +15,7 @@ import structlog
 
 from tiersidecar.domain.errors import ListenError
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.connection import GatewayConnection
 from tiersidecar.services.gateway.exchange import Rewrites
 from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
@@ -72,6 +73,7 @@ async def serve_gateway(
     memory: ResponseMemory,
     telemetry: Telemetry,
     unauthenticated: Unauthenticated | None = None,
+    audit: AuditTopic = NO_AUDIT_TOPIC,
 ) -> AsyncIterator[GatewayListener]:
     """Serve until left; entered means listening.  All connections are closed at the end.
 
@@ -81,9 +83,8 @@ async def serve_gateway(
         ListenError: the address cannot be listened on.
     """
     listening = await _listen(settings)
-    clients = _Clients(
-        settings, rewrites, limits, memory, telemetry, Unauthenticated() if unauthenticated is None else unauthenticated
-    )
+    unauthenticated = Unauthenticated() if unauthenticated is None else unauthenticated
+    clients = _Clients(settings, rewrites, limits, memory, telemetry, unauthenticated, audit)
     try:
         async with asyncio.TaskGroup() as group:
             runs = (clients.accept(listening, group), clients.let_in(group), clients.sweep())
@@ -138,6 +139,7 @@ class _Clients:
     memory: ResponseMemory
     telemetry: Telemetry
     unauthenticated: Unauthenticated
+    audit: AuditTopic
     logins: ListenerLogins = field(default_factory=ListenerLogins)
     per_ip: Counter[str] = field(default_factory=Counter)
     connections: dict[GatewayConnection, str] = field(default_factory=dict)
@@ -245,6 +247,7 @@ class _Clients:
             memory=self.memory,
             make_client=self.make_client,
             make_broker=self.make_broker,
+            audit=self.audit,
             monotonic_s=asyncio.get_running_loop().time,
             when_closed=self._closed,
         )

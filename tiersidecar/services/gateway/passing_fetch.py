@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tiersidecar.formats.wire.fetch_passing import FetchPassing
-from tiersidecar.formats.wire.fetch_requests import CONSUMER, FetchRequest, PartitionKey
+from tiersidecar.formats.wire.fetch_requests import FetchRequest, PartitionKey
 from tiersidecar.formats.wire.messages import UnaskedAnswerError
 from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Exchange
@@ -31,7 +31,7 @@ class PassingFetch:
     ) -> None:
         self._connection, self._request = exchange.connection, request
         self._sessions, self._deleted = sessions, deleted
-        is_consumer = request.replica_id == CONSUMER
+        is_consumer = not request.is_of_follower
         self._walk = FetchPassing(
             exchange.api_version,
             size_bytes,

@@ -32,6 +32,11 @@ class PlainSide:
         self.is_gone = True  # until it is there
 
     @property
+    def is_full(self) -> bool:
+        """See :class:`Side`."""
+        return self.full_since_s is not None
+
+    @property
     def waiting_bytes(self) -> int:
         """See :class:`Side`."""
         return sum(map(len, self._waiting)) if self._waiting else 0

@@ -18,6 +18,9 @@ LEAST_REQUEST_BYTES = 10
 MOST_LOOKED_AT_BYTES = 2 * 32_767 + 64
 """Where the acks of a Produce request are at the latest: behind two strings."""
 
+MOST_HEADER_TAGS = 32
+"""Kafka has none yet.  They are walked over before the broker knows of the request, and millions fit into one."""
+
 _OLDEST_PRODUCE = 3
 """Brokers of 4.x offer older ones, for the sake of librdkafka, and kio does not know them."""
 _HEAD = struct.Struct(">ihhi")
@@ -42,7 +45,7 @@ def client_id_and_body(frame: bytes | memoryview) -> tuple[str | None, int]:
     cursor.skip(max(length, 0))
     client_id = None if length < 0 else bytes(frame[start : cursor.position]).decode("utf-8", "replace")
     cursor.flexible = has_flexible_header(api_key, api_version)
-    cursor.skip_tagged_fields()
+    cursor.skip_tagged_fields(most=MOST_HEADER_TAGS)
     return client_id, cursor.position
 
 
@@ -79,7 +82,7 @@ def produce_acks(frame: bytes | memoryview, api_version: int) -> int | None:
         cursor = Cursor(frame, flexible=False, position=HEAD_BYTES)
         cursor.skip_string()  # client_id
         cursor.flexible = api_version >= 9
-        cursor.skip_tagged_fields()
+        cursor.skip_tagged_fields(most=MOST_HEADER_TAGS)
         if api_version >= 3:
             cursor.skip_string()  # transactional_id
         return cursor.int16()

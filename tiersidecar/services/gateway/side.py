@@ -34,6 +34,11 @@ class Side(Protocol):
     is_gone: bool
 
     @property
+    def is_full(self) -> bool:
+        """Whether something waits."""
+        ...
+
+    @property
     def waiting_bytes(self) -> int:
         """What waits to be sent."""
         ...

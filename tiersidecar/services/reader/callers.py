@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
-from typing import TypeVar
 
 from aiohttp import web
 
 from tiersidecar.ports.broker import AuthorizeRead, Credentials
+from tiersidecar.ports.store import Buffer
+from tiersidecar.services.http_crowd import origin_of
 from tiersidecar.services.reader.presented import KnownCallers, client_certificate, read_authorization
-from tiersidecar.services.reader.problems import forbidden, unauthenticated
+from tiersidecar.services.reader.problems import ProblemError, forbidden, unauthenticated
+from tiersidecar.services.reader.streams import pieces
 
 ANONYMOUS = Credentials()
 _AT_ONCE = 16
-
-T = TypeVar("T")
 
 
 class Callers:
@@ -39,9 +39,11 @@ class Callers:
         if not await self._authorize.may_read(self.credentials(request), topic):
             raise forbidden(topic)
 
-    async def while_allowed(self, request: web.Request, topic: str, parts: AsyncIterator[T]) -> AsyncIterator[T]:
-        """``parts`` of a body, as long as the caller may read the topic: the broker is asked again every ``recheck_s``, before
-        the next part goes out.
+    async def while_allowed(
+        self, request: web.Request, topic: str, first: Buffer | None, parts: AsyncIterator[Buffer]
+    ) -> AsyncIterator[Buffer]:
+        """A body of ``first`` and ``parts`` in pieces, as long as the caller may read the topic: the broker is asked again
+        every ``recheck_s``, before the next piece goes out.  A slow client takes long for one part.
 
         Raises:
             ProblemError: 403, as :meth:`require_read`.
@@ -50,11 +52,13 @@ class Callers:
         """
         now_s = asyncio.get_running_loop().time
         checked_s = now_s()
-        async for part in parts:
-            if now_s() - checked_s >= self._recheck_s:
+        is_first = True
+        async for piece in _pieces(first, parts):
+            if not is_first and now_s() - checked_s >= self._recheck_s:
                 await self.require_read(request, topic)
                 checked_s = now_s()
-            yield part
+            is_first = False
+            yield piece
 
     async def readable(self, request: web.Request, topics: Collection[str]) -> list[str]:
         """Those of ``topics`` that the caller may READ, in their order.
@@ -78,6 +82,18 @@ class Callers:
             await asyncio.gather(*asking, return_exceptions=True)
         return [topic for topic, is_readable in zip(topics, verdicts, strict=True) if is_readable]
 
+    def share_of(self, request: web.Request) -> str:
+        """Return what is counted as one caller: a user, a token, else an address; empty for an anonymous one of this machine,
+        which may be a proxy."""
+        try:
+            credentials = self.credentials(request)
+        except ProblemError:
+            credentials = ANONYMOUS
+        if credentials == ANONYMOUS:
+            origin = origin_of(request.remote or "")
+            return f"address {origin}" if origin else ""
+        return f"user {credentials.username}" if credentials.username else f"token {hash(credentials.token)}"
+
     def credentials(self, request: web.Request) -> Credentials:
         """What the broker is asked with: the request's own credentials, else those of the owner of the client certificate,
         else ANONYMOUS, where that is allowed.
@@ -93,3 +109,12 @@ class Callers:
         if owner is None and self._requires_credentials:
             raise unauthenticated()
         return owner or ANONYMOUS
+
+
+async def _pieces(first: Buffer | None, parts: AsyncIterator[Buffer]) -> AsyncIterator[Buffer]:
+    if first is not None:
+        for piece in pieces(first):
+            yield piece
+    async for part in parts:
+        for piece in pieces(part):
+            yield piece

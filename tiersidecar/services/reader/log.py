@@ -74,8 +74,10 @@ class LogOperations:
             first = await anext(parts, None)
             return await self._bodies.write(
                 request,
-                first.batches.buffer if first else None,
-                self._callers.while_allowed(request, read.partition.topic, rest),
+                None,
+                self._callers.while_allowed(
+                    request, read.partition.topic, first.batches.buffer if first else None, rest
+                ),
                 media_type=OCTETS,
                 headers={FIRST_OFFSET_HEADER: str(first.batches.base_offset)} if first else {},
             )
@@ -89,8 +91,8 @@ class LogOperations:
         async with aclosing(stream) as parts, aclosing(self._lines(parts, read, bytes_format, limit)) as lines:
             return await self._bodies.write(
                 request,
-                await anext(lines, None),
-                self._callers.while_allowed(request, read.partition.topic, lines),
+                None,
+                self._callers.while_allowed(request, read.partition.topic, await anext(lines, None), lines),
                 media_type=NDJSON,
                 headers={},
             )
@@ -145,7 +147,7 @@ class LogOperations:
         return await self._bodies.write(
             request,
             None,
-            _each(_own_bytes(fetched)),
+            self._callers.while_allowed(request, read.partition.topic, None, _each(_own_bytes(fetched))),
             media_type=OCTETS,
             headers=headers,
         )

@@ -57,8 +57,8 @@ class SegmentOperations:
         async with aclosing(self._path.files.stream_log(segment, wanted)) as parts:
             return await self._bodies.write(
                 request,
-                await anext(parts, None),
-                self._callers.while_allowed(request, segment.topic_id_partition.topic, parts),
+                None,
+                self._callers.while_allowed(request, segment.topic_id_partition.topic, await anext(parts, None), parts),
                 media_type=OCTETS,
                 headers=headers,
                 status=HTTPStatus.OK if part is None else HTTPStatus.PARTIAL_CONTENT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,14 @@ from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.services.http_listener import IDLE_TIMEOUT_S, MAX_CONNECTIONS, HttpServer, listen
+from tiersidecar.services.http_listener import (
+    HEAD_TIMEOUT_S,
+    IDLE_TIMEOUT_S,
+    MAX_CONNECTIONS,
+    ConnectionLimits,
+    HttpServer,
+    listen,
+)
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.catalogue import PartitionCatalogue
 from tiersidecar.services.reader.log import LogOperations
@@ -48,8 +56,9 @@ class ReaderServiceSettings:
 
     ``port`` 0 takes a free one.  ``max_requests`` are served at once, the others are shed: each may hold a chunk until its
     client has taken it.  A client that takes nothing for ``write_timeout_s`` is cut off, and so is one that has not sent a
-    whole request within ``idle_timeout_s``.  While a body is sent, the broker is asked every ``recheck_s`` whether the caller
-    may still read the topic.  Connections above ``max_connections`` are closed at once.
+    whole request ``head_timeout_s`` after it connected, or ``idle_timeout_s`` after the one before.  While a body is sent, the
+    broker is asked every ``recheck_s`` whether the caller may still read the topic.  For a connection above
+    ``max_connections`` one that waits for a request makes room.
     """
 
     host: str = "127.0.0.1"
@@ -59,6 +68,7 @@ class ReaderServiceSettings:
     known_callers: KnownCallers = field(default_factory=KnownCallers)
     max_requests: int = 64
     max_connections: int = MAX_CONNECTIONS
+    head_timeout_s: float = HEAD_TIMEOUT_S
     idle_timeout_s: float = IDLE_TIMEOUT_S
     write_timeout_s: float = 60.0
     recheck_s: float = 60.0
@@ -113,7 +123,11 @@ async def serve_reader(
             host=settings.host,
             port=settings.port,
             ssl_context=settings.ssl_context,
-            max_connections=settings.max_connections,
+            limits=ConnectionLimits(
+                most=settings.max_connections,
+                head_timeout_s=settings.head_timeout_s,
+                idle_timeout_s=settings.idle_timeout_s,
+            ),
         )
     finally:
         await runner.cleanup()
@@ -168,7 +182,7 @@ def reader_application(
         "find_offset": reads.find_offset,
     }
     logins = Logins(authorize, monotonic_s=asyncio.get_running_loop().time)
-    gate = _Gate(settings.max_requests, telemetry)
+    gate = _Gate(settings.max_requests, callers, telemetry)
     middlewares = [_Problems(bodies).tell, _LoggedIn(callers, logins).admit, gate.admit]
     application = web.Application(middlewares=middlewares, client_max_size=_MAX_BODY_BYTES)
     for route in ROUTES:
@@ -199,21 +213,28 @@ class _LoggedIn:
 
 
 class _Gate:
-    """Sheds requests above a number."""
+    """Sheds requests above a number, and one caller's above half of it."""
 
-    def __init__(self, max_requests: int, telemetry: Telemetry) -> None:
-        self._free, self._telemetry = max_requests, telemetry
+    def __init__(self, max_requests: int, callers: Callers, telemetry: Telemetry) -> None:
+        self._free, self._each, self._telemetry = max_requests, max(max_requests // 2, 1), telemetry
+        self._callers = callers
+        self._in_hand: Counter[str] = Counter()
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._free == 0:
+        caller = self._callers.share_of(request)
+        if self._free == 0 or (caller and self._in_hand[caller] >= self._each):
             self._telemetry.count(READS_SHED, reason="requests")
             raise QuotaExceededError(what="the number of requests at once", retry_after_ms=1000)
         self._free -= 1
+        self._in_hand[caller] += 1
         try:
             return await handler(request)
         finally:
             self._free += 1
+            self._in_hand[caller] -= 1
+            if not self._in_hand[caller]:
+                del self._in_hand[caller]
 
 
 class _Problems:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 
@@ -116,9 +116,7 @@ class BodyWriter:
         await response.write_eof()
 
     async def _write(self, response: web.StreamResponse, part: Buffer) -> None:
-        view = memoryview(part)
-        for begin in range(0, len(view), _PIECE_BYTES):
-            piece = view[begin : begin + _PIECE_BYTES]
+        for piece in pieces(part):
             await self._taken(response.write(piece))
             self._telemetry.count(READ_RETURNED_BYTES, len(piece))
 
@@ -128,6 +126,12 @@ class BodyWriter:
                 await writing
         except TimeoutError as error:
             raise SlowClientError(f"the client took nothing for {self._write_timeout_s} s") from error
+
+
+def pieces(part: Buffer) -> Iterator[memoryview]:
+    """Return ``part`` as it is handed to the transport, uncopied."""
+    view = memoryview(part)
+    return (view[begin : begin + _PIECE_BYTES] for begin in range(0, len(view), _PIECE_BYTES))
 
 
 def _cut(request: web.Request) -> None:

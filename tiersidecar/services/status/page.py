@@ -91,7 +91,7 @@ def _partitions(partitions: Sequence[PartitionStatus]) -> str:
 
 
 def _urgency(status: PartitionStatus) -> tuple[bool, bool, int]:
-    return status.halted_reason is None, status.held_back_reason is None, -status.copy_lag_bytes
+    return status.halted_reason is None, status.held_back_reason is None, -(status.copy_lag_bytes or 0)
 
 
 def _row(status: PartitionStatus) -> str:
@@ -105,14 +105,18 @@ def _row(status: PartitionStatus) -> str:
         _offset(status.remote_log_start_offset),
         _offset(status.copied_offset),
         _offset(status.local_log_start_offset),
-        f"{status.copy_lag_segments:,}",
-        f"{status.copy_lag_bytes:,}",
+        _amount(status.copy_lag_segments),
+        _amount(status.copy_lag_bytes),
         f"{status.remote_segments:,}",
         f"{status.remote_size_bytes:,}",
     )
     kinds = [kind for _, kind in _COLUMNS]
     row = "".join(f"<td class='{kind}'>{escape(cell)}" for cell, kind in zip(cells, kinds, strict=False))
     return f"<tr>{row}<td class=bad>{escape(trouble)}"
+
+
+def _amount(amount: int | None) -> str:
+    return "" if amount is None else f"{amount:,}"
 
 
 def _offset(offset: int) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tiersidecar.decide.explain import Explanation
+from tiersidecar.decide.segment_rows import SegmentRow
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 
@@ -15,6 +17,8 @@ class PartitionStatus:
     """One tiered partition of this broker.
 
     ``copied_offset`` is the highest remote offset, inclusive; -1 stands for none, or not known, in all three offsets.
+    The lag is the leader's, None for a follower: it copies nothing.  Local segments and bytes are those of the broker's own
+    directory, below its log start too until it has deleted them.
     ``halted_reason`` says why the partition is parked, ``held_back_reason`` why a trim that was due was withheld.
     """
 
@@ -25,12 +29,25 @@ class PartitionStatus:
     copied_offset: Offset = NO_OFFSET
     local_log_start_offset: Offset = NO_OFFSET
     remote_log_start_offset: Offset = NO_OFFSET
-    copy_lag_bytes: int = 0
-    copy_lag_segments: int = 0
+    copy_lag_bytes: int | None = 0
+    copy_lag_segments: int | None = 0
+    local_segments: int = 0
+    local_size_bytes: int = 0
     remote_segments: int = 0
     remote_size_bytes: int = 0
     halted_reason: str | None = None
     held_back_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskStatus:
+    """A file system with log dirs on it.  ``seconds_to_full`` is None where it does not fill, or that is not known yet."""
+
+    log_dirs: tuple[str, ...]
+    size_bytes: int
+    free_bytes: int
+    seconds_to_full: int | None
+    state: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +66,24 @@ class StatusSummary:
     untrimmable_topics: Mapping[str, str] = field(default_factory=dict)
     log_dir_faults: Mapping[str, str] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
+    disks: Sequence[DiskStatus] = ()
+    deletes_blocked: str = ""
+    """Why nothing remote may be deleted in the whole cluster."""
+
     standing_by: str = ""
     """Why the tier role of this process rests: another one is this broker's sidecar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarStatus:
+    """A sidecar of the cluster, as the state topic has it.  ``address`` is of its status service, empty where a former release
+    runs; ``is_over``: it gave its lease back, or has not renewed it for long."""
+
+    node_id: int
+    address: str
+    host: str
+    version: str
+    is_over: bool
 
 
 class StatusSource(Protocol):
@@ -61,6 +94,24 @@ class StatusSource(Protocol):
         """All tiered partitions of this broker, in any order."""
 
     def summary(self) -> StatusSummary: ...
+
+    def sidecars(self) -> Sequence[SidecarStatus]:
+        """The tier roles of the cluster, by broker.
+
+        Raises:
+            MetadataNotReadyError: the state topic has not been read to its end yet.
+        """
+
+    async def segment_rows(self, topic: str, partition: int) -> Sequence[SegmentRow]:
+        """All segments of a partition that is led here.
+
+        Raises:
+            NotLedHereError: it is not.
+            TiersidecarError: the broker, the store or a topic of ours is away.
+        """
+
+    async def explanation(self, topic: str, partition: int, offset: int | None) -> Explanation:
+        """Why its segments are where they are, all of them or those with ``offset``; raises likewise."""
 
 
 class RenderMetrics(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.reading.segment_lookup import Located
+from tiersidecar.reading.segment_lookup import History, Located
 from tiersidecar.reading.undecided_transactions import Undecided
 from tiersidecar.spark.datasource.filters import PushedBounds
 from tiersidecar.spark.datasource.offset_ranges import LogBounds, OffsetRange, check_named, wanted_range
@@ -25,10 +25,11 @@ _AT_ONCE = 16
 
 class AbortedBeyond(Protocol):
     async def aborted_beyond(
-        self, topic_id_partition: TopicIdPartition, end_offset: int, open_at_end: Collection[tuple[int, int]]
+        self, topic_id_partition: TopicIdPartition, history: History, open_at_end: frozenset[tuple[int, int]]
     ) -> Sequence[AbortedTransaction] | None:
-        """The aborted transactions that reach over ``end_offset``, by the broker's own log from there on.  ``open_at_end`` has
-        producer id and first offset of those that the remote tier has as open: of each, the end is looked for.
+        """The aborted transactions that reach over the end of ``history``, by the broker's own log from there on.
+        ``open_at_end`` has producer id and first offset of those that the remote tier has as open: of each, the end is looked
+        for.
 
         None when it cannot tell: a transaction is still open there, or the offset is not in the broker's log.
         """
@@ -75,7 +76,10 @@ class RemoteTier:
         if stable >= end:
             return RemoteEnd(end)
         open_at_end = await self._reads.reader.open_at(partition, end)
-        beyond = await self._border.aborted_beyond(partition, end, open_at_end)
+        history = await self._reads.lookup.history(partition)
+        if history.end != end:
+            return RemoteEnd(stable)  # it moves on: the next read sees more
+        beyond = await self._border.aborted_beyond(partition, history, open_at_end)
         return RemoteEnd(stable) if beyond is None else RemoteEnd(end, tuple(beyond))
 
 

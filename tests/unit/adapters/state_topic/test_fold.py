@@ -18,6 +18,7 @@ from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.user_deletes import SaidDelete
 from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, TopicState
 
 KEY, TOPIC_KEY = partition_key(ORDERS), topic_key(ORDERS.topic_id)
@@ -32,7 +33,10 @@ def state(
     earlier: Sequence[tuple[int, int]] = (),
     generation: int = 0,
     hold: Hold | None = None,
+    deletes: Sequence[tuple[int, int, int]] = (),
+    undone: Sequence[tuple[int, int, int]] = (),
 ) -> PartitionState:
+    """A delete is (opened_ms, leader epoch, offset)."""
     return PartitionState(
         remote_log_start_offset=Offset(start),
         remote_log_start_epoch=LeaderEpoch(start_epoch),
@@ -41,7 +45,13 @@ def state(
         earlier_starts=tuple(said(*one) for one in earlier),
         start_generation=generation,
         hold=hold,
+        user_deletes=tuple(deleted(*one) for one in deletes),
+        undone=tuple(deleted(*one) for one in undone),
     )
+
+
+def deleted(opened_ms: int, leader_epoch: int, offset: int) -> SaidDelete:
+    return SaidDelete(opened_ms=opened_ms, leader_epoch=LeaderEpoch(leader_epoch), offset=Offset(offset))
 
 
 def said(offset: int, leader_epoch: int) -> SaidStart:
@@ -86,6 +96,10 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "start_generation": 0,
         "hold": None,
         "guard_stop": None,
+        "user_deletes": [],
+        "undone": [],
+        "seen": None,
+        "kept": [],
     }
 
 
@@ -120,6 +134,60 @@ def test_keys_and_values_can_be_read_by_people() -> None:
             id="what an earlier epoch says too late is not remembered",
         ),
         pytest.param(state(10, 1), state(trim=5, trim_epoch=1), state(10, 1, 5, 1), id="the two offsets are apart"),
+        pytest.param(
+            state(20, 1, deletes=[(5, 1, 20)]),
+            state(10, 1, deletes=[(9, 1, 10)]),
+            state(20, 1, deletes=[(5, 1, 20), (9, 1, 10)]),
+            id="users' deletes are told apart while each can be undone",
+        ),
+        pytest.param(
+            state(20, 1, deletes=[(5, 1, 20)]),
+            state(10, 1, deletes=[(5, 1, 10)]),
+            state(20, 1, deletes=[(5, 1, 20)]),
+            id="of those that share an entry the highest",
+        ),
+        pytest.param(
+            state(20, 1, deletes=[(-1, 1, 20)]),
+            state(30, 1, deletes=[(5, 1, 20), (6, 1, 30)]),
+            state(30, 1, deletes=[(-1, 1, 20), (6, 1, 30)]),
+            id="what a final delete contains needs no mention",
+        ),
+        pytest.param(
+            state(20, 2),
+            state(30, 1, deletes=[(5, 1, 30)]),
+            state(20, 2),
+            id="a user's delete that a deposed leader says is none",
+        ),
+        pytest.param(
+            state(20, 2, deletes=[(5, 1, 20)]),
+            state(deletes=[(-1, 1, 20)]),
+            state(20, 2, deletes=[(-1, 1, 20)]),
+            id="a purge makes final what an earlier leader said",
+        ),
+        pytest.param(
+            state(20, 2, deletes=[(5, 1, 20)]),
+            state(deletes=[(-1, 1, 10)]),
+            state(20, 2, deletes=[(-1, 1, 10), (5, 1, 20)]),
+            id="and no more of it than was purged",
+        ),
+        pytest.param(
+            state(30, 1, deletes=[(-1, 1, 10), (5, 1, 30)]),
+            state(10, 1, generation=1, deletes=[(-1, 1, 10)], undone=[(5, 1, 30)]),
+            state(10, 1, generation=1, deletes=[(-1, 1, 10)], undone=[(5, 1, 30)]),
+            id="an undelete takes back the deletes that it names",
+        ),
+        pytest.param(
+            state(30, 1, deletes=[(5, 1, 30), (6, 1, 20)]),
+            state(0, 1, generation=1, undone=[(5, 1, 25)]),
+            state(0, 1, generation=1, deletes=[(5, 1, 30), (6, 1, 20)], undone=[(5, 1, 25)]),
+            id="and none that it had not heard of",
+        ),
+        pytest.param(
+            state(0, 1, generation=1, undone=[(5, 1, 30)]),
+            state(30, 1, deletes=[(5, 1, 30), (6, 1, 40)]),
+            state(0, 1, generation=1, undone=[(5, 1, 30)]),
+            id="one that is said in the generation before is none: it is refused, and said again",
+        ),
         pytest.param(
             state(20, 2, earlier=[(30, 1)]),
             state(5, 2, generation=1),
@@ -316,13 +384,14 @@ def test_a_partition_that_is_removed_begins_anew() -> None:
 
 
 def test_upgrade_a_record_without_the_fields_of_this_version_is_read() -> None:
-    """Schema versions: one back."""
-    assert folded(b'{"v":0,"remote_log_start_offset":7}').partition_state(ORDERS) == state(7)
+    """Schema versions: one back.  A release that knew of no trash did not tell what a user deleted: none of it is undone."""
+    known = folded(b'{"v":0,"remote_log_start_offset":7}').partition_state(ORDERS)
+    assert known == state(7, deletes=[(-1, -1, 7)])
 
 
 def test_downgrade_fields_of_the_next_version_are_carried_along() -> None:
     """Schema versions: one ahead.  A sidecar of this version beside a newer one must not drop what that one wrote."""
-    fold = folded(b'{"v":2,"topic":"orders","remote_log_start_offset":7,"cleaner_offset":99}')
+    fold = folded(b'{"v":2,"topic":"orders","remote_log_start_offset":7,"user_deletes":[],"cleaner_offset":99}')
     assert fold.partition_state(ORDERS) == state(7)
     value = fold.merged_value(ORDERS, state(8, 1))
     assert value is not None

@@ -41,7 +41,21 @@ def folded(*leases: Lease) -> StateFold:
         pytest.param([FIRST, replace(FIRST, renewed_ms=9)], replace(FIRST, renewed_ms=9), id="a renewal"),
         pytest.param([FIRST, OTHER], FIRST, id="another claim to the same term comes too late"),
         pytest.param([FIRST, replace(OTHER, term=2)], replace(OTHER, term=2), id="the next term"),
-        pytest.param([FIRST, replace(OTHER, term=3)], FIRST, id="a term that skips one: its writer knows another log"),
+        pytest.param(
+            [FIRST, replace(OTHER, term=3)],
+            replace(OTHER, term=3),
+            id="a term that skips one: compaction has taken what was in between",
+        ),
+        pytest.param(
+            [FIRST, replace(OTHER, renewal=True)],
+            replace(OTHER, renewal=True),
+            id="a renewal shows that the claim that was seen had lost: compaction has taken the one that won",
+        ),
+        pytest.param(
+            [replace(FIRST, renewal=True), replace(OTHER, renewal=True)],
+            replace(FIRST, renewal=True),
+            id="what the holder has renewed is not overruled in its term",
+        ),
         pytest.param(
             [FIRST, replace(OTHER, term=2), replace(FIRST, renewed_ms=9)],
             replace(OTHER, term=2),
@@ -69,6 +83,14 @@ def test_a_losers_record_is_mended_for_compaction_would_keep_it_alone() -> None:
     assert fold.mended_value(lease_key("repair")) == write_lease(FIRST)
     fold.apply(lease_key("repair"), write_lease(FIRST), where="test")
     assert fold.lowered == set()
+
+
+def test_a_sidecar_says_where_its_status_is_and_one_of_a_former_release_does_not() -> None:
+    named = replace(FIRST, name="3", broker_id=3, status_address="b3:8091")
+    fold = folded(FIRST, named)
+    former = write_lease(replace(named, name="4", broker_id=4)).replace(b'"status_address":"b3:8091",', b"")
+    fold.apply(lease_key("4"), former, where="test")
+    assert [(one.name, one.status_address) for one in fold.leases()] == [("3", "b3:8091"), ("4", ""), ("repair", "")]
 
 
 def test_leases_of_other_names_are_others() -> None:

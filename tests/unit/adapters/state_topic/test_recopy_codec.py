@@ -22,6 +22,7 @@ REQUEST = RecopyRequest(
     requested_ms=5,
 )
 OF_NO_SEGMENT = replace(REQUEST, segment_uuid=None)
+FROM_STORE = replace(REQUEST, from_store=True)
 DECLINED = replace(REQUEST, declined={BrokerId(2): "no", BrokerId(1): "not here"})
 
 
@@ -32,7 +33,9 @@ def folded(*requests: RecopyRequest) -> StateFold:
     return fold
 
 
-@pytest.mark.parametrize("request_", [REQUEST, OF_NO_SEGMENT, DECLINED], ids=["a segment", "a gap", "declined"])
+@pytest.mark.parametrize(
+    "request_", [REQUEST, OF_NO_SEGMENT, DECLINED, FROM_STORE], ids=["a segment", "a gap", "declined", "from the store"]
+)
 def test_a_request_comes_back_as_it_was(request_: RecopyRequest) -> None:
     assert folded(request_).recopies(ORDERS) == [request_]
 

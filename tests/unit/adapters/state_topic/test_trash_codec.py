@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.metadata_events import ORDERS
-from tiersidecar.adapters.state_topic.codec import partition_key
+from tiersidecar.adapters.state_topic.codec import partition_key, write_state
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.trash_codec import read_trash_key, trash_key, write_trash_entry
+from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+from tiersidecar.ports.state_log import PartitionState, SeenGeneration
 
 ID = TrashId(generation=1, leader_epoch=LeaderEpoch(4), kind=TrashKind.RETENTION, opened_ms=1_000)
 ENTRY = TrashEntry(
@@ -81,10 +83,10 @@ def test_decisions_of_one_entry_merge_in_whatever_order_and_however_often(severa
 
 def test_what_was_decided_after_a_purge_is_not_purged() -> None:
     purged = replace(ENTRY, purged_ms=ENTRY.decided_ms)
-    assert purged.is_due(0)
+    assert TrashTime(now_ms=0).is_due(purged)
     later = purged.merged_with(replace(ENTRY, decided_ms=1_600, due_ms=9_100, up_to=Offset(80)))
-    assert not later.is_due(9_099)
-    assert later.is_due(9_100)
+    assert not TrashTime(now_ms=9_099).is_due(later)
+    assert TrashTime(now_ms=9_100).is_due(later)
 
 
 def test_a_tombstone_ends_an_entry_and_its_neighbours_stay() -> None:
@@ -138,3 +140,92 @@ def test_what_cannot_be_read_counts_for_nothing(old: bytes, new: bytes) -> None:
     fold = StateFold()
     fold.apply(trash_key(ORDERS, ID), value.replace(old, new), where="test")
     assert fold.trash(ORDERS) == []
+
+
+UNDONE_IN_PART = PartitionState(start_generation=1, kept=(ENTRY,))
+"""What ``undelete --to-offset`` says: a start of generation 1, and what of the trash stands in it."""
+
+
+def said(fold: StateFold, *states: PartitionState) -> StateFold:
+    for state in states:
+        value = fold.merged_value(ORDERS, state)
+        assert value is not None
+        fold.apply(partition_key(ORDERS), value, where="test")
+    return fold
+
+
+def test_what_an_undelete_kept_counts_with_its_start_until_the_leader_has_answered() -> None:
+    fold = said(StateFold(), UNDONE_IN_PART)
+    assert (fold.trash(ORDERS), fold.trash_partitions()) == ([ENTRY], (ORDERS,))
+    purged = replace(ENTRY, purged_ms=ENTRY.decided_ms)
+    fold.apply(trash_key(ORDERS, ID), fold.trash_value(ORDERS, purged), where="test")
+    assert fold.trash(ORDERS) == [purged], "with what was decided on it meanwhile"
+    said(fold, PartitionState(seen=SeenGeneration(generation=1, leader_epoch=LeaderEpoch(4))))
+    fold.apply(trash_key(ORDERS, ID), None, where="test")
+    assert (fold.trash(ORDERS), fold.trash_partitions(), fold.partition_state(ORDERS).kept) == ([], (), ())
+
+
+ANSWERED = SeenGeneration(generation=1, leader_epoch=LeaderEpoch(4))
+LATER = replace(ENTRY, id=replace(ID, generation=2))
+
+
+@pytest.mark.parametrize(
+    ("states", "kept"),
+    [
+        pytest.param([UNDONE_IN_PART], (ENTRY,), id="until somebody answers"),
+        pytest.param([UNDONE_IN_PART, PartitionState(seen=ANSWERED)], (), id="an answer ends it"),
+        pytest.param(
+            [UNDONE_IN_PART, PartitionState(seen=replace(ANSWERED, generation=0))],
+            (ENTRY,),
+            id="no answer to an earlier one",
+        ),
+        pytest.param(
+            [UNDONE_IN_PART, PartitionState(start_generation=2)], (), id="a later undelete that keeps nothing"
+        ),
+        pytest.param(
+            [UNDONE_IN_PART, PartitionState(start_generation=2, kept=(LATER,))], (LATER,), id="a later one's own"
+        ),
+        pytest.param(
+            [UNDONE_IN_PART, PartitionState(start_generation=2, kept=(LATER,)), PartitionState(seen=ANSWERED)],
+            (LATER,),
+            id="a later one's, which nobody has answered",
+        ),
+        pytest.param(
+            [UNDONE_IN_PART, replace(UNDONE_IN_PART, kept=(replace(ENTRY, up_to=Offset(75)),))],
+            (replace(ENTRY, up_to=Offset(75)),),
+            id="of two at once both",
+        ),
+        pytest.param(
+            [UNDONE_IN_PART, PartitionState(start_generation=1)], (ENTRY,), id="who says nothing of it ends nothing"
+        ),
+    ],
+)
+def test_what_is_kept_is_what_the_last_undelete_kept_and_nobody_has_answered(
+    states: list[PartitionState], kept: tuple[TrashEntry, ...]
+) -> None:
+    for order in permutations(states):
+        fold = StateFold()
+        for one in order:
+            fold.apply(partition_key(ORDERS), write_state(one, {"topic": ORDERS.topic}), where="test")
+        assert fold.partition_state(ORDERS).kept == kept
+        value = fold.mended_value(partition_key(ORDERS)) or write_state(order[-1], {"topic": ORDERS.topic})
+        alone = StateFold()
+        alone.apply(partition_key(ORDERS), value, where="test")
+        assert alone.trash(ORDERS) == list(kept), "compaction leaves only the last record"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(b'"due_ms":9000', b'"due_ms":"9000"', id="a time that is text"),
+        pytest.param(b'"kind":"retention"', b'"kind":"whim"', id="a kind of a later version"),
+        pytest.param(b'"opened_ms":1000', b'"opened":1000', id="no time that names it"),
+        pytest.param(b'"kept":[{', b'"kept":[7,{', id="a number among them"),
+    ],
+)
+def test_a_partitions_record_whose_kept_entries_cannot_be_read_counts_for_nothing(old: bytes, new: bytes) -> None:
+    value = write_state(UNDONE_IN_PART, {})
+    assert old in value
+    fold = StateFold()
+    fold.apply(partition_key(ORDERS), value.replace(old, new), where="test")
+    assert (fold.partition_state(ORDERS), fold.trash(ORDERS)) == (PartitionState(), [])

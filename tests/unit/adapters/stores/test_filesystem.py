@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from stat import S_IMODE
 from typing import TypeVar
 
 import pytest
@@ -22,6 +23,7 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.adapters.stores import temporary_file
 from tiersidecar.adapters.stores.filesystem import FilesystemStore, open_filesystem_store
+from tiersidecar.adapters.stores.temporary_file import ObjectModes
 from tiersidecar.adapters.stores.wrapped_body import WrappedBody
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, SegmentChangedError, StoreError
 from tiersidecar.domain.offsets import ByteRange
@@ -68,6 +70,10 @@ def files_below(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
+def mode_of(path: Path) -> int:
+    return S_IMODE(path.stat().st_mode)
+
+
 def names_in(directory: Path) -> list[str]:
     return [path.name for path in directory.iterdir()]
 
@@ -86,6 +92,52 @@ async def test_an_object_is_a_file_at_root_plus_key(store: FilesystemStore, root
     """The layout of Aiven's FileSystemStorage: a native broker finds it there."""
     await store.put_object(KEY, BytesBody(b"segment"))
     assert (root / KEY).read_bytes() == b"segment"
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o027, 0o022, 0o000], ids=oct)
+@pytest.mark.parametrize(
+    ("modes", "file", "directory"),
+    [
+        pytest.param(None, 0o640, 0o750, id="by default owner and group"),
+        pytest.param(ObjectModes(file=0o600, directory=0o700), 0o600, 0o700, id="the owner"),
+        pytest.param(ObjectModes(file=0o644, directory=0o755), 0o644, 0o755, id="all"),
+    ],
+)
+async def test_who_may_read_an_object_does_not_go_by_the_umask(
+    root: Path, blocking: Blocking, umask: int, modes: ObjectModes | None, file: int, directory: int
+) -> None:
+    """The daemon's umask is 0077; a native broker of the same group reads its objects all the same."""
+    store = FilesystemStore(root=str(root), blocking=blocking, ids=SystemIds(), modes=modes)
+    former = os.umask(umask)
+    try:
+        await store.put_object("p/t/0/a.log", BytesBody(b"x"))
+        await store.put_object("p/t/0/b.log", BytesBody(b"x"), if_absent=True)
+    finally:
+        os.umask(former)
+    assert {mode_of(root / "p/t/0" / name) for name in ("a.log", "b.log")} == {file}
+    assert {mode_of(root / name) for name in ("p", "p/t", "p/t/0")} == {directory}
+    assert mode_of(root / ".tiersidecar-tmp") == 0o700 & ~umask
+
+
+async def test_directories_that_are_there_keep_their_mode_and_new_ones_the_group_of_theirs(
+    store: FilesystemStore, root: Path
+) -> None:
+    (root / "p").mkdir(mode=0o700)
+    (root / "p").chmod(0o2711)
+    await store.put_object("p/t/a.log", BytesBody(b"x"))
+    assert mode_of(root / "p") == 0o2711
+    assert mode_of(root / "p" / "t") == 0o2750
+
+
+async def test_a_mount_that_knows_no_modes_takes_objects_all_the_same(
+    store: FilesystemStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chmod(path: object, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted", str(path))
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    await store.put_object("p/t/a.log", BytesBody(b"x"))
+    assert await store.fetch_object("p/t/a.log") == b"x"
 
 
 async def test_a_delete_of_the_last_object_removes_its_directories_but_not_the_root(

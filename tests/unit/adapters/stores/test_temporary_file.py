@@ -100,7 +100,7 @@ def test_a_directory_that_a_delete_takes_away_while_it_is_made_is_no_object_of_t
 
     monkeypatch.setattr(os, "mkdir", mkdir_of_one_that_was_there)
     with pytest.raises(FileNotFoundError):
-        make_directories(tmp_path / "orders", root=tmp_path)
+        make_directories(tmp_path / "orders", root=tmp_path, mode=0o750)
     (tmp_path / "object").touch()
     with pytest.raises(NotADirectoryError):
-        make_directories(tmp_path / "object", root=tmp_path)
+        make_directories(tmp_path / "object", root=tmp_path, mode=0o750)

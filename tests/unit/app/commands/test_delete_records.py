@@ -87,9 +87,10 @@ async def command(tmp_path: Path) -> Command:
 
 
 def said(offset: int, epoch: int, *, trim: int | None = None) -> PartitionState:
+    """By a user, once and for all."""
     trims = {} if trim is None else {"trim_offset": Offset(trim), "trim_epoch": LeaderEpoch(epoch)}
-    start, leader_epoch = Offset(offset), LeaderEpoch(epoch)
-    return PartitionState(remote_log_start_offset=start, remote_log_start_epoch=leader_epoch, **trims)  # type: ignore[arg-type]
+    deleted = PartitionState().with_delete(Offset(offset), LeaderEpoch(epoch))
+    return deleted.merged_with(PartitionState(**trims))  # type: ignore[arg-type]
 
 
 async def test_remote_and_local_records_go_by_one_word(command: Command) -> None:
@@ -127,6 +128,16 @@ async def test_a_delete_that_was_said_and_never_reached_the_broker_is_done_in_fu
     assert command.broker.deleted == [(TIP, 150)]
 
 
+async def test_where_retention_has_moved_the_start_as_far_a_users_delete_is_said_all_the_same(command: Command) -> None:
+    """Or undoing retention's mistake would undo it, too."""
+    await command.state.publish_partition_state(TIP, PartitionState().with_start(Offset(190), LEADER_EPOCH))
+    (step,) = await command.steps(150)
+    assert "no later undelete" in step
+    known = await command.delete(150)
+    assert (known.remote_log_start_offset, [one.offset for one in known.user_deletes]) == (190, [150])
+    assert await command.steps(150) == ()
+
+
 async def test_what_a_later_leader_has_said_less_of_is_not_in_force(command: Command) -> None:
     await command.state.publish_partition_state(TIP, said(50, 9))
     with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
@@ -144,9 +155,10 @@ async def test_within_the_delay_all_can_be_undone_the_brokers_part_too(tmp_path:
     command = Command(tmp_path, delay="1h")
     await command.metadata.assign([TIP])
     assert [step.endswith(", once 1h are over") for step in await command.steps(250)] == [True, True]
-    assert await command.delete(250) == said(250, 4)
-    assert command.broker.deleted == []
+    known = await command.delete(250)
+    assert (known.remote_log_start_offset, known.trim_offset, command.broker.deleted) == (250, -1, [])
     (entry,) = command.state.trash(TIP)
     assert (entry.kind, entry.up_to, entry.due_ms - entry.decided_ms) == (TrashKind.USER, 250, 3_600_000)
     assert entry.by.endswith(", delete-records")
+    assert [(one.offset, one.opened_ms) for one in known.user_deletes] == [(250, entry.id.opened_ms)]
     assert await command.steps(250) == (), "it is so already"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 from tiersidecar.ports.state_log import TopicState
 
@@ -123,3 +125,29 @@ async def test_once_copied_again_it_is_remote_though_the_request_still_stands(to
     await topic.lose(100)
     await topic.copy(100, uuid=b"the second copy!")
     assert (await topic.disabling(retention_ms="1000")).refusal == ""
+
+
+@pytest.mark.parametrize("enabled_between", [True, False])
+async def test_a_delete_of_everything_that_was_called_off_makes_the_next_one_due_by_nothing(
+    topic: Topic, enabled_between: bool
+) -> None:
+    """Whether or not a sidecar looked in between: by a former entry the next deletion would be due at once (issue 16)."""
+    former = TrashEntry(
+        id=TrashId(generation=0, leader_epoch=LeaderEpoch(0), kind=TrashKind.DISABLE, opened_ms=0),
+        decided_ms=0,
+        due_ms=1,
+        up_to=Offset(200),
+    )
+    users = replace(former, id=replace(former.id, kind=TrashKind.USER))
+    await topic.state.put_into_trash(TIP, [former, users])
+    before = "strict" if enabled_between else "detached"
+    await topic.state.publish_topic_state(TIP.topic_id, TopicState(topic=TIP.topic, mode=before))
+    intent = await look_at_disabling(topic.session, TIP.topic, delete_remote=True)
+    assert intent.apply is not None
+    await intent.apply()
+    assert topic.state.trash(TIP) == [users]
+    await topic.state.put_into_trash(TIP, [former])
+    again = await look_at_disabling(topic.session, TIP.topic, delete_remote=True)
+    assert again.apply is not None
+    await again.apply()
+    assert topic.state.trash(TIP) == [former, users], "said once more, it goes on waiting"

@@ -69,7 +69,9 @@ def test_the_session_epoch_stands_where_it_is_said_to(version: int, data: st.Dat
 @VERSIONS
 def test_a_request_of_ours_is_what_kio_reads(version: int) -> None:
     topic: str | bytes = b"sixteen-byte-id." if version >= 13 else "a-topic"
-    body = write_single_fetch(version, (topic, 3), 42, max_wait_ms=7, max_bytes=1000, read_committed=True)
+    body = write_single_fetch(
+        version, (topic, 3), 42, max_wait_ms=7, max_bytes=1000, read_committed=True, last_fetched_epoch=5
+    )
     schema: Any = load_request_schema(FETCH_API_KEY, version)
     message, end = read_message(schema, body)
     assert end == len(body)
@@ -77,6 +79,7 @@ def test_a_request_of_ours_is_what_kio_reads(version: int) -> None:
     (row,) = asked.partitions
     assert key_of(asked, row.partition) == (topic, 3)
     assert (row.fetch_offset, row.partition_max_bytes, message.isolation_level) == (42, 1000, 1)
+    assert version < 12 or row.last_fetched_epoch == 5
     assert version < 7 or (message.session_id, message.session_epoch) == (0, -1)
     assert read_fetch_request(memoryview(body), version).partitions[topic, 3].fetch_offset == 42
 

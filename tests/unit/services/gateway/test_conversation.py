@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -146,3 +147,82 @@ def test_another_id_than_the_known_one_is_remembered_for_this_client(told: Uuid,
     core.conversation.from_broker(with_size(wire_id(core) + body))
     assert core.refusal is None, core.error
     assert core.state.topic_ids == expected
+
+
+HELD = pytest.mark.parametrize("request_frame", [fetch_frame(OWN), delete_frame(OWN, 1)], ids=["fetch", "delete"])
+
+
+@HELD
+def test_nothing_is_asked_for_a_client_that_does_not_take_its_answers(request_frame: bytes) -> None:
+    """Rule 7: the answer would lie unread, and be acted upon whenever the client likes, whatever has been revoked by then."""
+    core = opened()
+    core.client.is_full = True
+    core.conversation.from_client(request_frame)
+    assert core.broker.take() == b""
+    assert not core.conversation.wants_request_bytes
+    assert core.conversation.unfinished_request[1] == 0
+    core.client.is_full = False
+    core.conversation.taken()
+    assert core.broker.take()
+
+
+@HELD
+def test_an_answer_that_is_acted_upon_never_stands_behind_others(request_frame: bytes) -> None:
+    core, broker = opened(), ModelBroker(sasl=False)
+    core.conversation.from_client(frame(METADATA) + frame(HEARTBEAT) + request_frame)
+    first = core.broker.take()
+    answers = broker.feed(first)
+    core.conversation.from_broker(answers[:-1])
+    assert core.broker.take() == b""
+    core.client.is_full = True
+    core.conversation.from_broker(answers[-1:])
+    assert core.broker.take() == b""
+    core.client.is_full = False
+    core.conversation.taken()
+    assert core.broker.take()
+
+
+@pytest.mark.parametrize("gone", ["before the answer", "before it is acted upon", "after it"])
+async def test_a_delete_of_a_client_that_goes_away_is_audited(gone: str) -> None:
+    """The broker may have deleted, so an event says so: exactly one."""
+    core, broker = opened(), ModelBroker(sasl=False)
+    with capture_logs() as events:
+        core.conversation.from_client(delete_frame(OWN, 150))
+        answer = broker.feed(core.broker.take())
+        assert broker.accepted_deletes
+        if gone != "before the answer":
+            core.conversation.from_broker(bytearray(answer))
+        if gone == "after it":
+            await core.idle()
+        core.close()
+        await core.idle()
+    (event,) = [one for one in events if one["event"] == "gateway.audit.delete"]
+    assert (event["topic"], event["offset"]) == (OWN, 150)
+    assert event["outcome"] == ("none" if gone == "after it" else "unknown")
+
+
+async def test_what_the_broker_has_refused_is_no_delete_whenever_its_client_goes() -> None:
+    core, broker = opened(), ModelBroker(sasl=False)
+    with capture_logs() as events:
+        core.conversation.from_client(delete_frame("secret", 150))
+        core.conversation.from_broker(bytearray(broker.feed(core.broker.take())))
+        await core.idle()
+        core.close()
+    assert [one for one in events if one["event"] == "gateway.audit.delete"] == []
+
+
+@pytest.mark.parametrize(("late_s", "outcome"), [(15.0, "none"), (100.0, "request_timed_out")])
+async def test_an_answer_that_was_read_long_after_its_request_deletes_nothing_remotely(
+    late_s: float, outcome: str
+) -> None:
+    tier = FillsAll()
+    rewrites: Any = rewrites_over(tier, raw_tokens=False)
+    core, broker = Core(rewrites), ModelBroker(sasl=False)
+    with capture_logs() as events:
+        core.conversation.from_client(delete_frame(OWN, 150))
+        await rewrites[DELETE_RECORDS]._clock.advance(late_s)
+        core.conversation.from_broker(bytearray(broker.feed(core.broker.take())))
+        await core.idle()
+    (event,) = [one for one in events if one["event"] == "gateway.audit.delete"]
+    assert event["outcome"] == outcome
+    assert bool(tier.sidecar.proposed) is (outcome == "none")

@@ -142,6 +142,17 @@ async def test_a_follower_and_who_gets_no_whole_record_are_left_alone() -> None:
         assert await rows_at(world, 80, {partition: {**given(80), "records": given(80)["records"][:40]}}) is None
 
 
+@pytest.mark.parametrize("replica_id", [-3, -2])
+async def test_a_replica_id_that_no_replica_has_shows_nothing_that_was_deleted(replica_id: int) -> None:
+    """The broker lets -2, a debugging consumer, read as any client."""
+    run, partition = await plain()
+    async with open_world(run, partition, local=FALLEN) as world:
+        await delete(world)
+        rows = await rows_at(world, 80, version=12, replica_id=replica_id)
+        assert rows is not None
+        assert rows[key_of(12, partition)].error_code is not ErrorCode.none
+
+
 async def test_in_a_session_the_offset_that_a_request_leaves_out_counts() -> None:
     """KIP-227."""
     run, partition = await plain()

@@ -133,7 +133,7 @@ async def test_of_a_follower_that_fetches_nothing_is_expected() -> None:
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
         offset, version = await reading_on(world), 14
         await row_of(world, offset, version=version, max_bytes=FILL_BYTES)
-        for replica_id, expected in ((-1, True), (1, False)):
+        for replica_id, expected in ((-1, True), (-2, True), (0, False), (1, False)):
             asked = {partition: Ask(offset=offset, max_bytes=FILL_BYTES)}
             exchange = world.exchange(1, version, fetch_request(version, asked, replica_id=replica_id))
             world.fetch.forwarded(exchange)

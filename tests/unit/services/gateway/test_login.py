@@ -38,6 +38,9 @@ def test_one_that_it_refuses_after_a_login_ends_what_was_ready() -> None:
         pytest.param(
             "SCRAM-SHA-256", [(FIRST + b",tokenauth=true", b"v=x")], NOT_KNOWN, id="a delegation token is no user"
         ),
+        pytest.param(
+            "SCRAM-SHA-256", [(FIRST + b",tokenauth=True", b"v=x")], NOT_KNOWN, id="nor one that is said in capitals"
+        ),
         pytest.param("OAUTHBEARER", [(b"n,,", b"")], NOT_KNOWN, id="OAUTHBEARER is not read"),
         pytest.param(
             "OAUTHBEARER", [(b"n,,", b'{"status":"invalid_token"}')], None, id="OAUTHBEARER says what is wrong"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.gateway_exchange import rewritten
 from tests.support.gateway_world import World, open_world
 from tests.support.inline_blocking import InlineBlocking
+from tests.support.leaders_sidecar import CLUSTER, LeadersSidecar, lease_of
 from tests.support.local_batches import local_batches
 from tests.support.remote_runs import load_run
 from tests.support.scripted import MemoryStateLog
@@ -21,15 +23,16 @@ from tests.unit.formats.wire.entities import of_the_future
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import PublishTimeoutError
+from tiersidecar.domain.errors import BrokerUnreachableError, PublishTimeoutError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite, epoch_end
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
@@ -342,25 +345,38 @@ async def test_epochs_that_the_broker_has_forgotten_end_where_they_did(version: 
 # -- DeleteRecords
 
 
-async def deleted(world: World, offset: int, answered: dict[str, Any], *, version: int = 2, **request: Any) -> Any:
-    world.broker.views = (
-        LeaderView(
-            topic_id_partition=world.partition,
-            leader_id=BrokerId(1),
-            leader_epoch=LeaderEpoch(4),
-            replicas=(BrokerId(1),),
-            in_sync_replicas=(BrokerId(1),),
-        ),
+async def deleted(
+    world: World,
+    offset: int,
+    answered: dict[str, Any],
+    *,
+    version: int = 2,
+    lease: Lease | None = None,
+    **request: Any,
+) -> Any:
+    view = LeaderView(
+        topic_id_partition=world.partition,
+        leader_id=BrokerId(1),
+        leader_epoch=LeaderEpoch(4),
+        replicas=(BrokerId(1),),
+        in_sync_replicas=(BrokerId(1),),
     )
+    world.broker.views = (view,)
+    delays = TrashDelays(retention_ms=2_000, user_ms=1_000)
+    sidecar = LeadersSidecar(broker=world.broker, state=world.state, clock=SystemClock(), delays=delays)
+    sidecar.tiers(view)
+    if lease is not None:
+        world.state.leases["1"] = lease
     rewrite = DeleteRecordsRewrite(
         tiered=world.tiered,
         reader=world.path.reader,
         state=world.state,
+        proposals=sidecar,
+        proposer=Proposer(cluster_id=CLUSTER, broker_id=BrokerId(1)),
         broker=world.broker,
         offsets=world.offsets,
         blocking=InlineBlocking(),
         clock=SystemClock(),
-        delays=TrashDelays(retention_ms=2_000, user_ms=1_000),
     )
     return await row_after(world, rewrite, DELETE_RECORDS, version, {"offset": offset}, answered, **request)
 
@@ -371,10 +387,10 @@ async def test_below_the_local_start_the_remote_log_start_moves_and_no_trim_is_c
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
         row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none}, version=version)
         assert (row.low_watermark, row.error_code) == (50, ErrorCode.none)
-        assert world.state.partition_state(world.partition) == PartitionState(
-            remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(4)
-        )
         (entry,) = world.state.trash(world.partition)
+        assert world.state.partition_state(world.partition) == PartitionState().with_delete(
+            Offset(50), LeaderEpoch(4), entry.id.opened_ms
+        )
         assert (entry.kind, entry.up_to, entry.id.leader_epoch) == (TrashKind.USER, 50, 4)
         assert entry.due_ms - entry.decided_ms == 1_000
 
@@ -385,12 +401,10 @@ async def test_at_or_above_the_local_start_both_move(offset: int) -> None:
     async with open_world(run, run.partition("plain-0"), local=(220, HIGH_WATERMARK)) as world:
         row = await deleted(world, offset, {"low_watermark": 220, "error_code": ErrorCode.none})
         assert row.low_watermark == 220
-        assert world.state.partition_state(world.partition) == PartitionState(
-            remote_log_start_offset=Offset(220),
-            remote_log_start_epoch=LeaderEpoch(4),
-            trim_offset=Offset(220),
-            trim_epoch=LeaderEpoch(4),
-        )
+        (entry,) = world.state.trash(world.partition)
+        said = PartitionState().with_delete(Offset(220), LeaderEpoch(4), entry.id.opened_ms)
+        trim = PartitionState(trim_offset=Offset(220), trim_epoch=LeaderEpoch(4))
+        assert world.state.partition_state(world.partition) == said.merged_with(trim)
 
 
 async def test_what_not_all_followers_had_in_time_is_accepted_all_the_same() -> None:
@@ -418,6 +432,66 @@ async def test_a_delete_below_what_was_deleted_already_tells_what_is_left() -> N
         await deleted(world, 90, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
         row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
         assert row.low_watermark == 90
+
+
+@pytest.mark.parametrize(
+    ("lease", "error"),
+    [
+        pytest.param(lease_of(1, decides_proposals=False), ErrorCode.unsupported_version, id="of a former release"),
+        pytest.param(replace(lease_of(1), released=True), ErrorCode.request_timed_out, id="away"),
+    ],
+)
+async def test_what_nobody_would_carry_out_is_not_proposed_and_not_told_as_done(lease: Lease, error: ErrorCode) -> None:
+    """Rolling upgrade: the leader's sidecar says in its lease what it decides."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none}, lease=lease)
+        assert (row.low_watermark, row.error_code) == (-1, error)
+        assert not world.state.partition_states
+
+
+async def test_what_is_said_already_needs_nobody_to_decide() -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        said = PartitionState().with_delete(Offset(50), LeaderEpoch(4), 0)
+        await world.state.publish_partition_state(world.partition, said)
+        lease = lease_of(1, decides_proposals=False)
+        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none}, lease=lease)
+        assert (row.low_watermark, row.error_code) == (50, ErrorCode.none)
+
+
+BACK = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(4), start_generation=1)
+"""An operator has set the start back."""
+
+
+async def test_what_was_undone_unseen_is_said_again_and_not_told_as_said() -> None:
+    """The gateway's look at the state topic lags: it knows the delete, and not yet that it was undone."""
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        world.state.publish_elsewhere(world.partition, BACK)
+        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        await world.state.catch_up()
+        assert row.error_code is ErrorCode.none
+        state = world.state.partition_state(world.partition)
+        assert (state.remote_log_start_offset, state.start_generation) == (50, 1)
+
+
+class CutOff(MemoryStateLog):
+    """What was read stands, and counts as ready; what is new is out of reach."""
+
+    async def catch_up(self) -> None:
+        raise BrokerUnreachableError(address="127.0.0.1:9092", reason="refused")
+
+
+async def test_a_gateway_that_is_cut_off_from_the_state_topic_tells_nothing_as_said() -> None:
+    run = await load_run("plain")
+    async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        world.state = CutOff()
+        said = PartitionState().with_delete(Offset(50), LeaderEpoch(4), 0)
+        await world.state.publish_partition_state(world.partition, said)
+        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        assert (row.low_watermark, row.error_code) == (-1, ErrorCode.request_timed_out)
 
 
 class Deaf(MemoryStateLog):

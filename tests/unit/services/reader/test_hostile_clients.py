@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Mapping
 
+import aiohttp
 import pytest
 
 from tests.support.recorded_telemetry import RecordedTelemetry
@@ -25,25 +27,46 @@ async def connect(service: Service) -> Peer:
 @pytest.mark.parametrize("sent", [b"", b"GET /topics HTTP/1.1\r\nHost: he"], ids=["nothing", "half a request"])
 async def test_a_connection_without_a_whole_request_ends(sent: bytes) -> None:
     """Slow loris: they were kept for an hour, each with a descriptor that copying needs."""
-    async with open_service(settings=ReaderServiceSettings(port=0, idle_timeout_s=0.2)) as service:
+    async with open_service(settings=ReaderServiceSettings(port=0, head_timeout_s=0.2)) as service:
         client = await connect(service)
         client.send(sent)
         assert await client.ends() == b""
         client.close()
 
 
-async def test_connections_too_many_are_closed_at_once_and_others_served() -> None:
+async def test_of_connections_too_many_the_longest_waiting_makes_room() -> None:
+    """They kept everybody else out."""
     async with open_service(settings=ReaderServiceSettings(port=0, max_connections=2)) as service:
-        kept = [await connect(service) for _ in range(2)]
-        await asyncio.sleep(0.05)
-        client = await connect(service)
-        assert await client.ends() == b""
-        client.close()
-        for one in kept:
+        first, second, third = [await connect(service) for _ in range(3)]
+        assert await first.ends() == b""
+        for one in (second, third):
             one.send(DESCRIBE)
             async with asyncio.timeout(WAIT_S):
                 assert (await one.reader.readline()).startswith(b"HTTP/1.1 200")
+        for one in (first, second, third):
             one.close()
+
+
+async def test_a_connection_with_a_request_in_hand_makes_no_room() -> None:
+    authorizer = Waiting()
+    settings = ReaderServiceSettings(port=0, max_connections=1)
+    async with open_service(authorizer=authorizer, settings=settings) as service:
+        asked = asyncio.create_task(service.get("/topics/plain/partitions"))
+        await authorizer.began.wait()
+        refused = await connect(service)
+        assert await refused.ends() == b""
+        refused.close()
+        authorizer.may_go_on.set()
+        assert (await asked)[0] == 200
+
+
+async def test_a_connection_between_requests_ends() -> None:
+    settings = ReaderServiceSettings(port=0, head_timeout_s=30, idle_timeout_s=0.2)
+    async with open_service(settings=settings) as service:
+        client = await connect(service)
+        client.send(DESCRIBE)
+        assert (await client.ends()).startswith(b"HTTP/1.1 200")
+        client.close()
 
 
 @pytest.mark.slow
@@ -77,6 +100,21 @@ async def test_requests_that_are_turned_away_are_counted() -> None:
     assert telemetry.value(READS_SHED, reason="requests") == 1
 
 
+async def test_one_caller_has_half_of_the_places() -> None:
+    """One that may read one topic kept all others out."""
+    authorizer = WaitingForOne(users={"greedy": ("g", ALL_TOPICS), "other": ("o", ALL_TOPICS)})
+    greedy, other = ({"Authorization": aiohttp.encode_basic_auth(who, who[0])} for who in ("greedy", "other"))
+    async with open_service(authorizer=authorizer, settings=ReaderServiceSettings(port=0, max_requests=4)) as service:
+        partitions = "/topics/plain/partitions/0/segments"
+        held = [asyncio.create_task(service.get(partitions, headers=greedy)) for _ in range(2)]
+        await authorizer.both_began.wait()
+        assert (await service.get(partitions, headers=greedy))[0] == 429
+        assert (await service.get(partitions, headers=other))[0] == 200
+        authorizer.may_go_on.set()
+        assert [(await one)[0] for one in held] == [200, 200]
+        assert (await service.get(partitions, headers=greedy))[0] == 200
+
+
 class Waiting(ScriptedAuthorizer):
     """Says yes, when it may."""
 
@@ -87,6 +125,23 @@ class Waiting(ScriptedAuthorizer):
     async def may_read(self, credentials: Credentials, topic: str) -> bool:
         self.began.set()
         await self.may_go_on.wait()
+        return await super().may_read(credentials, topic)
+
+
+class WaitingForOne(ScriptedAuthorizer):
+    """Says yes to the greedy, of whom there are two, when it may; to others at once."""
+
+    def __init__(self, users: Mapping[str, tuple[str, Collection[str]]]) -> None:
+        super().__init__(users=users)
+        self.both_began, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self._began = 0
+
+    async def may_read(self, credentials: Credentials, topic: str) -> bool:
+        if credentials.username == "greedy":
+            self._began += 1
+            if self._began == 2:
+                self.both_began.set()
+            await self.may_go_on.wait()
         return await super().may_read(credentials, topic)
 
 

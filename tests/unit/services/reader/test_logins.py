@@ -7,13 +7,19 @@ import json
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from tests.support.scripted_authorizer import ScriptedAuthorizer
 from tests.unit.services.reader.service import ALL_TOPICS, Service, open_service
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
+from tiersidecar.ports.store import Buffer
+from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.logins import LoginLimits, Logins
+from tiersidecar.services.reader.presented import KnownCallers
+from tiersidecar.services.reader.problems import ProblemError
 from tiersidecar.services.reader.server import ReaderServiceSettings
+from tiersidecar.services.reader.streams import NoMore
 
 ATTACKERS, ASKED = 80, 25
 RIGHT = aiohttp.BasicAuth("alice", "right")
@@ -164,3 +170,20 @@ async def test_batches_end_without_their_end_when_the_right_to_read_is_withdrawn
         assert response.status == 200
         with pytest.raises(aiohttp.ClientError):
             await response.read()
+
+
+async def test_a_part_ends_in_its_middle_when_the_right_to_read_is_withdrawn() -> None:
+    """All of it went out to a client that took its time."""
+    callers = Callers(Withdrawing(1), known=KnownCallers(), requires_credentials=False, recheck_s=0.0)
+    headers = {"Authorization": aiohttp.encode_basic_auth("reports", "right")}
+    request = make_mocked_request("GET", "/", headers=headers)
+
+    taken: list[Buffer] = []
+
+    async def take_all() -> None:
+        async for piece in callers.while_allowed(request, "plain", bytes(1024 * 1024), NoMore()):
+            taken.append(piece)
+
+    with pytest.raises(ProblemError):
+        await take_all()
+    assert sum(map(len, taken)) == 2 * 256 * 1024, "the first piece, and one after the broker said yes"

@@ -10,14 +10,18 @@ from typing import Any, TypeVar
 import aiohttp
 import pytest
 
+from tests.support.expiry import segments
+from tests.unit.decide.test_explain import Given
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
-from tiersidecar.domain.errors import ListenError
+from tiersidecar.decide.explain import Explanation, Stops, explain
+from tiersidecar.decide.segment_rows import PartitionView, SegmentRow, segment_rows
+from tiersidecar.domain.errors import ListenError, MetadataNotReadyError, NotLedHereError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES
 from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.status.server import serve_status
-from tiersidecar.services.status.source import PartitionStatus, StatusSummary
+from tiersidecar.services.status.source import PartitionStatus, SidecarStatus, StatusSummary
 
 T = TypeVar("T")
 
@@ -36,12 +40,28 @@ def partition(topic: str, number: int, **values: Any) -> PartitionStatus:
 class Source:
     reasons: list[str] = field(default_factory=list)
     rows: list[PartitionStatus] = field(default_factory=list)
+    view: PartitionView | None = None
 
     def ready_reasons(self) -> Sequence[str]:
         return self.reasons
 
     def partitions(self) -> Sequence[PartitionStatus]:
         return self.rows
+
+    def sidecars(self) -> Sequence[SidecarStatus]:
+        if self.reasons:
+            raise MetadataNotReadyError(subject="the state topic")
+        return [SidecarStatus(node_id=3, address="b3:8091", host="b3", version="1.2.3", is_over=False)]
+
+    async def segment_rows(self, topic: str, partition: int) -> Sequence[SegmentRow]:
+        if topic != "orders":
+            raise NotLedHereError(topic=topic, partition=partition, leader_id=2)
+        return segment_rows(self.view) if self.view is not None else ()
+
+    async def explanation(self, topic: str, partition: int, offset: int | None) -> Explanation:
+        if self.view is None:
+            raise MetadataNotReadyError(subject="the state topic")
+        return explain(self.view, Stops(), offset)
 
     def summary(self) -> StatusSummary:
         return StatusSummary(
@@ -160,6 +180,44 @@ async def test_status_is_narrowed_by_its_query(query: str, partitions: list[int]
     async with serving(source) as asked:
         document = await asked.document("/status" + query)
         assert [row["partition"] for row in document["partitions"]] == partitions
+
+
+async def test_any_sidecar_tells_where_the_others_are() -> None:
+    async with serving(Source()) as asked:
+        assert await asked.document("/sidecars") == {
+            "sidecars": [{"node_id": 3, "address": "b3:8091", "host": "b3", "version": "1.2.3", "is_over": False}]
+        }
+    async with serving(Source(reasons=["starting"])) as asked:
+        assert (await asked.get("/sidecars"))[0] == 503
+
+
+async def test_segments_and_their_explanation_are_those_of_the_leader() -> None:
+    view = Given(remote=segments(2), local=(100, 200), log_start=100).view
+    async with serving(Source(view=view)) as asked:
+        told = await asked.document("/segments?topic=orders&partition=0")
+        assert [(row["state"], row["start_offset"], row["end_offset"]) for row in told["segments"]] == [
+            ("remote", 0, 99),
+            ("both", 100, 199),
+            ("active", 200, None),
+        ]
+        told = await asked.document("/explain?topic=orders&partition=0&offset=50")
+        assert told["accounts"][0]["segment"]["state"] == "remote"
+        assert [one["about"] for one in told["accounts"][0]["findings"]] == ["expiry"]
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "words"),
+    [
+        pytest.param("/segments?topic=clicks&partition=0", 404, "led by broker 2", id="another broker leads it"),
+        pytest.param("/explain?topic=orders&partition=0", 503, "state topic", id="not ready"),
+        pytest.param("/segments?topic=orders", 400, "partition is '', must be a number", id="no partition"),
+        pytest.param("/explain?topic=orders&partition=0&offset=-1", 400, "offset is '-1'", id="no offset"),
+    ],
+)
+async def test_what_cannot_be_told_is_said(path: str, code: int, words: str) -> None:
+    async with serving(Source()) as asked:
+        status, text, _ = await asked.get(path)
+        assert (status, words in text) == (code, True), text
 
 
 async def test_the_page_is_html_that_runs_nothing() -> None:

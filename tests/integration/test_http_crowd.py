@@ -1,0 +1,107 @@
+"""Connections that say nothing, as many as there are: others come in (DESIGN.md, rule 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from tests.support.certificates import CertificateAuthority
+from tiersidecar.services.http_listener import MAX_CONNECTIONS, ConnectionLimits, HttpServer, listen
+from tiersidecar.services.status.server import serve_status
+
+pytestmark = [pytest.mark.timeout(60)]
+
+NOTHING: Any = None
+WAIT_S = 5.0
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+async def answer(server: HttpServer, tls: ssl.SSLContext | None = None) -> bytes:
+    async with asyncio.timeout(WAIT_S):
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", server.port, ssl=tls, server_hostname="localhost" if tls else None
+        )
+        writer.write(HEALTH)
+        answered = await reader.read()
+        writer.close()
+    return answered
+
+
+@pytest.mark.parametrize("first_bytes", [b"", b"GET /healthz HTTP/1.1\r\nX: "], ids=["silent", "unfinished head"])
+def test_silent_connections_do_not_keep_the_health_check_out(first_bytes: bytes) -> None:
+    """It was away for 71 s: longer than a liveness probe waits.  The daemon runs in this loop."""
+
+    async def crowd() -> None:
+        async with serve_status(host="127.0.0.1", port=0, source=NOTHING, metrics=NOTHING, blocking=NOTHING) as server:
+            held = []
+            for _ in range(MAX_CONNECTIONS + 10):
+                _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(first_bytes)
+                held.append(writer)
+            for _ in range(3):
+                assert (await answer(server)).startswith(b"HTTP/1.1 200")
+            for writer in held:
+                writer.close()
+
+    run(uvloop.new_event_loop, crowd())
+
+
+@asynccontextmanager
+async def tls_service(tls: ssl.SSLContext, limits: ConnectionLimits) -> AsyncIterator[HttpServer]:
+    async def health(request: web.Request) -> web.Response:
+        return web.Response(text="alive")
+
+    application = web.Application()
+    application.router.add_get("/healthz", health)
+    runner = web.AppRunner(application, access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        yield await listen(runner, service="test", host="127.0.0.1", port=0, ssl_context=tls, limits=limits)
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_handshakes_that_do_not_go_on_count_give_way_and_end(new_loop: NewLoop, tmp_path: Path) -> None:
+    """They were counted nowhere: strangers could take all descriptors of the process."""
+    authority = CertificateAuthority(tmp_path)
+    issued = authority.issue("localhost")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(issued.certificate_path, issued.key_path)
+    trusting = ssl.create_default_context(cafile=str(issued.authority_path))
+
+    async def crowd() -> None:
+        async with tls_service(tls, ConnectionLimits(most=4, head_timeout_s=1.0)) as server:
+            held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+            assert (await answer(server, trusting)).startswith(b"HTTP/1.1 200")
+            async with asyncio.timeout(WAIT_S):
+                for reader, writer in held:
+                    assert await ending(reader) == b""
+                    writer.close()
+            assert (await answer(server, trusting)).startswith(b"HTTP/1.1 200")
+            _, unfinished = await asyncio.open_connection("127.0.0.1", server.port)
+        unfinished.close()  # the service has ended with it
+
+    run(new_loop, crowd())
+
+
+async def ending(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+def run(new_loop: NewLoop, main: Any) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main)

@@ -1,0 +1,105 @@
+"""The sidecar of a partition's leader, as a gateway meets it: what is proposed to it is decided at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.scripted import MemoryStateLog
+from tests.support.trash_clock import trash_clock
+from tiersidecar.adapters.proposals_topic.codec import read_proposal, write_proposal
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.lease import Lease
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.clock import Clock
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.policies import TopicPolicies
+from tiersidecar.tasks.proposals import ProposalsTask
+
+CLUSTER = "scripted"
+POLICY = TopicPolicy(mode=RetentionMode.STRICT)
+
+
+def lease_of(broker_id: int, *, decides_proposals: bool = True) -> Lease:
+    return Lease(
+        name=str(broker_id),
+        cluster_id=CLUSTER,
+        broker_id=broker_id,
+        incarnation="a/b",
+        term=1,
+        host="host",
+        pid=1,
+        version="0.1.0",
+        renewed_ms=0,
+        duration_ms=60_000,
+        decides_proposals=decides_proposals,
+    )
+
+
+class LeadersSidecar:
+    """``ports.proposals.Propose``; ``task`` is the daemon's own, and each record goes through the topic's bytes."""
+
+    def __init__(
+        self,
+        *,
+        broker: Any,
+        state: MemoryStateLog,
+        clock: Clock,
+        delays: TrashDelays,
+        broker_id: BrokerId = BrokerId(1),  # noqa: B008 - a number
+        ownership: Ownership = UNQUESTIONED,
+    ) -> None:
+        self._clock, self.board, self.telemetry = clock, Board(), RecordedTelemetry()
+        self.proposed: list[DeleteProposal] = []
+        state.leases[str(broker_id)] = lease_of(broker_id)
+        self.task = ProposalsTask(
+            proposals=self,
+            board=self.board,
+            policies=TopicPolicies(board=self.board, state=state, defaults=lambda topic: POLICY, unnamed=POLICY),
+            broker=broker,
+            state=state,
+            ownership=ownership,
+            cluster_id=CLUSTER,
+            broker_id=broker_id,
+            delays=delays,
+            clock=clock,
+            trash_clock=trash_clock(clock),
+            telemetry=self.telemetry,
+        )
+
+    def tiers(self, view: LeaderView) -> None:
+        """Put the partition on the board."""
+        tip = view.topic_id_partition
+        self.board.topic_ids = {**self.board.topic_ids, tip.topic: tip.topic_id}
+        self.board.assignment = {
+            **self.board.assignment,
+            tip: TieredPartition(view=view, role=PartitionRole.LEADER, policy=POLICY),
+        }
+
+    async def propose(self, proposal: DeleteProposal) -> None:
+        self.proposed.append(proposal)
+        await self.receive(write_proposal(proposal), at=len(self.proposed))
+
+    async def receive(self, *values: bytes | None, at: int = 0, timestamp_ms: int | None = None) -> None:
+        """Take records that hold ``values``."""
+        received = []
+        for offset, value in enumerate(values, at):
+            taken_ms = self._clock.now_ms() if timestamp_ms is None else timestamp_ms
+            received.append(_received(value, offset, taken_ms))
+        await self.task.take(received)
+
+    async def keep_reading(self, take: Any, *, max_age_ms: int) -> None:
+        raise AssertionError("records are given to it one by one")
+
+
+def _received(value: bytes | None, at: int, timestamp_ms: int) -> ReceivedProposal:
+    try:
+        return ReceivedProposal(at=at, timestamp_ms=timestamp_ms, proposal=read_proposal(value, where="test"))
+    except CorruptDataError as error:
+        return ReceivedProposal(at=at, timestamp_ms=timestamp_ms, proposal=None, fault=error.reason)

@@ -1,0 +1,129 @@
+"""A cluster put together from the documents of its sidecars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tiersidecar.app.commands.asking import Answer, KnownSidecar, known_sidecars
+from tiersidecar.app.commands.cluster_picture import cluster_document, cluster_text, picture_of
+
+
+def row(topic: str, partition: int, role: str = "leader", **values: Any) -> dict[str, Any]:
+    lag = 0 if role == "leader" else None
+    return {
+        "topic": topic,
+        "partition": partition,
+        "role": role,
+        "mode": "strict",
+        "leader_epoch": 1,
+        "remote_segments": 2,
+        "remote_size_bytes": 200,
+        "local_size_bytes": 100,
+        "copy_lag_segments": lag,
+        "copy_lag_bytes": lag,
+        "halted_reason": None,
+        "held_back_reason": None,
+        **values,
+    }
+
+
+def answer(node_id: int, *rows: dict[str, Any], **values: Any) -> Answer:
+    document = {
+        "node_id": node_id,
+        "cluster_id": "abc",
+        "version": "1.2.3",
+        "roles": ["tier"],
+        "mode": "enforce",
+        "ready": True,
+        "reasons": [],
+        "standing_by": "",
+        "deletes_blocked": "",
+        "refused_topics": {},
+        "untrimmable_topics": {},
+        "disks": [],
+        "partitions": list(rows),
+        **values,
+    }
+    return Answer(sidecar=KnownSidecar(address=f"b{node_id}:8091", node_id=node_id), document=document, code=200)
+
+
+SILENT = Answer(sidecar=KnownSidecar(address="b3:8091", node_id=3, version="1.2.2"), problem="it did not answer")
+
+
+def test_only_leaders_count_for_a_topic() -> None:
+    picture = picture_of(
+        [answer(1, row("a", 0), row("a", 1, "follower")), answer(2, row("a", 1), row("a", 0, "follower"))]
+    )
+    (topic,) = picture.topics
+    assert (topic.partitions, topic.unknown, topic.remote_bytes, topic.local_bytes) == (2, 0, 400, 200)
+    assert not picture.needs_somebody
+
+
+def test_a_partition_whose_leader_is_silent_is_not_known() -> None:
+    picture = picture_of([answer(1, row("a", 0), row("a", 1, "follower")), SILENT])
+    assert [(topic.partitions, topic.unknown) for topic in picture.topics] == [(2, 1)]
+    assert "2 (1 not known)" in cluster_text(picture)
+    assert "broker 3: it did not answer" in cluster_text(picture)
+    assert picture.needs_somebody
+
+
+def test_of_two_leaders_the_one_of_the_later_epoch_counts() -> None:
+    old, new = row("a", 0, leader_epoch=4, remote_size_bytes=1), row("a", 0, leader_epoch=5, remote_size_bytes=7)
+    for answers in ([answer(1, old), answer(2, new)], [answer(1, new), answer(2, old)]):
+        assert [topic.remote_bytes for topic in picture_of(answers).topics] == [7]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        pytest.param({"ready": False, "reasons": ["no broker"]}, ["not ready", "broker 1: no broker"], id="not ready"),
+        pytest.param({"standing_by": "standing by: process 7"}, ["standing by", "process 7"], id="standing by"),
+        pytest.param({"mode": "observe"}, ["tier (observe)"], id="only observes"),
+        pytest.param({"refused_topics": {"c": "compacted"}}, ["c is not tiered: compacted"], id="a refused topic"),
+        pytest.param({"deletes_blocked": "brokers 3 …"}, ["nothing remote is deleted: brokers 3"], id="no deletes"),
+        pytest.param(
+            {
+                "disks": [
+                    {
+                        "log_dirs": ["/data"],
+                        "size_bytes": 1000,
+                        "free_bytes": 250,
+                        "seconds_to_full": 7200,
+                        "state": "below_reserve",
+                    }
+                ]
+            },
+            ["/data", "25", "2h", "below reserve"],
+            id="a disk that fills",
+        ),
+    ],
+)
+def test_what_people_have_to_know_is_in_the_text(values: dict[str, Any], words: list[str]) -> None:
+    text = cluster_text(picture_of([answer(1, **values)]))
+    assert [word for word in words if word not in text] == []
+
+
+def test_halted_partitions_come_with_their_reasons() -> None:
+    halted = row("a", 0, halted_reason="a bad batch")
+    held = row("b", 0, held_back_reason="group g has read up to 5")
+    follower = row("b", 1, "follower", held_back_reason="is the leader's to say")
+    document = cluster_document(picture_of([answer(1, held, halted, follower)]))
+    assert [(one["topic"], one["kind"], one["reason"]) for one in document["troubles"]] == [
+        ("a", "halted", "a bad batch"),
+        ("b", "held back", "group g has read up to 5"),
+    ]
+    assert document["needs_somebody"]
+
+
+def test_a_sidecar_of_a_former_release_is_not_asked() -> None:
+    told = [{"node_id": 1, "address": "", "host": "h", "version": "0.1", "is_over": is_over} for is_over in (0, 1)]
+    notes = [one.note for one in known_sidecars(told)]
+    assert "former release" in notes[0]
+    assert "not renewed its lease" in notes[1]
+
+
+def test_something_else_at_the_address_is_told() -> None:
+    other = Answer(sidecar=KnownSidecar(address="b1:80"), code=404)
+    assert "HTTP 404" in cluster_text(picture_of([other]))

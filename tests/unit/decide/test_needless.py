@@ -1,0 +1,99 @@
+"""Which segments of repair's trash entries go once they are due: only what others hold still (issue 16)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.expiry import HOUR_MS, NOW_MS, segment, view
+from tiersidecar.decide.expire import decide_expiry
+from tiersidecar.decide.needless import is_covered
+from tiersidecar.decide.trash import TrashDelays, needless
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+
+DAY = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
+KEPT = segment(0, 99, age_h=1)
+NAME = replace(KEPT.remote_log_segment_id, uuid=Uuid(b"the-other-twin--"))
+TWIN = replace(KEPT, remote_log_segment_id=NAME)
+LATER = segment(100, 199, age_h=1)
+
+
+def entry(*names: RemoteLogSegmentMetadata, kind: TrashKind = TrashKind.REPAIR, generation: int = 0) -> TrashEntry:
+    """Decided a day and an hour ago, and so due."""
+    decided_ms = NOW_MS - 25 * HOUR_MS
+    made = needless(
+        TWIN, LeaderEpoch(0), generation=generation, delays=DAY, now_ms=decided_ms, reason="twins", by="repair"
+    )
+    made_id = TrashId(generation=generation, leader_epoch=LeaderEpoch(0), kind=kind, opened_ms=made.id.opened_ms)
+    return replace(made, id=made_id, segments=frozenset(one.remote_log_segment_id.uuid for one in names))
+
+
+def going(remote: tuple[RemoteLogSegmentMetadata, ...], *trash: TrashEntry, **fields: Any) -> list[Uuid]:
+    found = decide_expiry(view(remote, trash=trash, delays=DAY, log_start_offset=0, high_watermark=300, **fields))
+    return [one.metadata.remote_log_segment_id.uuid for one in found.expired]
+
+
+FOREIGN = replace(KEPT, segment_leader_epochs=segment(0, 99, epochs=((1, 0),)).segment_leader_epochs)
+
+
+@pytest.mark.parametrize(
+    ("remote", "trash", "fields", "goes"),
+    [
+        pytest.param((KEPT, TWIN, LATER), [entry(TWIN)], {}, True, id="its twin stands"),
+        pytest.param((TWIN, LATER), [entry(TWIN)], {}, False, id="its twin is gone"),
+        pytest.param((KEPT, TWIN, LATER), [entry(TWIN, KEPT)], {}, False, id="its twin is named likewise"),
+        pytest.param(
+            (KEPT, TWIN, LATER),
+            [entry(TWIN), entry(KEPT, kind=TrashKind.OUTSIDE_LINEAGE)],
+            {},
+            False,
+            id="its twin is in the trash for another reason",
+        ),
+        pytest.param((KEPT, TWIN, LATER), [entry(TWIN, generation=-1)], {}, False, id="it was undone"),
+        pytest.param((FOREIGN, TWIN, LATER), [entry(TWIN)], {}, False, id="its twin is of another history"),
+        pytest.param(
+            (KEPT, TWIN, LATER),
+            [entry(TWIN)],
+            {"damaged": {KEPT.remote_log_segment_id.uuid}},
+            False,
+            id="its twin is damaged",
+        ),
+        pytest.param(
+            (KEPT, TWIN, LATER), [entry(TWIN)], {"in_flight": {KEPT.remote_log_segment_id}}, False, id="its twin goes now"
+        ),
+        pytest.param((KEPT, TWIN, LATER), [entry(TWIN)], {"hold": "an operator"}, False, id="nothing moves after an undelete"),
+        pytest.param((KEPT, TWIN, LATER), [entry(TWIN)], {"clock_doubt": "it jumped"}, False, id="the clock is in doubt"),
+        pytest.param(
+            (segment(0, 49, age_h=1), segment(50, 149, age_h=1), TWIN), [entry(TWIN)], {}, True, id="two hold it together"
+        ),
+        pytest.param(
+            (segment(0, 49, age_h=1), segment(60, 149, age_h=1), TWIN), [entry(TWIN)], {}, False, id="with a hole between"
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_needless_still(
+    remote: tuple[RemoteLogSegmentMetadata, ...], trash: list[TrashEntry], fields: dict[str, Any], goes: bool
+) -> None:
+    found = going(remote, *trash, start=0, **fields)
+    assert (TWIN.remote_log_segment_id.uuid in found) is goes
+    assert KEPT.remote_log_segment_id.uuid not in found
+
+
+def test_what_retention_gives_up_waits_for_its_own_time() -> None:
+    """The entry of repair was due long before: it says nothing about data that nothing else holds."""
+    old = replace(TWIN, max_timestamp_ms=NOW_MS - 9 * HOUR_MS)
+    policy = TopicPolicy(retention_ms=5 * HOUR_MS)
+    assert going((old, LATER), entry(old), start=0, policy=policy) == []
+
+
+def test_a_segment_does_not_cover_itself() -> None:
+    assert not is_covered(TWIN, [TWIN])
+    assert is_covered(TWIN, [TWIN, KEPT])
+    assert not is_covered(TWIN, [segment(0, 98)])
+    assert not is_covered(TWIN, [segment(1, 99)])

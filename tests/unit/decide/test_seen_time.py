@@ -1,0 +1,69 @@
+"""Which time counts for a delay (issue 16, trash: the clock)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.expiry import HOUR_MS, NOW_MS
+from tiersidecar.decide.seen_time import MOST_UNSEEN_MS, seen_at_start
+from tiersidecar.decide.trash import TrashDelays, user_delete
+from tiersidecar.decide.trash_time import TrashTime
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.seen_time import SeenTime, UnseenTime
+
+MINUTE_MS = 60_000
+
+
+def ago(from_min: int, to_min: int) -> UnseenTime:
+    return UnseenTime(from_ms=NOW_MS - from_min * MINUTE_MS, to_ms=NOW_MS - to_min * MINUTE_MS)
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        pytest.param(None, (UnseenTime(from_ms=0, to_ms=NOW_MS),), id="a new state.dir has seen nothing"),
+        pytest.param(SeenTime(until_ms=NOW_MS - MOST_UNSEEN_MS), (), id="a restart"),
+        pytest.param(SeenTime(until_ms=NOW_MS - 45 * MINUTE_MS), (ago(45, 0),), id="away, or the clock was set"),
+        pytest.param(SeenTime(until_ms=NOW_MS + HOUR_MS), (), id="a clock that was set back"),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS - 45 * MINUTE_MS, unseen=(ago(90, 80),)),
+            (ago(90, 80), ago(45, 0)),
+            id="away twice",
+        ),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS - 45 * MINUTE_MS, unseen=(ago(60, 30),)),
+            (ago(60, 0),),
+            id="set back and ahead again: one time",
+        ),
+    ],
+)
+def test_what_a_process_that_starts_has_not_seen(known: SeenTime | None, expected: tuple[UnseenTime, ...]) -> None:
+    assert seen_at_start(known, NOW_MS) == SeenTime(until_ms=NOW_MS, unseen=expected)
+
+
+def test_of_very_many_times_the_oldest_are_one() -> None:
+    seen = SeenTime(until_ms=0)
+    for day in range(1, 101):
+        seen = seen_at_start(seen, day * 24 * HOUR_MS)
+        seen = SeenTime(until_ms=seen.until_ms + HOUR_MS, unseen=seen.unseen)
+    assert len(seen.unseen) == 64
+    assert seen.unseen[0].from_ms == 0
+    assert seen.unseen[-1].to_ms == 100 * 24 * HOUR_MS
+
+
+@pytest.mark.parametrize(
+    ("unseen", "due_after_min"),
+    [
+        pytest.param((), 60, id="all was seen"),
+        pytest.param((ago(-10, -30),), 80, id="twenty minutes were not"),
+        pytest.param((ago(10, -10),), 70, id="what lies before the decision is no matter"),
+        pytest.param((ago(-70, -600),), 60, id="nor what lies after it was due"),
+        pytest.param((ago(-10, -30), ago(-70, -100)), 110, id="twice, the second time before it was due by then"),
+    ],
+)
+def test_a_delay_counts_what_was_seen(unseen: tuple[UnseenTime, ...], due_after_min: int) -> None:
+    delays = TrashDelays(retention_ms=HOUR_MS, user_ms=HOUR_MS)
+    entry = user_delete(Offset(1), LeaderEpoch(0), generation=0, delays=delays, now_ms=NOW_MS, by="")
+    due_ms = NOW_MS + due_after_min * MINUTE_MS
+    assert TrashTime(now_ms=due_ms, unseen=unseen).is_due(entry)
+    assert not TrashTime(now_ms=due_ms - 1, unseen=unseen).is_due(entry)

@@ -1,0 +1,182 @@
+"""The proposals topic (:mod:`tiersidecar.ports.proposals`): one partition, whose records go by time.
+
+A gateway only writes to it, and needs no other right there.  The tier roles make it, and read all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from tiersidecar.adapters.internal_topics import InternalTopic, TopicBroker, TopicFacts, ensure_topic
+from tiersidecar.adapters.kafka_clients import KafkaTopicClients, TopicClients, translated
+from tiersidecar.adapters.proposals_topic.codec import read_proposal, write_proposal
+from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends
+from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import NO_EPOCH
+from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
+from tiersidecar.ports.broker import OffsetSpec
+from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.proposals import TakeProposals
+
+_POLL_MS = 200
+_MAX_RECORDS = 100
+_PAUSE_S = 0.05
+"""After as many records as are taken at once: a flood is read at 2,000 records a second, and costs no more."""
+_WATCH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalsTopicSettings:
+    """``security`` are keyword arguments of aiokafka's clients."""
+
+    bootstrap_servers: str
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    topic: str = "__tiersidecar_proposals"
+    replication_factor: int = 3
+    min_insync_replicas: int = 2
+    retention_ms: int = 86_400_000
+    retry_interval_ms: int = 100
+    retry_max_interval_ms: int = 10_000
+    client_id: str = "tiersidecar"
+
+    @property
+    def required_topic(self) -> InternalTopic:
+        """Records carry the broker's time, so that nobody makes an old one young, and are kept for people to look at."""
+        return InternalTopic(
+            name=self.topic,
+            partitions=1,
+            replication_factor=self.replication_factor,
+            min_insync_replicas=self.min_insync_replicas,
+            settings={
+                "cleanup.policy": "delete",
+                "retention.ms": str(self.retention_ms),
+                "retention.bytes": str(64 * 1024 * 1024),
+                "segment.bytes": str(16 * 1024 * 1024),
+                "max.message.bytes": str(64 * 1024),
+                "message.timestamp.type": "LogAppendTime",
+                "unclean.leader.election.enable": "false",
+            },
+        )
+
+
+@asynccontextmanager
+async def open_proposals_topic(
+    settings: ProposalsTopicSettings,
+    *,
+    broker: TopicBroker,
+    clock: Clock,
+    ids: Ids,
+    clients: TopicClients | None = None,
+) -> AsyncIterator[ProposalsTopic]:
+    """Entering does no I/O."""
+    clients = clients or KafkaTopicClients(settings.bootstrap_servers, settings.security, client_id=settings.client_id)
+    topic = ProposalsTopic(settings, broker=broker, clock=clock, ids=ids, clients=clients)
+    try:
+        yield topic
+    finally:
+        await topic.close()
+
+
+class ProposalsTopic:
+    """The :class:`~tiersidecar.ports.proposals.Proposals`; made by :func:`open_proposals_topic`."""
+
+    def __init__(
+        self, settings: ProposalsTopicSettings, *, broker: TopicBroker, clock: Clock, ids: Ids, clients: TopicClients
+    ) -> None:
+        self._settings, self._broker, self._clock, self._ids = settings, broker, clock, ids
+        self._clients, self._producer = clients, clients.producer()
+        self._partition = TopicPartition(settings.topic, 0)
+        self._read_to: tuple[bytes, int] | None = None
+
+    async def propose(self, proposal: DeleteProposal) -> None:
+        """See :class:`~tiersidecar.ports.proposals.Propose`."""
+        await self._producer.send(
+            self._settings.topic,
+            partition=0,
+            key=None,
+            value=write_proposal(proposal),
+            timestamp_ms=proposal.proposed_ms,
+        )
+
+    async def close(self) -> None:
+        await self._producer.close()
+
+    async def keep_reading(self, take: TakeProposals, *, max_age_ms: int) -> None:
+        """See :class:`~tiersidecar.ports.proposals.Proposals`."""
+        await keep_trying(
+            lambda connected: self._session(take, max_age_ms, connected),
+            topic=self._settings.topic,
+            clock=self._clock,
+            ids=self._ids,
+            first_interval_ms=self._settings.retry_interval_ms,
+            max_interval_ms=self._settings.retry_max_interval_ms,
+            give_up_after_ms=None,
+            on_failure=lambda reason: None,
+        )
+
+    async def _session(self, take: TakeProposals, max_age_ms: int, connected: Callable[[], None]) -> None:
+        facts = await ensure_topic(self._broker, self._settings.required_topic)
+        position = await self._position(facts, self._clock.now_ms() - max_age_ms)
+        connected()
+        await run_until_one_ends(
+            {
+                "proposals": self._read(facts, position, take),
+                "proposals, watch": self._watch(facts),
+            }
+        )
+
+    async def _position(self, facts: TopicFacts, since_ms: int) -> int:
+        """After what was read before; else at the first record that is not too old."""
+        if self._read_to is not None and self._read_to[0] == facts.topic_id:
+            return max(await self._offset(facts, OffsetSpec.EARLIEST), self._read_to[1])
+        found = await self._offset(facts, since_ms)
+        return found if found >= 0 else await self._offset(facts, OffsetSpec.LATEST)
+
+    async def _offset(self, facts: TopicFacts, spec: OffsetSpec | int) -> int:
+        asked = TopicIdPartition(topic_id=facts.topic_id, topic=self._settings.topic, partition=0)
+        answer = (await self._broker.list_offsets({asked: NO_EPOCH}, spec))[asked]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="ListOffsets", subject=self._settings.topic, error=answer.error)
+        return answer.offset
+
+    async def _watch(self, before: TopicFacts) -> None:
+        """A topic that was made anew, or another leader, is begun with afresh."""
+        while True:
+            await self._clock.sleep(_WATCH_S)
+            facts = await ensure_topic(self._broker, self._settings.required_topic, may_create=False)
+            if (facts.topic_id, facts.leader_epochs) != (before.topic_id, before.leader_epochs):
+                raise BrokerRefusedError(api="Metadata", subject=self._settings.topic, error="leader changed")
+
+    async def _read(self, facts: TopicFacts, position: int, take: TakeProposals) -> None:
+        async with self._clients.open_consumer() as consumer:
+            consumer.assign([self._partition])
+            consumer.seek(self._partition, position)
+            while True:
+                records = await self._some(consumer)
+                await take([self._received(record) for record in records])
+                if records:
+                    self._read_to = (facts.topic_id, records[-1].offset + 1)
+                if len(records) >= _MAX_RECORDS:
+                    await self._clock.sleep(_PAUSE_S)
+
+    async def _some(self, consumer: AIOKafkaConsumer) -> list[ConsumerRecord]:
+        await asyncio.sleep(0)
+        with translated("Fetch", self._settings.topic, self._settings.bootstrap_servers):
+            found = await consumer.getmany(timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)
+        return [record for records in found.values() for record in records]
+
+    def _received(self, record: ConsumerRecord) -> ReceivedProposal:
+        where = f"{self._settings.topic}-0 offset {record.offset}"
+        proposal, fault = None, ""
+        try:
+            proposal = read_proposal(record.value, where=where)
+        except CorruptDataError as error:
+            fault = error.reason
+        return ReceivedProposal(at=record.offset, timestamp_ms=record.timestamp, proposal=proposal, fault=fault)

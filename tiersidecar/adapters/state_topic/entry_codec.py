@@ -1,0 +1,88 @@
+"""An entry of the trash in records of the state topic: its own, and the partition's, which may have kept some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import format_uuid, parse_uuid
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+
+
+def entry_fields(entry: TrashEntry) -> dict[str, Any]:
+    """All but its id."""
+    return {
+        "decided_ms": entry.decided_ms,
+        "due_ms": entry.due_ms,
+        "up_to": entry.up_to,
+        "segments": sorted(map(format_uuid, entry.segments)),
+        "purged_ms": entry.purged_ms,
+        "reason": entry.reason,
+        "by": entry.by,
+        "from_offset": entry.from_offset,
+    }
+
+
+def read_trash_entry(entry_id: TrashId, document: Mapping[str, Any], *, where: str) -> TrashEntry:
+    """The entry.
+
+    Raises:
+        CorruptDataError: a field is missing or of another type.
+    """
+    try:
+        return TrashEntry(
+            id=entry_id,
+            decided_ms=_integer(document["decided_ms"]),
+            due_ms=_integer(document["due_ms"]),
+            up_to=Offset(_integer(document["up_to"])),
+            segments=frozenset(map(parse_uuid, document["segments"])),
+            purged_ms=_integer(document["purged_ms"]),
+            reason=str(document["reason"]),
+            by=str(document["by"]),
+            from_offset=Offset(_integer(document.get("from_offset", NO_OFFSET))),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptDataError(where=where, position=0, reason=f"no entry of the trash: {error!r}") from error
+
+
+def write_kept(entry: TrashEntry) -> dict[str, Any]:
+    """The entry with its id."""
+    named = {
+        "generation": entry.id.generation,
+        "leader_epoch": entry.id.leader_epoch,
+        "kind": entry.id.kind.value,
+        "opened_ms": entry.id.opened_ms,
+    }
+    return {**named, **entry_fields(entry)}
+
+
+def read_kept(document: Mapping[str, Any], *, where: str) -> tuple[TrashEntry, ...]:
+    """The entries that a partition's record carries.
+
+    Raises:
+        CorruptDataError: a field is missing or of another type.
+    """
+    said = document.get("kept", [])
+    if not isinstance(said, list) or not all(isinstance(one, dict) for one in said):
+        raise CorruptDataError(where=where, position=0, reason=f"kept is {said!r}")
+    return tuple(read_trash_entry(_read_id(one, where=where), one, where=where) for one in said)
+
+
+def _read_id(document: Mapping[str, Any], *, where: str) -> TrashId:
+    try:
+        return TrashId(
+            generation=_integer(document["generation"]),
+            leader_epoch=LeaderEpoch(_integer(document["leader_epoch"])),
+            kind=TrashKind(document["kind"]),
+            opened_ms=_integer(document["opened_ms"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptDataError(where=where, position=0, reason=f"no entry of the trash: {error!r}") from error
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no integer")
+    return value

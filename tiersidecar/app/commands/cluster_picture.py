@@ -1,0 +1,272 @@
+"""A cluster as its sidecars tell it, put together from their status documents: values only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tiersidecar.app.commands.asking import Answer
+from tiersidecar.app.commands.tables import duration, size, table
+
+_SHOWN = 20
+"""Partitions in trouble that are listed; the JSON document has all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRow:
+    """``node_id`` is None where only an address is known.  ``trouble`` says why it did not answer or is not ready."""
+
+    node_id: int | None
+    address: str
+    answers: bool
+    version: str
+    roles: str
+    state: str
+    trouble: str
+    partitions: int | None = None
+    leads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskRow:
+    """``seconds_to_full`` is None where it does not fill, or that is not known."""
+
+    node_id: int | None
+    log_dirs: str
+    size_bytes: int
+    free_bytes: int
+    seconds_to_full: int | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRow:
+    """Figures are those of the leaders; ``unknown`` counts partitions of which no leader's sidecar told."""
+
+    topic: str
+    mode: str
+    partitions: int
+    unknown: int
+    remote_segments: int
+    remote_bytes: int
+    local_bytes: int
+    lag_segments: int
+    lag_bytes: int
+    halted: int
+    held_back: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTrouble:
+    """``kind`` is ``halted``, ``held back`` or ``not tiered``, ``not trimmed`` for a topic (``partition`` None)."""
+
+    topic: str
+    partition: int | None
+    node_id: int | None
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPicture:
+    """``needs_somebody``: an answer is missing, or someone has to act."""
+
+    cluster_id: str
+    brokers: tuple[BrokerRow, ...]
+    disks: tuple[DiskRow, ...]
+    topics: tuple[TopicRow, ...]
+    troubles: tuple[PartitionTrouble, ...]
+    deletes_blocked: str
+
+    @property
+    def needs_somebody(self) -> bool:
+        return any(row.trouble for row in self.brokers) or any(one.kind == "halted" for one in self.troubles)
+
+
+def picture_of(answers: Sequence[Answer]) -> ClusterPicture:
+    """All of them together."""
+    told = [answer.document for answer in answers if answer.code == 200 and answer.document is not None]
+    return ClusterPicture(
+        cluster_id=next((one["cluster_id"] for one in told if one.get("cluster_id")), ""),
+        brokers=tuple(_broker(answer) for answer in answers),
+        disks=tuple(_disks(told)),
+        topics=tuple(_topics(told)),
+        troubles=tuple(_troubles(told)),
+        deletes_blocked=next((one["deletes_blocked"] for one in told if one.get("deletes_blocked")), ""),
+    )
+
+
+def _broker(answer: Answer) -> BrokerRow:
+    known, document = answer.sidecar, answer.document
+    if answer.code != 200 or document is None:
+        problem = answer.problem or f"it answered with HTTP {answer.code}: is this a sidecar's status.listen?"
+        return BrokerRow(
+            node_id=known.node_id,
+            address=known.address,
+            answers=False,
+            version=known.version,
+            roles="",
+            state="no answer",
+            trouble=problem,
+        )
+    rows, standing_by = document["partitions"], document["standing_by"]
+    state = "standing by" if standing_by else "ready" if document["ready"] else "not ready"
+    return BrokerRow(
+        node_id=document["node_id"] if document["node_id"] is not None else known.node_id,
+        address=known.address,
+        answers=True,
+        version=document["version"],
+        roles=",".join(document["roles"]) + ("" if document["mode"] == "enforce" else f" ({document['mode']})"),
+        state=state,
+        trouble="; ".join([*document["reasons"], *([standing_by] if standing_by else [])]),
+        partitions=len(rows),
+        leads=sum(row["role"] == "leader" for row in rows),
+    )
+
+
+def _disks(told: Iterable[Mapping[str, Any]]) -> Iterable[DiskRow]:
+    for document in told:
+        for disk in document.get("disks", ()):
+            yield DiskRow(
+                node_id=document["node_id"],
+                log_dirs=", ".join(disk["log_dirs"]),
+                size_bytes=disk["size_bytes"],
+                free_bytes=disk["free_bytes"],
+                seconds_to_full=disk["seconds_to_full"],
+                state=disk["state"],
+            )
+
+
+def _topics(told: Iterable[Mapping[str, Any]]) -> list[TopicRow]:
+    """Of two that take themselves for the leader of a partition, the one of the later epoch counts."""
+    leaders: dict[tuple[str, int], Mapping[str, Any]] = {}
+    seen: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    for document in told:
+        for row in document["partitions"]:
+            key = (row["topic"], row["partition"])
+            seen[row["topic"]][row["partition"]] = row["mode"]
+            if row["role"] == "leader" and (key not in leaders or _epoch(leaders[key]) < _epoch(row)):
+                leaders[key] = row
+    return [_topic(topic, seen[topic], leaders) for topic in sorted(seen)]
+
+
+def _epoch(row: Mapping[str, Any]) -> int:
+    return -1 if row["leader_epoch"] is None else int(row["leader_epoch"])
+
+
+def _topic(topic: str, modes: Mapping[int, str], leaders: Mapping[tuple[str, int], Mapping[str, Any]]) -> TopicRow:
+    rows = [leaders[topic, partition] for partition in modes if (topic, partition) in leaders]
+    return TopicRow(
+        topic=topic,
+        mode=next(iter(modes.values())),
+        partitions=len(modes),
+        unknown=len(modes) - len(rows),
+        remote_segments=sum(row["remote_segments"] for row in rows),
+        remote_bytes=sum(row["remote_size_bytes"] for row in rows),
+        local_bytes=sum(row.get("local_size_bytes", 0) for row in rows),
+        lag_segments=sum(row["copy_lag_segments"] or 0 for row in rows),
+        lag_bytes=sum(row["copy_lag_bytes"] or 0 for row in rows),
+        halted=sum(row["halted_reason"] is not None for row in rows),
+        held_back=sum(row["held_back_reason"] is not None for row in rows),
+    )
+
+
+def _troubles(told: Iterable[Mapping[str, Any]]) -> list[PartitionTrouble]:
+    found: list[PartitionTrouble] = []
+    topics: dict[tuple[str, str], PartitionTrouble] = {}
+    for document in told:
+        node_id = document["node_id"]
+        for kind, field in (("not tiered", "refused_topics"), ("not trimmed", "untrimmable_topics")):
+            for topic, reason in document[field].items():
+                trouble = PartitionTrouble(topic=topic, partition=None, node_id=None, kind=kind, reason=reason)
+                topics.setdefault((kind, topic), trouble)
+        for row in document["partitions"]:
+            for kind, reason in (("halted", row["halted_reason"]), ("held back", row["held_back_reason"])):
+                if reason is not None and (kind == "halted" or row["role"] == "leader"):
+                    found.append(
+                        PartitionTrouble(
+                            topic=row["topic"], partition=row["partition"], node_id=node_id, kind=kind, reason=reason
+                        )
+                    )
+    found.sort(key=lambda one: (one.kind != "halted", one.topic, one.partition or 0))
+    return [*(topics[key] for key in sorted(topics)), *found]
+
+
+def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
+    """As JSON."""
+    return {"needs_somebody": picture.needs_somebody, **asdict(picture)}
+
+
+def cluster_text(picture: ClusterPicture) -> str:
+    """For people: what needs them is told in sentences below the tables."""
+    parts = [f"cluster {picture.cluster_id or '(not known)'}", _broker_table(picture.brokers)]
+    parts += [f"broker {_node(row.node_id)}: {row.trouble}" for row in picture.brokers if row.trouble]
+    if picture.deletes_blocked:
+        parts.append(f"nothing remote is deleted: {picture.deletes_blocked}")
+    if picture.disks:
+        parts += ["", _disk_table(picture.disks)]
+    parts += ["", topic_text(picture.topics)]
+    if picture.troubles:
+        parts += ["", *(_trouble_line(one) for one in picture.troubles[:_SHOWN])]
+    if len(picture.troubles) > _SHOWN:
+        parts.append(f"and {len(picture.troubles) - _SHOWN} more: --json has all")
+    return "\n".join(parts)
+
+
+def _trouble_line(one: PartitionTrouble) -> str:
+    where = one.topic if one.partition is None else f"{one.topic}/{one.partition} on broker {_node(one.node_id)}"
+    return f"{where} is {one.kind}: {one.reason}"
+
+
+def topic_text(rows: Sequence[TopicRow]) -> str:
+    """The topics, with what is not known of them."""
+    if not rows:
+        return "no sidecar that answered has a tiered topic"
+    columns = ("topic", "mode", "partitions", "remote", "segments", "local", "lag", "behind", "halted", "held back")
+    lines = [
+        (
+            row.topic,
+            row.mode,
+            f"{row.partitions} ({row.unknown} not known)" if row.unknown else row.partitions,
+            size(row.remote_bytes),
+            row.remote_segments,
+            size(row.local_bytes),
+            size(row.lag_bytes),
+            row.lag_segments,
+            row.halted or None,
+            row.held_back or None,
+        )
+        for row in rows
+    ]
+    return table(columns, lines)
+
+
+def _broker_table(rows: Sequence[BrokerRow]) -> str:
+    columns = ("broker", "state", "leads", "partitions", "version", "roles", "status address")
+    lines = [
+        (_node(row.node_id), row.state, row.leads, row.partitions, row.version, row.roles, row.address) for row in rows
+    ]
+    return table(columns, lines)
+
+
+def _disk_table(rows: Sequence[DiskRow]) -> str:
+    columns = ("broker", "log dirs", "size", "free", "free %", "full in", "disk")
+    lines = [
+        (
+            _node(row.node_id),
+            row.log_dirs,
+            size(row.size_bytes),
+            size(row.free_bytes),
+            round(100 * row.free_bytes / row.size_bytes) if row.size_bytes else None,
+            duration(None if row.seconds_to_full is None else row.seconds_to_full * 1000),
+            row.state.replace("_", " "),
+        )
+        for row in rows
+    ]
+    return table(columns, lines)
+
+
+def _node(node_id: int | None) -> str:
+    return "?" if node_id is None else str(node_id)

@@ -1,0 +1,29 @@
+"""HTTP from a command to the very address that it was given."""
+
+from __future__ import annotations
+
+import re
+import ssl
+import urllib.request
+from typing import Any
+
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[\w.-]+):\d{1,5}", re.ASCII)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other: followed, it would take credentials, and the request itself, anywhere."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def direct_opener(tls: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
+    """Return an opener that neither uses the proxy that the environment names nor follows redirects."""
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), _NoRedirects, urllib.request.HTTPSHandler(context=tls)
+    )
+
+
+def is_host_and_port(address: str) -> bool:
+    """Return whether ``address`` is no more than a host and a port: as part of a URL it can name no path and no user."""
+    return _HOST_AND_PORT.fullmatch(address) is not None

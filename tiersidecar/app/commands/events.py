@@ -1,0 +1,121 @@
+"""``tiersidecar events``: the metadata topic, decoded, as it is and as it grows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiersidecar.app.commands.event_lines import EventLines, Recorded
+from tiersidecar.app.commands.looking import DONE, look
+from tiersidecar.app.commands.ls import parse_target
+from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.config.config import Config
+from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaConsumer
+
+_POLL_MS = 500
+
+
+def events(
+    config_file: ConfigFile,
+    target: Annotated[
+        str | None, typer.Argument(metavar="TOPIC[/PARTITION]", help="Only of this topic or partition.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events come, until Ctrl-C.")] = False,
+    last: Annotated[int, typer.Option(metavar="N", min=0, help="Begin with the last N; 0: with all there are.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
+) -> None:
+    """Print what was said of remote segments: copies begun and finished, deletions begun and finished.
+
+    Compaction is off for this topic, so it is the history of each segment for as long as the topic keeps it.
+    """
+    topic, partition = (None, None) if target is None else parse_target(target)
+    lines = EventLines()
+
+    def say(recorded: Recorded) -> None:
+        typer.echo(json.dumps(lines.document(recorded), ensure_ascii=False) if as_json else lines.text(recorded))
+
+    def act(config: Config) -> int:
+        asyncio.run(_read(config, lambda one: one.is_of(topic, partition), say, lines, last=last, follow=follow))
+        return DONE
+
+    look(config_file, act)
+
+
+async def _read(
+    config: Config,
+    is_asked_for: Callable[[Recorded], bool],
+    say: Callable[[Recorded], None],
+    lines: EventLines,
+    *,
+    last: int,
+    follow: bool,
+) -> None:
+    """The old ones in the order of their time: their partitions are read as they come."""
+    async with _consumer(config) as consumer:
+        ends = await consumer.end_offsets(consumer.assignment())
+        kept: deque[Recorded] = deque()
+        while any([await consumer.position(one) < end for one, end in ends.items()]):
+            kept += [one for one in await _next(consumer) if is_asked_for(one)]
+        found = sorted(kept, key=lambda one: (one.time_ms, one.partition, one.offset))
+        for number, one in enumerate(found):
+            if last and number < len(found) - last:
+                lines.document(one)  # what began there is named in the updates that follow
+            else:
+                say(one)
+        while follow:
+            for one in await _next(consumer):
+                if is_asked_for(one):
+                    say(one)
+
+
+@asynccontextmanager
+async def _consumer(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
+    """Over the whole topic from its begin; it commits nothing and joins no group."""
+    from aiokafka import TopicPartition
+
+    from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
+    from tiersidecar.adapters.kafka.broker import open_broker
+    from tiersidecar.adapters.kafka.connection import ConnectionLimits
+    from tiersidecar.adapters.kafka_clients import open_consumer, translated
+    from tiersidecar.app.builders.security import bootstrap_servers, broker_security
+
+    topic, client_id = config.remote_log_metadata_topic_name, f"{config.broker.client_id}-command"
+    servers, security = bootstrap_servers(config.broker), broker_security(config.broker)
+    limits = ConnectionLimits(request_timeout_s=config.broker.request_timeout_ms / 1000)
+    async with open_broker(servers, security, client_id=client_id, limits=limits) as broker:
+        views = await broker.describe_partitions([topic])
+    if not views:
+        raise BrokerRefusedError(api="Metadata", subject=f"topic {topic}", error="UNKNOWN_TOPIC_OR_PARTITION")
+    async with open_consumer(servers, aiokafka_kwargs(security), client_id=client_id) as consumer:
+        with translated("Fetch", topic, servers):
+            consumer.assign([TopicPartition(topic, view.topic_id_partition.partition) for view in views])
+            for partition, first in (await consumer.beginning_offsets(consumer.assignment())).items():
+                consumer.seek(partition, first)
+            yield consumer
+
+
+async def _next(consumer: AIOKafkaConsumer) -> list[Recorded]:
+    batches = await consumer.getmany(timeout_ms=_POLL_MS)
+    return [_recorded(record) for records in batches.values() for record in records]
+
+
+def _recorded(record: Any) -> Recorded:
+    from tiersidecar.formats.metadata.serde import read_event
+
+    event, problem = None, ""
+    try:
+        event = read_event(record.value or b"", where=f"{record.topic}-{record.partition}@{record.offset}")
+    except CorruptDataError as error:
+        problem = str(error)
+    return Recorded(
+        partition=record.partition, offset=record.offset, time_ms=record.timestamp, event=event, problem=problem
+    )

@@ -1,0 +1,165 @@
+"""``tiersidecar ls`` and ``explain``: the segments of a partition, and why each is where it is, by its leader's sidecar."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from tiersidecar.app.commands.asking import Answer, KnownSidecar, ask, find_sidecars
+from tiersidecar.app.commands.looking import DONE, FOUND, LookAsJson, Sidecar, Timeout, look
+from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.commands.tables import moment, size, table
+from tiersidecar.app.config.config import Config
+from tiersidecar.domain.errors import NoSidecarError
+
+_ABOUT = {"copy": "remote", "trim": "local", "expiry": "kept"}
+Target = Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="A topic, or one partition of it.")]
+
+
+def ls(
+    target: Target,
+    config_file: ConfigFile,
+    as_json: LookAsJson = False,
+    sidecar: Sidecar = None,
+    timeout: Timeout = 5.0,
+) -> None:
+    """List segments: where each is, its offsets, times and sizes.
+
+    Exits with 3 where a partition's leader did not tell.
+    """
+
+    def act(config: Config) -> int:
+        topic, partition = parse_target(target)
+        known = find_sidecars(config, sidecar or ())
+        partitions = [partition] if partition is not None else _partitions(known, topic, timeout)
+        found = [_of_leader(known, f"/segments?topic={quote(topic)}&partition={one}", timeout) for one in partitions]
+        documents = [one for one in found if isinstance(one, Mapping)]
+        if as_json:
+            typer.echo(json.dumps({"partitions": documents}, indent=2, ensure_ascii=False))
+        else:
+            typer.echo("\n\n".join(segments_text(one) for one in documents))
+        return _complain(topic, partitions, found)
+
+    look(config_file, act)
+
+
+def explain(
+    target: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="A partition.")],
+    config_file: ConfigFile,
+    offset: Annotated[int | None, typer.Argument(metavar="OFFSET", min=0, help="Only of this offset.")] = None,
+    as_json: LookAsJson = False,
+    sidecar: Sidecar = None,
+    timeout: Timeout = 5.0,
+) -> None:
+    """Say why a segment is still local, not remote yet, or gone: each rule with its figures, and when that changes.
+
+    Without an offset, of the first segment of each kind. Asks the sidecar that decides it.
+    """
+
+    def act(config: Config) -> int:
+        topic, partition = parse_target(target)
+        if partition is None:
+            raise typer.BadParameter(f"{target} has no partition: TOPIC/PARTITION", param_hint="TOPIC/PARTITION")
+        asked = "" if offset is None else f"&offset={offset}"
+        known = find_sidecars(config, sidecar or ())
+        found = _of_leader(known, f"/explain?topic={quote(topic)}&partition={partition}{asked}", timeout)
+        if isinstance(found, Mapping):
+            typer.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else explanation_text(found))
+        return _complain(topic, [partition], [found])
+
+    look(config_file, act)
+
+
+def parse_target(text: str) -> tuple[str, int | None]:
+    """Topic, and partition if there is one; a topic's name has no slash."""
+    match = re.fullmatch(r"([^/]+)(?:/(\d{1,9}))?", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is no TOPIC or TOPIC/PARTITION, such as orders/0")
+    return match.group(1), None if match.group(2) is None else int(match.group(2))
+
+
+def _partitions(known: Sequence[KnownSidecar], topic: str, timeout_s: float) -> list[int]:
+    answers = ask(known, f"/status?topic={quote(topic)}", timeout_s)
+    rows = [row for one in answers if one.code == 200 and one.document for row in one.document["partitions"]]
+    if not rows:
+        raise NoSidecarError(
+            reason=f"no sidecar that answers has a tiered topic {topic}: `tiersidecar topics` lists them"
+        )
+    return sorted({row["partition"] for row in rows})
+
+
+def _of_leader(known: Sequence[KnownSidecar], path: str, timeout_s: float) -> Mapping[str, Any] | str:
+    """The leader's document, or why there is none."""
+    return leaders_answer(ask(known, path, timeout_s))
+
+
+def leaders_answer(answers: Sequence[Answer]) -> Mapping[str, Any] | str:
+    """Of all sidecars that of the leader; in its stead what stands in the way, the leader's own reason first."""
+    for one in answers:
+        if one.code == 200 and one.document is not None:
+            return one.document
+    problems = [(one.code, one.problem or str((one.document or {}).get("problem", ""))) for one in answers]
+    own = [text for code, text in problems if code not in (0, 404)]
+    silent = [f"broker {a.sidecar.node_id}: {a.problem}" for a in answers if a.code == 0]
+    named = [text for code, text in problems if code == 404 and "is led by" in text]
+    reasons = own or [*named[:1], *silent] or [text for _, text in problems if text][:1]
+    return "; ".join(reasons) or "no sidecar leads it"
+
+
+def _complain(topic: str, partitions: Sequence[int], found: Sequence[Mapping[str, Any] | str]) -> int:
+    missing = [(one, why) for one, why in zip(partitions, found, strict=True) if isinstance(why, str)]
+    for partition, why in missing:
+        typer.echo(f"{topic}/{partition}: its leader's sidecar did not tell: {why}", err=True)
+    return FOUND if missing else DONE
+
+
+def segments_text(document: Mapping[str, Any]) -> str:
+    """The segments of a partition as a table, and what they come to."""
+    rows = document["segments"]
+    columns = ("state", "first", "last", "size", "newest record", "copied or changed", "written", "segment id")
+    lines = [
+        (
+            row["state"] + (", pinned" if row["pinned"] and row["state"] != "pinned" else ""),
+            row["start_offset"],
+            row["end_offset"],
+            size(row["size_bytes"]),
+            moment(row["max_timestamp_ms"]),
+            moment(row["remote_event_ms"]),
+            moment(row["modified_ms"]),
+            row["segment_id"],
+        )
+        for row in rows
+    ]
+    counts = {
+        state: sum(row["state"] == state for row in rows) for state in dict.fromkeys(row["state"] for row in rows)
+    }
+    total = ", ".join(f"{count} {state}" for state, count in counts.items())
+    head = f"{document['topic']}/{document['partition']}: {len(rows)} segments" + (f" ({total})" if total else "")
+    return f"{head}\n{table(columns, lines)}" if rows else head
+
+
+def explanation_text(document: Mapping[str, Any]) -> str:
+    """One paragraph for each segment, one line for each rule."""
+    if document["missing"]:
+        return f"{document['topic']}/{document['partition']}: {document['missing']}"
+    return "\n\n".join(_account_text(one) for one in document["accounts"]) or "it has no segment"
+
+
+def _account_text(account: Mapping[str, Any]) -> str:
+    row, count = account["segment"], account["segments"]
+    last = "" if row["end_offset"] is None else f" to {row['end_offset']}"
+    more = f", the first of {count} such segments" if count > 1 else ""
+    head = f"offsets {row['start_offset']}{last} ({size(row['size_bytes'])}): {row['state']}{more}"
+    return "\n".join([head, *(f"  {_ABOUT[one['about']]}: {_finding_text(one)}" for one in account["findings"])])
+
+
+def _finding_text(finding: Mapping[str, Any]) -> str:
+    when = moment(finding["changes_ms"])
+    return str(finding["says"]) + (
+        f" -> until {when}" if when else " -> with the next round" if finding["is_due"] else ""
+    )

@@ -1,0 +1,44 @@
+"""A user's delete as a gateway proposes it: the gateway saw the broker accept it, the tier role of the leader decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteProposal:
+    """All records below ``offset`` go, by the will of ``principal``, whose DeleteRecords the broker has accepted.
+
+    ``leader_epoch`` is the one in which the gateway found the leader after the broker's answer, ``low_watermark`` what that
+    answer said; -1 where not every follower had it in time.  ``start_generation`` is that of the remote log start which the
+    gateway knew: an operator who sets the start back ends all proposals of before.  ``gateway`` is the broker that it stands
+    in front of.
+    """
+
+    cluster_id: str
+    topic_id_partition: TopicIdPartition
+    offset: Offset
+    leader_epoch: LeaderEpoch
+    low_watermark: Offset
+    start_generation: int
+    principal: str
+    client_id: str
+    address: str
+    gateway: BrokerId
+    proposed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedProposal:
+    """A record of the proposals topic; ``proposal`` is None where it cannot be read, ``fault`` says why.
+
+    ``at`` is its offset there, ``timestamp_ms`` the time at which the broker took it.
+    """
+
+    at: int
+    timestamp_ms: int
+    proposal: DeleteProposal | None
+    fault: str = ""

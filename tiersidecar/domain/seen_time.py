@@ -1,0 +1,21 @@
+"""Which time a sidecar was there to see, by the wall clock of its machine, over all its lives with one ``state.dir``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class UnseenTime:
+    """A time, [from, to), that the wall clock passed while no process of ours watched it: it may never have been."""
+
+    from_ms: int
+    to_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTime:
+    """``until_ms`` is the wall clock as it was last seen to go right; ``unseen`` ascend, and none touches another."""
+
+    until_ms: int
+    unseen: tuple[UnseenTime, ...] = ()

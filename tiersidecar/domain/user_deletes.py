@@ -1,0 +1,74 @@
+"""What users have deleted: a floor under the remote log start, which nothing lowers but the undoing of just that delete.
+
+Retention's decisions can be undone as a whole, by setting the start back.  Below that there is what users deleted, and what
+was deleted before the first copy: it must not be readable again with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+
+FINAL = -1
+"""``opened_ms`` of what no entry of the trash is about, and nobody can undo."""
+MOST_NAMED = 48
+"""Deletes that are told apart: twice as many as a partition has entries of them.  Of more the oldest become final."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class SaidDelete:
+    """That all below ``offset`` was deleted, said in ``leader_epoch``.
+
+    ``opened_ms`` and the epoch name the entry of the trash that it is undone with (``TrashId``).  Where there is no such entry
+    it has been carried out, and is final.
+    """
+
+    opened_ms: int = FINAL
+    leader_epoch: LeaderEpoch
+    offset: Offset
+
+    def is_within(self, other: SaidDelete) -> bool:
+        """Whether it adds nothing to ``other``, in any history."""
+        return self.leader_epoch <= other.leader_epoch and self.offset <= other.offset
+
+    def is_end_of(self, other: SaidDelete) -> bool:
+        """Whether it says of ``other``, or a part of it, that it is final: no new delete."""
+        return self.opened_ms == FINAL and self.leader_epoch == other.leader_epoch and self.offset <= other.offset
+
+    def is_undone_by(self, other: SaidDelete) -> bool:
+        """Whether ``other``, which was undone, is the same delete, and all of it."""
+        is_same = (self.opened_ms, self.leader_epoch) == (other.opened_ms, other.leader_epoch)
+        return is_same and self.offset <= other.offset
+
+
+def merged_deletes(said: Iterable[SaidDelete]) -> tuple[SaidDelete, ...]:
+    """All of ``said``, of each entry the highest, without those that a final one contains.  Merged again they are the same."""
+    highest: dict[tuple[int, int], SaidDelete] = {}
+    for one in sorted(said):
+        highest[one.opened_ms, one.leader_epoch] = one
+    named = [one for one in highest.values() if one.opened_ms != FINAL]
+    too_many = named[: max(len(named) - MOST_NAMED, 0)]
+    final = _outermost(
+        [
+            *(one for one in highest.values() if one.opened_ms == FINAL),
+            *(replace(one, opened_ms=FINAL) for one in too_many),
+        ]
+    )
+    kept = [one for one in named[len(too_many) :] if not any(one.is_within(other) for other in final)]
+    return (*final, *kept)
+
+
+def without(said: Iterable[SaidDelete], undone: Iterable[SaidDelete]) -> list[SaidDelete]:
+    """Those of ``said`` that ``undone`` does not undo: a delete that was said meanwhile stands."""
+    taken_back = tuple(undone)
+    return [one for one in said if not any(one.is_undone_by(other) for other in taken_back)]
+
+
+def _outermost(said: Iterable[SaidDelete]) -> list[SaidDelete]:
+    kept: list[SaidDelete] = []
+    for one in sorted(said, reverse=True):  # from the latest epoch on
+        if not any(one.is_within(other) for other in kept):
+            kept.append(one)
+    return kept[::-1]

@@ -1,0 +1,54 @@
+"""DeleteRecords requests, looked at without an object for each partition: the broker has not authorised them yet."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from tiersidecar.formats.wire.cursor import Buffer, Cursor
+from tiersidecar.formats.wire.messages import MalformedMessageError
+
+_FIRST_FLEXIBLE = 2
+_TIMEOUT_BYTES = 4
+
+
+def check_each_partition_once(body: Buffer, version: int) -> None:
+    """Walk over a whole request's body.
+
+    Raises:
+        MalformedMessageError: it names a partition twice, or is no DeleteRecords request of ``version``.
+    """
+    seen = set[tuple[str, int]]()
+    for topic, partition, _ in deletes_asked(body, version):
+        if (topic, partition) in seen:
+            raise MalformedMessageError("DeleteRecords of one partition twice")
+        seen.add((topic, partition))
+
+
+def deletes_asked(body: Buffer, version: int) -> Iterator[tuple[str, int, int]]:
+    """Topic, partition and offset of each delete.
+
+    Raises:
+        MalformedMessageError: it is no DeleteRecords request of ``version``.
+    """
+    cursor = Cursor(body, flexible=version >= _FIRST_FLEXIBLE)
+    for _ in range(_length(cursor)):
+        topic = cursor.string()
+        for _ in range(_length(cursor)):
+            partition, offset = cursor.fixed(_ROW)
+            cursor.skip_tagged_fields()
+            yield topic, partition, offset
+        cursor.skip_tagged_fields()
+    cursor.skip(_TIMEOUT_BYTES)
+    cursor.skip_tagged_fields()
+    cursor.end()
+
+
+_ROW = struct.Struct(">iq")
+
+
+def _length(cursor: Cursor) -> int:
+    length = cursor.array_length()
+    if length < 0:
+        raise MalformedMessageError(f"null instead of an array before byte {cursor.position}")
+    return length

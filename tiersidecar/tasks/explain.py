@@ -1,0 +1,114 @@
+"""Explain a led partition: what copy, expiry and trim see of it now, and what keeps the daemon from acting by them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tiersidecar.decide.expire import decide_expiry
+from tiersidecar.decide.explain import Explanation, Stops, explain
+from tiersidecar.decide.segment_rows import PartitionView, SegmentRow, segment_rows
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.decide.trim import decide_trim
+from tiersidecar.domain.errors import NotLedHereError
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.catch_up import CatchUp
+from tiersidecar.tasks.copy import CopyTask
+from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.lanes import Lanes
+from tiersidecar.tasks.trim import TrimTask
+from tiersidecar.tasks.trim_gate import TrimGate
+
+_AT_ONCE = 2
+"""Questions: anybody who reaches the status service may ask, and each takes the broker a few requests."""
+
+
+class ExplainTask:
+    """Asks the tasks themselves, so that it cannot disagree with what they do; changes nothing."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        state: StateLog,
+        lineages: LineageSource,
+        lanes: Lanes,
+        caught_up: CatchUp,
+        copy: CopyTask,
+        expire: ExpireTask,
+        trim: TrimTask,
+        gate: TrimGate,
+        guard: MayDelete,
+        blocking: Blocking,
+        observe_only: bool,
+    ) -> None:
+        self._board, self._state, self._lineages, self._lanes = board, state, lineages, lanes
+        self._caught_up, self._copy, self._expire, self._trim = caught_up, copy, expire, trim
+        self._gate, self._guard, self._blocking, self._observe_only = gate, guard, blocking, observe_only
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def rows(self, topic: str, partition: int) -> tuple[SegmentRow, ...]:
+        """All segments of a partition that is led here.
+
+        Raises:
+            NotLedHereError: it is not, or is not tiered.
+            RetriableError: the broker, the store or a topic of ours is away.
+        """
+        async with self._slots:
+            return await self._blocking.run(segment_rows, await self._view(self._led(topic, partition)))
+
+    async def explain(self, topic: str, partition: int, offset: int | None) -> Explanation:
+        """Why its segments are where they are; raises as :meth:`rows`."""
+        async with self._slots:
+            tiered = self._led(topic, partition)
+            view = await self._view(tiered)
+            return await self._blocking.run(explain, view, await self._stops(tiered, view), offset)
+
+    def _led(self, topic: str, partition: int) -> TieredPartition:
+        for tip, tiered in self._board.assignment.items():
+            if (tip.topic, tip.partition) == (topic, partition):
+                if tiered.role is PartitionRole.LEADER:
+                    return tiered
+                raise NotLedHereError(topic=topic, partition=partition, leader_id=tiered.view.leader_id)
+        raise NotLedHereError(topic=topic, partition=partition, leader_id=-1)
+
+    async def _view(self, tiered: TieredPartition) -> PartitionView:
+        tip = tiered.view.topic_id_partition
+        await self._caught_up.ensure(tiered)
+        local = self._board.local_partition(tip)
+        if local is None:
+            raise NotLedHereError(topic=tip.topic, partition=tip.partition, leader_id=-1)
+        lineage = await self._lineages.lineage(tip)
+        copy = await self._copy.view(tiered, local, lineage)
+        expiry = await self._expire.asked_view(tiered, lineage)
+        log_start_offset = Offset(expiry.log_start_offset or 0)
+        trim = await self._trim.view(tiered, local, log_start_offset)
+        return PartitionView(copy=copy, expiry=expiry, plan=await self._blocking.run(decide_expiry, expiry), trim=trim)
+
+    async def _stops(self, tiered: TieredPartition, view: PartitionView) -> Stops:
+        tip = tiered.view.topic_id_partition
+        everything = self._why_nothing(tip)
+        unproven = self._board.unproven_from.get(tip)
+        return Stops(
+            copy=everything,
+            trim=everything
+            or self._board.untrimmable_topics.get(tip.topic, "")
+            or self._state.halted_reason
+            or self._guard.reason_not_to_delete,
+            delete=everything or self._state.halted_reason or self._guard.reason_not_to_delete_remote,
+            unproven=self._board.unproven.get(tip, ""),
+            unproven_from=None if unproven is None else unproven.base_offset,
+            hold=await self._gate.hold(tiered, await self._blocking.run(decide_trim, view.trim)),
+        )
+
+    def _why_nothing(self, tip: TopicIdPartition) -> str:
+        if self._observe_only:
+            return "mode is observe"
+        refused = self._board.refused_topics.get(tip.topic, "")
+        halted = self._lanes.halted(tip)
+        return refused or (f"the partition is halted: {halted}" if halted else "")

@@ -1,0 +1,307 @@
+"""Decide what gateways propose: deletes of users, by the tier role of the partition's leader (DESIGN.md section 4, rule 13).
+
+A gateway has no right to write the state topic, nor to delete anything at the broker.  It tells its client that a delete is
+done only when it has read the start that is said here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.decide.proposals import (
+    MAX_AGE_MS,
+    LocalLog,
+    Outcome,
+    Verdict,
+    judge_place,
+    judge_proposal,
+    judge_words,
+    places_for,
+)
+from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.domain.errors import BrokerRefusedError, RetriableError, TiersidecarError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.broker import DescribePartitions, ListOffsets, OffsetAnswer, OffsetSpec
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metrics.retention import PROPOSALS
+from tiersidecar.ports.proposals import Proposals
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.user_deletes import Asker, DeletesLog, UserDelete
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.policies import TopicPolicies
+from tiersidecar.tasks.trash_clock import TrashClock
+
+log = structlog.get_logger(__name__)
+
+_MAX_WAITING = 1000
+"""Proposals that are looked at again."""
+_MAX_EVENTS = 5
+"""Refusals of a second that are logged one by one."""
+_LOOK_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A proposal that is not decided; equal ones are one."""
+
+    proposal: DeleteProposal
+    timestamp_ms: int
+    at: int
+
+
+class ProposalsBroker(DescribePartitions, ListOffsets, Protocol):
+    """What deciding asks of the broker."""
+
+
+class ProposalsTask:
+    """All of the proposals that concern this broker, in the order in which they came."""
+
+    def __init__(
+        self,
+        *,
+        proposals: Proposals,
+        board: Board,
+        policies: TopicPolicies,
+        broker: ProposalsBroker,
+        state: DeletesLog,
+        ownership: Ownership,
+        cluster_id: str,
+        broker_id: BrokerId,
+        delays: TrashDelays,
+        clock: Clock,
+        trash_clock: TrashClock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._proposals, self._board, self._policies = proposals, board, policies
+        self._broker, self._state, self._ownership = broker, state, ownership
+        self._cluster_id, self._broker_id, self._delays = cluster_id, broker_id, delays
+        self._clock, self._trash_clock, self._telemetry = clock, trash_clock, telemetry
+        self._waiting: list[Waiting] = []
+        self._looked_s = float("-inf")
+        self._refused, self._counted_since_s = 0, float("-inf")
+
+    async def run(self) -> None:
+        """Decide what comes, until cancelled."""
+        await self._proposals.keep_reading(self.take, max_age_ms=MAX_AGE_MS)
+
+    async def take(self, received: Sequence[ReceivedProposal]) -> None:
+        """Decide ``received``, and what waits."""
+        self._sum_up()
+        for one in received:
+            if one.proposal is None:
+                self._note_refused(None, one.at, f"it cannot be read: {one.fault}")
+            else:
+                self._waiting.append(Waiting(proposal=one.proposal, timestamp_ms=one.timestamp_ms, at=one.at))
+        now_s = self._clock.monotonic_s()
+        if self._waiting and (received or now_s - self._looked_s >= _LOOK_AGAIN_S):
+            self._looked_s = now_s
+            await self._look()
+
+    def _sum_up(self) -> None:
+        """Tell once a second of the refusals that had no event of their own."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._counted_since_s < 1:
+            return
+        if self._refused > _MAX_EVENTS:
+            log.warning(
+                "proposals.refused", number=self._refused - _MAX_EVENTS, reason="more than have events of their own"
+            )
+        self._refused, self._counted_since_s = 0, now_s
+
+    async def _look(self) -> None:
+        # Abandoned, it is done again: nothing is taken off the list before it is decided.
+        looked_at = self._waiting = self._by_words(self._waiting)
+        if not looked_at:
+            return
+        try:
+            ours, later = self._by_place(looked_at, await self._views(looked_at))
+            facts = await self._local_logs(ours)
+            if ours:  # what is taken for said may have been undone, and what is judged be of an earlier generation
+                await self._state.catch_up()
+        except RetriableError as error:
+            log.debug("proposals.retry", error=str(error))
+            ours, later = [], looked_at
+            facts = {}
+        decided = await asyncio.gather(*(self._decide(one, facts) for one in ours))
+        later += [one for one, is_decided in zip(ours, decided, strict=True) if not is_decided]
+        self._waiting = self._with_places(later)
+
+    def _with_places(self, later: Sequence[Waiting]) -> list[Waiting]:
+        """Those of topics that the broker has not shown us, which anybody can name, are one group; others one by partition."""
+        tips = [one.proposal.topic_id_partition for one in later]
+        places = places_for([tip if tip.topic in self._board.topic_ids else None for tip in tips], _MAX_WAITING)
+        for position, one in enumerate(later):
+            if position not in places:
+                self._note_refused(one.proposal, one.at, f"{_MAX_WAITING} others wait")
+        return [one for position, one in enumerate(later) if position in places]
+
+    # -- judged
+
+    def _by_words(self, waiting: Sequence[Waiting]) -> list[Waiting]:
+        """Those that the broker is to be asked about; of equal ones the first."""
+        now_ms, kept = self._clock.now_ms(), dict[DeleteProposal, Waiting]()
+        for one in waiting:
+            verdict = judge_words(one.proposal, cluster_id=self._cluster_id, age_ms=now_ms - one.timestamp_ms)
+            if verdict is None:
+                kept.setdefault(one.proposal, one)
+            else:
+                self._note(one, verdict)
+        return list(kept.values())
+
+    def _by_place(
+        self, waiting: Sequence[Waiting], views: Mapping[tuple[str, int], LeaderView]
+    ) -> tuple[list[Waiting], list[Waiting]]:
+        """Ours, and those to look at again."""
+        ours, later = [], []
+        for one in waiting:
+            tip = one.proposal.topic_id_partition
+            verdict = judge_place(
+                one.proposal,
+                view=views.get((tip.topic, tip.partition)),
+                broker_id=self._broker_id,
+                is_tiered=self._is_tiered(tip),
+                age_ms=self._clock.now_ms() - one.timestamp_ms,
+            )
+            if verdict is None:
+                ours.append(one)
+            elif verdict.outcome is Outcome.LATER:
+                later.append(one)
+            else:
+                self._note(one, verdict)
+        return ours, later
+
+    def _is_tiered(self, tip: TopicIdPartition) -> bool | None:
+        if tip in self._board.assignment:
+            return True
+        return None if self._policies.policy_for(tip.topic) is not None else False
+
+    async def _decide(self, one: Waiting, facts: Mapping[TopicIdPartition, LocalLog]) -> bool:
+        """Whether it is decided."""
+        proposal, tip = one.proposal, one.proposal.topic_id_partition
+        local = facts.get(tip)
+        if local is None:  # the leader has just changed, or says nothing of itself yet
+            return False
+        try:
+            known = self._state.partition_state(tip)
+            verdict = judge_proposal(
+                proposal,
+                local=local,
+                start_generation=known.start_generation,
+                age_ms=self._clock.now_ms() - one.timestamp_ms,
+            )
+            if verdict.outcome is Outcome.CARRIED_OUT:
+                await self._carry_out(proposal, verdict)
+        except RetriableError as error:
+            log.debug("proposals.retry", error=str(error))
+            return False
+        except TiersidecarError as error:
+            verdict = Verdict(outcome=Outcome.REFUSED, reason=str(error))
+        if verdict.outcome is Outcome.LATER:
+            return False
+        self._note(one, verdict)
+        return True
+
+    async def _carry_out(self, proposal: DeleteProposal, verdict: Verdict) -> None:
+        tip = proposal.topic_id_partition
+        delete = UserDelete(offset=proposal.offset, leader_epoch=proposal.leader_epoch, trims=verdict.trims)
+        self._ownership.require_role()
+        by = f"{proposal.principal} ({proposal.client_id or 'no client id'}, {proposal.address})"
+        asker = Asker(
+            by=f"DeleteRecords through the gateway of broker {proposal.gateway}: {by}",
+            now_ms=self._trash_clock.now().decision_ms,
+            delays=self._delays,
+        )
+        is_new = not delete.is_said(self._state.partition_state(tip))
+        start = await delete.say_as_read(self._state, tip, asker)
+        if is_new:
+            log.info(
+                "records.deleted",
+                topic=tip.topic,
+                partition=tip.partition,
+                offset=int(proposal.offset),
+                remote_log_start_offset=int(start),
+                leader_epoch=int(proposal.leader_epoch),
+                principal=proposal.principal,
+                client_id=proposal.client_id,
+                client=proposal.address,
+                gateway=int(proposal.gateway),
+            )
+
+    # -- asked of the broker, once for all
+
+    async def _views(self, waiting: Sequence[Waiting]) -> dict[tuple[str, int], LeaderView]:
+        """Of topics that the broker has shown us: of others, which anybody can name, it would refuse to answer at all."""
+        topics = {one.proposal.topic_id_partition.topic for one in waiting} & self._board.topic_ids.keys()
+        found = await self._described(sorted(topics))
+        return {(view.topic_id_partition.topic, view.topic_id_partition.partition): view for view in found}
+
+    async def _described(self, topics: Sequence[str]) -> Sequence[LeaderView]:
+        """With a topic that we may not describe the broker refuses the whole question; it is as one that is not there."""
+        if not topics:
+            return ()
+        try:
+            return await self._broker.describe_partitions(topics)
+        except BrokerRefusedError as error:
+            if len(topics) == 1:
+                log.debug("proposals.retry", error=str(error))
+                return ()
+        half = len(topics) // 2
+        return [*await self._described(topics[:half]), *await self._described(topics[half:])]
+
+    async def _local_logs(self, ours: Sequence[Waiting]) -> dict[TopicIdPartition, LocalLog]:
+        """Fenced by the proposals' leader epoch: the answers are of that history or none."""
+        epochs: dict[TopicIdPartition, LeaderEpoch] = {
+            one.proposal.topic_id_partition: one.proposal.leader_epoch for one in ours
+        }
+        if not epochs:
+            return {}
+        starts = await self._broker.list_offsets(epochs, OffsetSpec.EARLIEST)
+        ends = await self._broker.list_offsets(epochs, OffsetSpec.LATEST)
+        return {
+            tip: LocalLog(log_start_offset=starts[tip].offset, high_watermark=ends[tip].offset)
+            for tip in epochs
+            if _is_answered(starts.get(tip)) and _is_answered(ends.get(tip))
+        }
+
+    # -- told
+
+    def _note(self, one: Waiting, verdict: Verdict) -> None:
+        if verdict.outcome is Outcome.REFUSED:
+            self._note_refused(one.proposal, one.at, verdict.reason)
+        elif verdict.outcome is Outcome.CARRIED_OUT:
+            self._telemetry.count(PROPOSALS, outcome=verdict.outcome.value)
+
+    def _note_refused(self, proposal: DeleteProposal | None, at: int, reason: str) -> None:
+        self._refused += 1
+        self._telemetry.count(PROPOSALS, outcome=Outcome.REFUSED.value)
+        if self._refused > _MAX_EVENTS:
+            return
+        facts = {} if proposal is None else _facts(proposal)
+        log.warning("proposal.refused", at=at, reason=reason, **facts)
+
+
+def _is_answered(answer: OffsetAnswer | None) -> bool:
+    return answer is not None and answer.error is None
+
+
+def _facts(proposal: DeleteProposal) -> dict[str, object]:
+    tip = proposal.topic_id_partition
+    return {
+        "topic": tip.topic,
+        "partition": tip.partition,
+        "offset": int(proposal.offset),
+        "leader_epoch": int(proposal.leader_epoch),
+        "principal": proposal.principal,
+        "client_id": proposal.client_id,
+        "client": proposal.address,
+        "gateway": int(proposal.gateway),
+    }

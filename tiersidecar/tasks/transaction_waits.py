@@ -1,0 +1,186 @@
+"""Open transactions that hold something up: named, with how long, and said to hang once the broker should have ended them.
+
+Copying goes up to the last stable offset: a transaction that the broker has open keeps what follows on its disk.  Of one that
+the broker has lost, and the batches tell, readers of committed records wait for the marker at the border (docs/design/0011).
+The coordinator ends each within ``transaction.max.timeout.ms``; one that is older hangs, and only an operator can end it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.domain.errors import CorruptDataError, RetriableError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import NO_OFFSET
+from tiersidecar.domain.segments import LocalSegment
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_open_producers
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.log_dirs import SegmentArtefacts
+from tiersidecar.ports.metrics.copying import OPEN_TRANSACTION_SECONDS
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.board import Board, TransactionWait, WhoWaits
+
+log = structlog.get_logger(__name__)
+
+TRANSACTION_MAX_TIMEOUT_MS = 900_000
+"""Kafka's default of ``transaction.max.timeout.ms``, where the broker does not tell its own."""
+_ASK_AGAIN_S = 300.0
+
+
+class DescribeBroker(Protocol):
+    async def describe_broker_configs(self, broker_id: BrokerId) -> dict[str, str | None]:
+        """See :class:`tiersidecar.ports.broker.DescribeConfigs`."""
+
+
+class ReadArtefacts(Protocol):
+    async def read_artefacts(self, segment: LocalSegment) -> SegmentArtefacts:
+        """See :class:`tiersidecar.ports.log_dirs.LogDirs`."""
+
+
+class TransactionWaits:
+    """Of the partitions that are led; what is found stands on the board."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        broker: DescribeBroker,
+        broker_id: BrokerId,
+        log_dirs: ReadArtefacts,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._board, self._broker, self._broker_id, self._log_dirs = board, broker, broker_id, log_dirs
+        self._clock, self._telemetry = clock, telemetry
+        self._limit_ms, self._asked_s = TRANSACTION_MAX_TIMEOUT_MS, float("-inf")
+        self._looked: dict[TopicIdPartition, tuple[str, int, bool]] = {}
+        self._said: set[tuple[TopicIdPartition, WhoWaits, int, int]] = set()
+
+    async def held(self, tip: TopicIdPartition, segment: LocalSegment | None, last_stable_offset: int) -> None:
+        """``segment`` ends above the last stable offset, and so do all behind it; None: nothing is held back by it.
+
+        A last stable offset also waits for replicas: only where the broker has a transaction open from there on is it one.
+        """
+        if segment is None:
+            self._looked.pop(tip, None)
+            self._note(tip, WhoWaits.COPYING, ())
+            return
+        is_noted = tip in self._board.transaction_waits
+        if self._looked.get(tip) == (segment.log_path, last_stable_offset, is_noted):
+            return  # asked at every look, for hours if need be, and the files say the same each time
+        open_here = await self._open_at(segment, last_stable_offset)
+        if open_here is None:
+            return
+        await self._learn_limit()
+        self._note(tip, WhoWaits.COPYING, open_here)
+        self._looked[tip] = (segment.log_path, last_stable_offset, tip in self._board.transaction_waits)
+
+    async def lost(self, tip: TopicIdPartition, next_offset: int, undecided: Sequence[ProducerState]) -> None:
+        """A segment was copied that ends right before ``next_offset``; there ``undecided`` are open, and the broker does not
+        have them.  Of one that is copied again, below what is remote, the border has nothing to fear."""
+        if next_offset <= self._board.copied_offsets.get(tip, NO_OFFSET) + 1:
+            return
+        if undecided:
+            await self._learn_limit()
+        self._note(tip, WhoWaits.READERS, undecided)
+
+    def report(self) -> None:
+        """Tell how long the oldest of each partition lasts, and once of each that it hangs."""
+        now_ms = self._clock.now_ms()
+        for tip, waits in list(self._board.transaction_waits.items()):
+            age_ms = max((now_ms - one.since_ms for one in waits), default=0)
+            labels = {"topic": tip.topic, "partition": str(tip.partition)}
+            self._telemetry.gauge(OPEN_TRANSACTION_SECONDS, max(age_ms, 0) / 1000, **labels)
+            for one in waits:
+                if now_ms - one.since_ms > self._limit_ms:
+                    self._say_hanging(tip, one)
+            if not waits:
+                del self._board.transaction_waits[tip]
+
+    def _note(self, tip: TopicIdPartition, who: WhoWaits, states: Iterable[ProducerState]) -> None:
+        known = self._board.transaction_waits.get(tip, ())
+        since_ms = {(one.who, one.producer_id, one.first_offset): one.since_ms for one in known}
+        waits = [one for one in known if one.who is not who]
+        for state in states:
+            first_offset = state.current_transaction_first_offset
+            waits.append(
+                TransactionWait(
+                    who=who,
+                    producer_id=state.producer_id,
+                    producer_epoch=state.epoch,
+                    first_offset=first_offset,
+                    since_ms=since_ms.get((who, state.producer_id, first_offset), self._clock.now_ms()),
+                )
+            )
+            if (who, state.producer_id, first_offset) not in since_ms and who is WhoWaits.READERS:
+                log.warning(
+                    "segment.transactions.undecided",
+                    topic=tip.topic,
+                    partition=tip.partition,
+                    producer_id=state.producer_id,
+                    producer_epoch=state.epoch,
+                    first_offset=first_offset,
+                )
+        if waits or known:
+            self._board.transaction_waits[tip] = tuple(waits)
+        self._said &= {(tip, one.who, one.producer_id, one.first_offset) for one in waits} | {
+            key for key in self._said if key[0] != tip
+        }
+
+    def _say_hanging(self, tip: TopicIdPartition, wait: TransactionWait) -> None:
+        key = (tip, wait.who, wait.producer_id, wait.first_offset)
+        if key in self._said:
+            return
+        self._said.add(key)
+        log.warning(
+            "transaction.hangs",
+            topic=tip.topic,
+            partition=tip.partition,
+            waiting=wait.who.value,
+            producer_id=wait.producer_id,
+            producer_epoch=wait.producer_epoch,
+            first_offset=wait.first_offset,
+            since_ms=wait.since_ms,
+            transaction_max_timeout_ms=self._limit_ms,
+            advice="open for longer than transaction.max.timeout.ms: kafka-transactions.sh ends it (docs/operations/topics.md)",
+        )
+
+    async def _open_at(self, segment: LocalSegment, last_stable_offset: int) -> list[ProducerState] | None:
+        """Producers whose transaction begins at the last stable offset, by the broker's snapshot of the segment's end; None
+        where that cannot be read, as of one that the broker is yet to write."""
+        try:
+            snapshot = (await self._log_dirs.read_artefacts(segment)).producer_snapshot
+        except (CorruptDataError, RetriableError):
+            return None  # what is wrong with it is told when it is copied
+        if snapshot is None:
+            return None
+        open_producers = read_open_producers(snapshot)
+        return [one for one in open_producers if one.current_transaction_first_offset == last_stable_offset]
+
+    async def _learn_limit(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._asked_s < _ASK_AGAIN_S:
+            return
+        self._asked_s = now_s
+        try:
+            told = (await self._broker.describe_broker_configs(self._broker_id)).get("transaction.max.timeout.ms")
+            self._limit_ms = int(told or TRANSACTION_MAX_TIMEOUT_MS)
+        except (RetriableError, ValueError):
+            self._limit_ms = TRANSACTION_MAX_TIMEOUT_MS  # we may not see the broker's settings
+
+
+def wait_told(waits: Iterable[TransactionWait]) -> str:
+    """For the status page; empty where there are none."""
+    return "; ".join(
+        f"{one.who.value} wait for the end of the transaction of producer {one.producer_id} (epoch {one.producer_epoch}) that"
+        f" is open from offset {one.first_offset}, since {_iso(one.since_ms)}"
+        for one in sorted(waits, key=lambda one: one.since_ms)
+    )
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
