@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from tests.support.daemon import wait_for
 from tests.support.gateway import GatewayDaemon
 from tests.support.kafka_admin import KafkaAdmin
 from tests.support.kafka_cluster import KafkaCluster
@@ -121,6 +122,18 @@ def test_the_gateway_counts_what_it_does(gateway: GatewayDaemon) -> None:
     assert gateway.metric("tiersidecar_gateway_connections_closed_total", reason="error") == 0
 
 
+def assert_not_ready_without_addresses(directory: Path, cluster: KafkaCluster) -> None:
+    """Its clients would be told names of ``not-mapped.invalid`` for two brokers of three."""
+    with GatewayDaemon(directory, cluster[1]) as gateway:
+
+        def told() -> bool:
+            status, body = gateway.status("/readyz")
+            return status == 503 and "told no address for brokers" in body
+
+        wait_for(told, "the gateway says what it lacks", gateway)
+        assert gateway.metric("tiersidecar_gateway_unmapped_brokers") == 2
+
+
 async def test_a_broker_that_restarts_ends_the_connections_of_its_clients_and_no_others(
     kafka_cluster: Any, tmp_path: Path
 ) -> None:
@@ -138,6 +151,7 @@ async def test_a_broker_that_restarts_ends_the_connections_of_its_clients_and_no
         }
         for broker in cluster.brokers
     ]
+    await asyncio.to_thread(assert_not_ready_without_addresses, tmp_path / "unmapped", cluster)
     with GatewayDaemon(tmp_path / "gateway", cluster[1], listeners=listeners) as daemon:
         await asyncio.to_thread(daemon.wait_until_ready)
         settings = {"bootstrap_servers": ",".join(nodes.values())}

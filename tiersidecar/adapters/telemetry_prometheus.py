@@ -48,6 +48,7 @@ class PrometheusTelemetry:
         self._plain = CollectorRegistry(auto_describe=False)
         self._detailed = CollectorRegistry(auto_describe=False)
         self._sums = CollectorRegistry(auto_describe=False)
+        self._not_set_yet: set[str] = set()
         self._metrics = {metric.name: self._register(metric) for metric in catalogue}
         # To find a series by its labels costs more than to count, and some count thousands of times a second.
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = {}
@@ -78,6 +79,9 @@ class PrometheusTelemetry:
         if not isinstance(child, Gauge):
             raise TypeError(f"{metric.name} is a {metric.kind}, not a gauge")
         child.set(value)
+        if metric.name in self._not_set_yet:
+            self._not_set_yet.remove(metric.name)
+            self._plain.register(child)
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
         """Add an observation to a histogram; raises as :meth:`count`."""
@@ -100,7 +104,12 @@ class PrometheusTelemetry:
         if per_partition and metric.kind == "histogram":
             raise ValueError(f"{metric.name}: a histogram cannot have a label {PARTITION}")
         registry = self._detailed if per_partition else self._plain
-        made = _CLASSES[metric.kind](metric.name, metric.help, metric.labels, registry=registry)
+        shown_when_set = metric.absent_until_set
+        if shown_when_set:
+            self._not_set_yet.add(metric.name)
+        made = _CLASSES[metric.kind](
+            metric.name, metric.help, metric.labels, registry=None if shown_when_set else registry
+        )
         if per_partition:
             self._sums.register(_SumOverPartitions(metric, made))
         return made

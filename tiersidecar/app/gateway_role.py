@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 import structlog
@@ -21,6 +22,7 @@ from tiersidecar.app.builders.gateway_fill import open_remote_tier
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
+from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.listener import serve_gateway
@@ -28,6 +30,8 @@ from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 from tiersidecar.tasks.roster import keep_roster
 
 log = structlog.get_logger(__name__)
+
+_ADDRESSES_LOOKED_AT_S = 30.0
 
 
 async def run_gateway(parts: Parts) -> None:
@@ -43,11 +47,13 @@ async def run_gateway(parts: Parts) -> None:
     async with AsyncExitStack() as stack:
         audit = await _open_audit(stack, parts)
         tier = open_remote_tier(stack, parts, audit)
+        watched: dict[str, AdvertisedListener] = {}
         for listener in section.listeners:
+            advertised = advertised_addresses(listener, parts.identity.broker_id)
             serving = await stack.enter_async_context(
                 serve_gateway(
                     listener_settings(parts.config, listener),
-                    rewrites=gateway_rewrites(parts, tier, advertised_addresses(listener, parts.identity.broker_id)),
+                    rewrites=gateway_rewrites(parts, tier, advertised),
                     limits=gateway_limits(section),
                     memory=memory,
                     telemetry=parts.telemetry,
@@ -56,10 +62,19 @@ async def run_gateway(parts: Parts) -> None:
                 )
             )
             log.info("gateway.listening", listener=serving.name, host=serving.host, port=serving.port)
-        if {Role.TIER, Role.READ} & parts.roles:
-            await asyncio.Event().wait()  # another role keeps the roster
-        parts.status.reasons.append(lambda: parts.board.watch_trouble)
-        await keep_roster(parts.roster, parts.look_interval_s)
+            configured = bool(listener.advertised_nodes) or listener.advertised_pattern is not None
+            watched[serving.name] = AdvertisedListener(advertised=advertised, configured=configured)
+        await _keep_looking(parts, watched)
+
+
+async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener]) -> None:
+    watch = AddressWatch(listeners=listeners, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry)
+    parts.status.reasons.append(watch.reason_not_ready)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch.run(_ADDRESSES_LOOKED_AT_S), name="advertised addresses")
+        if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
+            parts.status.reasons.append(lambda: parts.board.watch_trouble)
+            group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")
 
 
 async def _open_audit(stack: AsyncExitStack, parts: Parts) -> AuditTopic:

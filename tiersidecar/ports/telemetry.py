@@ -11,12 +11,16 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric family.  A label ``partition`` makes it a per-partition series, exported only on request."""
+    """One metric family.  A label ``partition`` makes it a per-partition series, exported only on request.
+
+    A metric without labels tells 0 from the start, except where that would be untrue: ``absent_until_set``.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
+    absent_until_set: bool = False
 
 
 class Telemetry(Protocol):

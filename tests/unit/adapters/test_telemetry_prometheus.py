@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 from tiersidecar.ports.metrics.copying import COPY_BYTES, COPY_LAG_BYTES, COPY_OLDEST_AGE
-from tiersidecar.ports.metrics.process import METADATA_READY, STORE_OPERATIONS
+from tiersidecar.ports.metrics.process import METADATA_READY, RECONCILE_AGE, STORE_OPERATIONS
 from tiersidecar.ports.telemetry import Metric
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -95,11 +95,11 @@ def test_build_and_process_are_told(telemetry: PrometheusTelemetry) -> None:
     assert scraped[series("process_resident_memory_bytes")] > 0
 
 
-def test_every_metric_of_the_catalogue_without_labels_shows_from_the_start(telemetry: PrometheusTelemetry) -> None:
+def test_metrics_without_labels_show_from_the_start_where_0_is_true(telemetry: PrometheusTelemetry) -> None:
     shown = {
         name.removesuffix("_count") for name, _ in scrape(telemetry)
     }  # the name of a histogram has no sample itself
-    assert {metric.name for metric in CATALOGUE if not metric.labels} <= shown
+    assert {metric.name for metric in CATALOGUE if not metric.labels and not metric.absent_until_set} <= shown
 
 
 @pytest.mark.parametrize("labels", [{}, {"topic": "a", "partition": "0"}, {"partition": "0"}])
@@ -128,3 +128,12 @@ def test_a_histogram_per_partition_is_refused() -> None:
     metric = Metric(name="t_seconds", kind="histogram", help="Time.", labels=("topic", "partition"))
     with pytest.raises(ValueError, match="histogram cannot have a label partition"):
         PrometheusTelemetry(version="1", catalogue=(metric,))
+
+
+def test_the_age_of_a_run_that_never_was_is_not_there() -> None:
+    """It told 0 before: a reconcile run of this moment, where there was none, so that no alert on its age could fire."""
+    telemetry = PrometheusTelemetry(version="1")
+    assert b"tiersidecar_reconcile_age_seconds" not in telemetry.render()
+    telemetry.gauge(RECONCILE_AGE, 7)
+    telemetry.gauge(RECONCILE_AGE, 8)
+    assert b"\ntiersidecar_reconcile_age_seconds 8.0\n" in telemetry.render()

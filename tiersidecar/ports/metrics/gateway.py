@@ -22,6 +22,12 @@ GATEWAY_CONNECTIONS_CLOSED = Metric(
     help="Client connections that have ended. The reason malformed is a client that does not speak Kafka's protocol.",
     labels=("listener", "reason"),
 )
+GATEWAY_UNMAPPED_BROKERS = Metric(
+    name="tiersidecar_gateway_unmapped_brokers",
+    kind="gauge",
+    help="Brokers of the cluster that have no advertised address: clients of this listener cannot reach what they lead.",
+    labels=("listener",),
+)
 GATEWAY_REQUESTS = Metric(
     name="tiersidecar_gateway_requests_total",
     kind="counter",

@@ -10,6 +10,11 @@ BUILD_INFO = Metric(
     help="Always 1; the labels say which build runs.",
     labels=("version", "python"),
 )
+READY = Metric(
+    name="tiersidecar_ready",
+    kind="gauge",
+    help="1 while /readyz answers 200: every role of the process does its work; at the time of the scrape.",
+)
 HALTED_PARTITIONS = Metric(
     name="tiersidecar_halted_partitions",
     kind="gauge",
@@ -46,6 +51,7 @@ RECONCILE_AGE = Metric(
     name="tiersidecar_reconcile_age_seconds",
     kind="gauge",
     help="Time since the last reconcile run ended that put its report into the store; none where there was no such run.",
+    absent_until_set=True,  # 0 would be a run of this moment
 )
 RECONCILE_RUNS = Metric(
     name="tiersidecar_reconcile_runs_total",
@@ -63,4 +69,5 @@ TIER_LEASE_HELD = Metric(
     name="tiersidecar_tier_lease_held",
     kind="gauge",
     help="1 while this process is its broker's sidecar; 0 while it stands by for another one, or has not renewed its lease.",
+    absent_until_set=True,  # a process without the tier role is nobody's
 )

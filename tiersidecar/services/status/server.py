@@ -15,6 +15,7 @@ from aiohttp import web
 
 from tiersidecar.domain.errors import MetadataNotReadyError, NotLedHereError, QuotaExceededError, TiersidecarError
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.metrics.process import READY
 from tiersidecar.services.http_listener import ConnectionLimits, HttpServer, listen
 from tiersidecar.services.status.documents import (
     explanation_document,
@@ -95,6 +96,7 @@ class _Service:
         return application
 
     async def _exposition(self, request: web.Request) -> web.Response:
+        self._metrics.gauge(READY, 0 if self._source.ready_reasons() else 1)
         partitions = self._always_per_partition or request.query.get("partitions", "") in _ON
         # Off the loop: at 4,000 partitions the text takes 150 ms to make.
         body = await self._blocking.run(lambda: self._metrics.render(partitions=partitions))

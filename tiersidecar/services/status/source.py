@@ -10,6 +10,7 @@ from tiersidecar.decide.explain import Explanation
 from tiersidecar.decide.segment_rows import SegmentRow
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.ports.telemetry import Metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,5 +116,8 @@ class StatusSource(Protocol):
 
 
 class RenderMetrics(Protocol):
+    def gauge(self, metric: Metric, value: float, **labels: str) -> None:
+        """Set a gauge, for what is asked for at each scrape."""
+
     def render(self, *, partitions: bool = False) -> bytes:
         """Prometheus' text exposition, with per-partition series or summed over them; safe to call in a thread."""

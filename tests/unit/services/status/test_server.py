@@ -114,6 +114,19 @@ async def test_alive_is_200_even_when_not_ready() -> None:
         assert (await asked.get("/healthz"))[:2] == (200, '{"alive": true}')
 
 
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        pytest.param([], "1.0", id="ready"),
+        pytest.param(["broker not reachable"], "0.0", id="not ready, as /readyz says at that moment"),
+    ],
+)
+async def test_metrics_say_whether_it_is_ready(reasons: list[str], told: str) -> None:
+    async with serving(Source(reasons=reasons)) as asked:
+        _, body, _ = await asked.get("/metrics")
+        assert f"tiersidecar_ready {told}" in body.splitlines()
+
+
 async def test_ready_is_200_without_reasons_and_503_with_each_of_them() -> None:
     source = Source()
     async with serving(source) as asked:
