@@ -144,7 +144,7 @@ def _why_not_copied(view: PartitionView, stops: Stops, local: LocalSegment) -> F
     blocker = pending[len(plan.segments)]
     why = f"{plan.held_back}{_lag_figures(view, blocker, plan.held_back)}"
     says = why if blocker is local else f"the segment at {blocker.base_offset} must be copied first, and waits: {why}"
-    return Finding(about="copy", says=says, changes_ms=None if plan.halted else _when_copied(view, local, pending))
+    return Finding(about="copy", says=says, changes_ms=_when_copied(view, local, pending))
 
 
 def _lag_figures(view: PartitionView, local: LocalSegment, held_back: str) -> str:
@@ -248,7 +248,9 @@ def _when_trimmed(view: PartitionView, local: LocalSegment) -> int | None:
     if limit_ms == UNLIMITED:
         return None
     live = [one for one in trim.segments if one.base_offset <= local.base_offset and _is_live(view, one)]
-    at_ms = max((_newest_local_ms(view, one) + limit_ms for one in live), default=0)
+    if not all(_cover(view, one) for one in live):
+        return None  # the copy of what lies before it is to come first, and when that is done is not known
+    at_ms = max(_newest_local_ms(view, one) + limit_ms for one in live)
 
     def is_trimmed(now_ms: int) -> bool:
         return any(step.local == local for step in decide_trim(replace(trim, now_ms=now_ms)))
@@ -353,7 +355,7 @@ def _when_expired(view: PartitionView, row: SegmentRow) -> int | None:
     end_offset = row.end_offset
     before = [one for one in segment_rows(view) if one.start_offset <= row.start_offset and one.end_offset is not None]
     alive = [one for one in before if (one.end_offset or 0) >= expiry.remote_log_start_offset]
-    at_ms = max((_anchor_ms(view, one) for one in alive), default=0) + expiry.policy.retention_ms
+    at_ms = max(_anchor_ms(view, one) for one in alive) + expiry.policy.retention_ms
 
     def is_given_up(now_ms: int) -> bool:
         return decide_expiry(replace(expiry, now_ms=now_ms)).remote_log_start_offset > end_offset

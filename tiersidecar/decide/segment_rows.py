@@ -48,7 +48,7 @@ class PartitionView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRow:
     """``end_offset`` is inclusive, None of the active segment.  A remote segment and a local one are one row where they have
-    the same offsets; replicas roll differently, so they need not."""
+    the same offsets, and are of one history; replicas roll differently, so they need not."""
 
     state: RowState
     start_offset: int
@@ -64,7 +64,7 @@ def segment_rows(view: PartitionView) -> tuple[SegmentRow, ...]:
     """All rows, ascending by start offset."""
     local = {(one.base_offset, (one.next_base_offset or 0) - 1): one for one in view.copy.segments}
     remote = [one for one in view.expiry.remote_segments if _is_shown(one)]
-    merged = {(one.start_offset, one.end_offset): one for one in remote if (one.start_offset, one.end_offset) in local}
+    merged = {(one.start_offset, one.end_offset) for one in remote if _is_same_log(view, one)} & local.keys()
     given_up = _given_up(view.plan)
     finished = [one for one in remote if counts(view.trim, one)]
     on_disk = _OnDisk(view.trim)
@@ -74,7 +74,7 @@ def segment_rows(view: PartitionView) -> tuple[SegmentRow, ...]:
             start_offset=one.start_offset,
             end_offset=one.end_offset,
             remote=one,
-            local=local.get((one.start_offset, one.end_offset)),
+            local=local.get((one.start_offset, one.end_offset)) if _is_same_log(view, one) else None,
         )
         for one in remote
     ]
@@ -93,6 +93,11 @@ def segment_rows(view: PartitionView) -> tuple[SegmentRow, ...]:
 
 def _is_shown(segment: RemoteLogSegmentMetadata) -> bool:
     return segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+def _is_same_log(view: PartitionView, segment: RemoteLogSegmentMetadata) -> bool:
+    """What a deposed leader copied holds other records than the local segment of these offsets."""
+    return segment.is_within(view.expiry.lineage)
 
 
 def _given_up(plan: ExpiryPlan) -> frozenset[object]:

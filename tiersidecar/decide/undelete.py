@@ -185,7 +185,6 @@ def _kept(view: UndeleteView, offset: int) -> list[TrashEntry]:
             one,
             id=replace(one.id, generation=view.generation + 1),
             up_to=Offset(min(one.up_to, offset)),
-            segments=frozenset(),
         )
         for one in _of_offsets(view)
         if one.up_to > NO_OFFSET and one.kind is not TrashKind.DISABLE

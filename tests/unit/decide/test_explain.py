@@ -18,8 +18,9 @@ from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.decide.trim import TrimView, decide_trim
 from tiersidecar.decide.trim_holds import Holder, TrimHold, decide_hold
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.seen_time import UnseenTime
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
@@ -31,7 +32,8 @@ DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A partition: ``local`` are base offsets 100 apart, the last one active; ``ages_h`` those of the sealed ones."""
+    """A partition: ``local`` are base offsets 100 apart, the last one active; ``ages_h`` those of the sealed ones, by the time
+    of their files, or where they are ``stamped`` by that of their records: then the files are new."""
 
     remote: tuple[RemoteLogSegmentMetadata, ...] = ()
     local: tuple[int, ...] = ()
@@ -46,6 +48,9 @@ class Given:
     hold: str = ""
     pinned: bool = False
     lineage: tuple[tuple[int, int], ...] = ((0, 0),)
+    holes: tuple[ByteRange, ...] = ()
+    unseen: tuple[UnseenTime, ...] = ()
+    stamped: bool = False
 
     @property
     def view(self) -> PartitionView:
@@ -68,6 +73,7 @@ class Given:
             trash=self.trash,
             delays=TrashDelays(retention_ms=int(self.delay_h * HOUR_MS)),
             hold=self.hold,
+            unseen=self.unseen,
         )
         return PartitionView(
             copy=CopyView(
@@ -77,6 +83,7 @@ class Given:
                 last_stable_offset=self.lso,
                 now_ms=NOW_MS,
                 remote_log_start_offset=self.start,
+                holes=self.holes,
             ),
             expiry=expiry,
             plan=decide_expiry(expiry),
@@ -93,16 +100,17 @@ class Given:
     def _local(self) -> tuple[LocalSegment, ...]:
         made = local_segments(*self.local, size_bytes=SEGMENT_BYTES, modified_ms=NOW_MS)
         ages = (*self.ages_h, *[0.0] * len(made))
+        time = "max_timestamp_ms" if self.stamped else "modified_ms"
         return tuple(
-            replace(one, modified_ms=int(NOW_MS - age * HOUR_MS), pinned=self.pinned and number == 0)
+            replace(one, pinned=self.pinned and number == 0, **{time: int(NOW_MS - age * HOUR_MS)})  # type: ignore[arg-type]
             for number, (one, age) in enumerate(zip(made, ages, strict=False))
         )
 
 
-def entry(up_to: int, *, due_h: float) -> TrashEntry:
+def entry(up_to: int, *, due_h: float, generation: int = 0) -> TrashEntry:
     """A decision of retention to give up all below ``up_to``."""
     return TrashEntry(
-        id=TrashId(generation=0, leader_epoch=LeaderEpoch(0), kind=TrashKind.RETENTION, opened_ms=0),
+        id=TrashId(generation=generation, leader_epoch=LeaderEpoch(0), kind=TrashKind.RETENTION, opened_ms=0),
         decided_ms=NOW_MS - HOUR_MS,
         due_ms=int(NOW_MS + due_h * HOUR_MS),
         up_to=Offset(up_to),
@@ -210,8 +218,8 @@ SITUATIONS = [
         0,
         RowState.COPYING,
         "copy",
-        "broker 1 has begun to copy it",
-        None,
+        "broker 1 has begun to copy it, at 2023-11-14T22:13:20Z",
+        "now",
         id="a copy in flight",
     ),
     pytest.param(
@@ -453,10 +461,10 @@ def test_a_situation(
     account = next(one for one in explain(view, stops, offset).accounts if one.row.state is state)
     (finding,) = (one for one in account.findings if one.about == about)
     assert words in finding.says
+    assert account.count == 1
     due = isinstance(when, (int, float))
     assert finding.changes_ms == (NOW_MS + int(float(when) * HOUR_MS) if due and when is not None else None)
-    if state is not RowState.COPYING:
-        assert finding.is_due is (when == "now")
+    assert finding.is_due is (when == "now")
     assert_is_what_then_happens(view, stops, account, finding)
 
 

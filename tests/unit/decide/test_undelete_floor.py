@@ -12,7 +12,8 @@ from tests.support.pins import pin_of
 from tests.support.segments import local_segments
 from tests.unit.decide.test_trash import entry
 from tests.unit.decide.test_undelete import undone
-from tiersidecar.decide.undelete import pinned_ranges, unavailable
+from tiersidecar.decide.undelete import final_start, pinned_ranges, unavailable
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.domain.trash import TrashEntry, TrashKind
@@ -81,10 +82,37 @@ def test_what_users_deleted_comes_back_with_its_entry_and_never_after(
     assert (found.offset, found.user_deletes, found.undone) == (offset, user_deletes, undone_deletes)
 
 
+@pytest.mark.parametrize(
+    ("entries", "deletes", "lineage", "offset"),
+    [
+        pytest.param([], (), [(0, 0)], -1, id="nobody has deleted anything"),
+        pytest.param([USERS], (PENDING,), [(0, 0)], -1, id="within its delay a delete is not final"),
+        pytest.param(
+            [USERS], (FINAL, PENDING), [(0, 0)], 150, id="the one that was carried out, and not the one that waits"
+        ),
+        pytest.param([], (FINAL, PENDING), [(0, 0)], 200, id="the highest of those that were carried out"),
+        pytest.param(
+            [entry(200, kind=TrashKind.USER, generation=1)],
+            (PENDING,),
+            [(0, 0)],
+            200,
+            id="an entry of another generation",
+        ),
+        pytest.param([], (FINAL,), [(0, 0), (1, 120)], 120, id="as far as the history goes in which it was said"),
+    ],
+)
+def test_below_what_offset_nothing_can_come_back(
+    entries: list[TrashEntry], deletes: tuple[SaidDelete, ...], lineage: list[tuple[int, int]], offset: int
+) -> None:
+    assert final_start(deletes, entries, 0, Lineage.of(lineage)) == offset
+
+
 def test_what_users_deleted_for_good_is_refused_with_that_reason() -> None:
     found = undone(user_deletes=(FINAL,), to_offset=149)
     assert "users have deleted what is below offset 150" in found.refusal
     assert (found.offset, found.is_needed) == (300, False)
+    whole = undone(user_deletes=(FINAL,), to_offset=0)
+    assert "users have deleted what is below offset 150" in whole.refusal, "also from the first offset that is there"
     gone = undone(user_deletes=(FINAL,), segments=segments(4, first=100), to_offset=99)
     assert "nothing below offset 150 is there" in gone.refusal, "with or without the users nobody has it"
 
