@@ -148,6 +148,35 @@ def test_what_disable_with_deletion_took_comes_back_detached(kafka: KafkaCluster
         assert_all_reads_back(kafka, daemon, topic, produced)
 
 
+def test_once_tiering_is_switched_off_the_broker_keeps_what_it_keeps(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Total retention went on counting what only the broker holds, and had it deleted there, though its own retention is
+    unlimited again (issue 16).  A twin that stays tiered shows that expiry has looked."""
+    off, twin = "off-kept", "off-twin"
+    unlimited = {"retention.ms": "-1", "retention.bytes": "-1"}
+    for topic in (off, twin):
+        kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=unlimited)
+        produce(kafka, topic, total_bytes=400_000)
+    made = started(tmp_path, kafka, off, **UNGUARDED)
+    made.settings["topics"] = []
+    with made as daemon:
+        daemon.wait_until_ready()
+        for topic in (off, twin):
+            answer_of(daemon.config_path, "enable", topic, "--retention-bytes", str(20 * SEGMENT_BYTES), "--yes")
+        wait_for(lambda: len(finished(kafka, daemon)) >= 8, "both are copied", daemon)
+        answer_of(daemon.config_path, "disable", off, "--yes")
+        for topic in (off, twin):
+            produce(kafka, topic, total_bytes=2_500_000, seed=1)
+        wait_for(lambda: twin in moved_starts(daemon), "retention has given up what is too much of the twin", daemon)
+        wait_for_rounds(daemon)
+        assert kafka.admin.earliest_offset(off, 0) == 0
+        assert off not in moved_starts(daemon)
+
+
+def moved_starts(daemon: Daemon) -> set[str]:
+    """Topics whose remote log start is above 0 by now."""
+    return {one["topic"] for one in daemon.events("remote_log_start.moved") if one["remote_log_start_offset"] > 0}
+
+
 def test_after_the_delay_nothing_is_left(kafka: KafkaCluster, tmp_path: Path) -> None:
     topic = "trash-delay"
     daemon, produced = tiered(kafka, tmp_path, topic, rule=BY_SIZE, **{"delete.delay": "4s"})

@@ -27,6 +27,7 @@ from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.first_start import first_start
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
 from tiersidecar.decide.pressure_trim import decide_pressure
+from tiersidecar.decide.trash import TrashPlan, TrashView, decide_trash
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.decide.trim import TrimStep
 from tiersidecar.domain.epochs import Lineage
@@ -430,6 +431,20 @@ def start_passes_over_pins() -> Patches:
     return [patch.object(one, "first_start", start) for one in (first_start_task, expire_decision)]
 
 
+def retention_is_over_what_the_broker_keeps() -> Patches:
+    """In race mode, as in strict mode, what retention gives up is deleted at the broker."""
+    original = decide_trash
+    walk = expiry_reach._Walk
+
+    def decide(view: TrashView) -> TrashPlan:
+        return original(replace(view, broker_keeps=False))
+
+    return [
+        patch.object(expire_decision, "decide_trash", decide),
+        patch.object(expiry_reach, "_Walk", lambda **given: walk(**{**given, "broker_start": None})),
+    ]
+
+
 def guard_counts_only_what_is_remote() -> Patches:
     original = expire_decision._dues
 
@@ -604,6 +619,7 @@ MUTATIONS = (
     Mutation(plant=start_passes_over_pins, kind=_H, seed=3),
     Mutation(plant=guard_counts_only_what_is_remote, kind=_H, seed=12),
     Mutation(plant=stop_of_expiry_clears_itself, kind=_H, seed=12),
+    Mutation(plant=retention_is_over_what_the_broker_keeps, kind=_H, seed=2),
     Mutation(plant=owners_are_not_asked, kind=_H, seed=5),
     Mutation(plant=journal_is_ignored, kind=_H, seed=1),
     Mutation(plant=lease_is_ignored, kind=_H, seed=33),

@@ -21,7 +21,7 @@ from tiersidecar.decide.trash import NO_TRASH, TrashPlan, TrashView, decide_tras
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.policy import UNLIMITED
+from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashKind
 
@@ -127,6 +127,7 @@ def _trash_view(view: ExpiryView, start_offset: Offset, given_up: Sequence[Remov
         log_start_offset=view.log_start_offset,
         high_watermark=view.high_watermark,
         all_goes=view.policy.delete_remote,
+        broker_keeps=view.policy.mode is RetentionMode.RACE,
     )
 
 

@@ -55,6 +55,7 @@ def find_reach(
         offset=start_offset,
         excess_bytes=_excess_bytes(view, found, start_offset, only_local_bytes),
         barrier=None if past_in_flight else _first_in_flight(view),
+        broker_start=view.log_start_offset if view.policy.mode is RetentionMode.RACE else None,
     )
     walk.over(found, parts)
     return Reach(offset=walk.offset, reasons=walk.reasons, local=tuple(walk.local), only_local_bytes=only_local_bytes)
@@ -62,12 +63,15 @@ def find_reach(
 
 @dataclass(slots=True, kw_only=True)
 class _Walk:
-    """``excess_bytes`` are those still above retention.bytes; from ``barrier`` on nothing is judged."""
+    """``excess_bytes`` are those still above retention.bytes; from ``barrier`` on nothing is judged.  From ``broker_start`` on,
+    in race mode, the broker has the log, and what it keeps is its own business: a start beyond that would hide what is there,
+    and have it deleted by whoever tiers the topic in strict mode next."""
 
     view: ExpiryView
     offset: int
     excess_bytes: int
     barrier: int | None
+    broker_start: int | None
     may_go_by_time: bool = True
     reasons: dict[RemoteLogSegmentId, str] = field(default_factory=dict)
     local: list[LocalPart] = field(default_factory=list)
@@ -79,6 +83,8 @@ class _Walk:
             if isinstance(step, Standing) and step.served_end < max(self.offset, 0):
                 continue
             if self.barrier is not None and start_offset >= self.barrier:
+                return
+            if self.broker_start is not None and _stop_of(step) > self.broker_start:
                 return
             goes_on = self._over_local(step) if isinstance(step, LocalPart) else self._over_remote(step)
             if not goes_on:
@@ -126,6 +132,10 @@ class _Walk:
             self.excess_bytes -= size_bytes
             return f"the log is larger than retention.bytes of {self.view.policy.retention_bytes}"
         return ""
+
+
+def _stop_of(step: Standing | LocalPart) -> int:
+    return step.stop_offset if isinstance(step, LocalPart) else step.served_end + 1
 
 
 def _first_in_flight(view: ExpiryView) -> int | None:

@@ -45,6 +45,8 @@ class TrashView:
     ``durable_start_offset``; ``start_offset`` is the one that is due by what expiry decided, as high or higher.  ``given_up``
     are finished segments that go, ``segments`` all of any state.  ``log_start_offset`` and ``high_watermark`` are the
     broker's, None where it has not been asked.  ``all_goes``: tiering is switched off with deletion, now.
+    ``broker_keeps``: what the broker holds is its own business (race mode, and topics whose tiering is switched off); of that
+    only what users deleted goes.
     """
 
     entries: Sequence[TrashEntry]
@@ -62,6 +64,7 @@ class TrashView:
     log_start_offset: int | None = None
     high_watermark: int | None = None
     all_goes: bool = False
+    broker_keeps: bool = False
 
     @property
     def now_ms(self) -> int:
@@ -111,7 +114,7 @@ def decide_trash(view: TrashView) -> TrashPlan:
         take_out=(*void, *(entry for entry in left if _is_due(view, entry) and _is_done(view, entry))),
         removals=tuple(removals),
         waiting=tuple(one for one in view.given_up if one.metadata.remote_log_segment_id not in going),
-        due_start_offset=_due_start(view, left, due),
+        due_start_offset=_users_start(view, left) if view.broker_keeps else _due_start(view, left, due),
         stop=_stop(view, (*holding, *put)) if view.is_delayed else Offset(view.start_offset),
     )
 
@@ -304,6 +307,7 @@ def _needs_entry(view: TrashView, holding: Sequence[TrashEntry], below: Sequence
         return False
     stop = _stop(view, holding)
     is_local_below = view.log_start_offset is not None and view.log_start_offset < view.start_offset
+    is_local_below &= not view.broker_keeps
     return bool(below) or view.start_offset > view.durable_start_offset or (is_local_below and stop < view.start_offset)
 
 
@@ -359,6 +363,8 @@ def _is_carried_out(view: TrashView, entry: TrashEntry) -> bool:
         return False
     if view.log_start_offset is None or view.high_watermark is None:
         return True
+    if view.broker_keeps and entry.kind is not TrashKind.USER:
+        return True
     return view.log_start_offset >= min(entry.stop_in(view.lineage), view.durable_start_offset, view.high_watermark)
 
 
@@ -367,6 +373,14 @@ def _due_start(view: TrashView, left: Sequence[TrashEntry], due: Sequence[TrashE
     if not view.is_delayed and not pending:
         return Offset(view.start_offset)
     return Offset(min(_stop(view, due), view.start_offset))
+
+
+def _users_start(view: TrashView, left: Sequence[TrashEntry]) -> Offset:
+    """What users have deleted, without that whose time is not over."""
+    waiting = [entry.id for entry in left if entry.kind is TrashKind.USER and not _is_due(view, entry)]
+    due = [one for one in view.user_deletes if not any(_is_named(one, entry_id) for entry_id in waiting)]
+    stop = max((view.lineage.as_of(one.offset, one.leader_epoch) for one in due), default=NO_OFFSET)
+    return Offset(min(stop, view.start_offset))
 
 
 def _stop(view: TrashView, entries: Iterable[TrashEntry]) -> Offset:

@@ -173,6 +173,7 @@ def _breach(view: TrimView, segment: LocalSegment, cover: tuple[RemoteLogSegment
     limit_ms = view.policy.effective_local_retention_ms
     if cover and limit_ms != UNLIMITED and newest_ms(view, segment, cover) <= view.now_ms - limit_ms:
         return "local.retention.ms"
-    if 0 < segment.size_bytes <= left_bytes:
+    # An empty segment, as the cleaner leaves them, must not stop what lies behind it.
+    if left_bytes > 0 and segment.size_bytes <= left_bytes:
         return "local.retention.bytes"
     return "disk.reserve" if segment.next_base_offset <= max(view.pressure_offset, view.drop_offset) else ""

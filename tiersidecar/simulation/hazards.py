@@ -19,7 +19,8 @@ class What(StrEnum):
     """``TYPED``: a retention much too small, which is corrected.  ``CLOCK``: the sidecars' clocks are ahead when they judge
     first.  ``DELETED``: users delete at the broker before the first copy.  ``TWINS``: two tier sidecars beside one broker.
     ``NATIVE``: the broker's own tiering is switched on.  ``REHEARSAL``: another cluster begins with mirrored topics, on the
-    same store.  ``PINNED``: a transaction stays open until only pins have what the log began with."""
+    same store.  ``PINNED``: a transaction stays open until only pins have what the log began with.  ``KEPT``: in race mode, as
+    where tiering is switched off, the broker keeps much more than our retention would."""
 
     TYPED = "retention typed too small"
     CLOCK = "clocks ahead at the first judgement"
@@ -28,9 +29,10 @@ class What(StrEnum):
     NATIVE = "native tiering beside the sidecars"
     REHEARSAL = "a rehearsal with mirrored topics"
     PINNED = "only pins have the beginning"
+    KEPT = "the broker keeps more than retention"
 
 
-_OTHERS = tuple(one for one in What if one is not What.PINNED)
+_OTHERS = tuple(one for one in What if one not in (What.PINNED, What.KEPT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,10 @@ class Hazard:
 
 def hazard_of(duration_s: float, chances: Chances) -> Hazard:
     """Of a run's own lots."""
-    what = What.PINNED if chances.draw("pinned") < 0.1 else chances.choose("hazard", _OTHERS)
+    what: What = What.PINNED if chances.draw("pinned") < 0.1 else chances.choose("hazard", _OTHERS)
+    # Of a lot of its own, so that seeds of before strike as they did.
+    if chances.draw("kept") < 0.08:
+        what = What.KEPT
     targets = tuple(chances.draw("hazard target") for _ in range(4))
     if what in (What.TWINS, What.NATIVE, What.REHEARSAL):
         begins_s = chances.between("hazard begins", 0.1, 0.5) * duration_s
@@ -81,7 +86,7 @@ def hazard_of(duration_s: float, chances: Chances) -> Hazard:
             from_s = begins_s + 20
             begins_s = from_s + chances.between("native after", 0.5, 8)
         return Hazard(what=what, begins_s=begins_s, ends_s=duration_s, sidecars_from_s=from_s, targets=targets)
-    if what is What.PINNED:
+    if what in (What.PINNED, What.KEPT):
         return Hazard(what=what, begins_s=0.0, ends_s=chances.between("hazard lasts", 70, 110), targets=targets)
     begins_s = chances.between("hazard begins", 40, 80)
     ends_s = begins_s + chances.between("hazard lasts", 20, 60)

@@ -218,8 +218,8 @@ _NOT_BESIDE = {
 def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
     """In strict mode: in race mode the broker deletes what sidecars that come late have not linked."""
     hazard = hazard_of(scenario.duration_s, chances)
-    if hazard.what is What.PINNED:
-        return _pinned(scenario, hazard)
+    if hazard.what in (What.PINNED, What.KEPT):
+        return _in_race_mode(scenario, hazard, chances)
     began_s, duration_s = hazard.sidecars_from_s, max(scenario.duration_s, hazard.ends_s + 20)
     kept = (blow for blow in scenario.blows if blow.blow not in _NOT_BESIDE.get(hazard.what, ()))
     late = (duration_s - began_s) / scenario.duration_s
@@ -242,17 +242,18 @@ def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
     return scenario
 
 
-def _pinned(scenario: Scenario, hazard: Hazard) -> Scenario:
+def _in_race_mode(scenario: Scenario, hazard: Hazard, chances: Chances) -> Scenario:
     """In race mode, with no other blow than that no process is away for long."""
     kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.STOP, Blow.OUTAGE, Blow.LEADER))
+    is_pinned = hazard.what is What.PINNED
     return replace(
         scenario,
         mode="race",
         duration_s=max(scenario.duration_s, hazard.ends_s + 20),
-        transactional_share=0.6,
-        broker_retention_ms=_RACE_RETENTION_MS,
+        transactional_share=0.6 if is_pinned else scenario.transactional_share,
+        broker_retention_ms=_RACE_RETENTION_MS if is_pinned else -1,
         retention_ms=-1,
-        retention_bytes=-1,
+        retention_bytes=-1 if is_pinned else chances.choose("kept bytes", (3_000, 6_000)),
         local_retention_bytes=-2,
         disk_bytes=None,
         rereads=False,

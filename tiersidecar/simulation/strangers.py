@@ -44,6 +44,8 @@ def meet(world: World) -> Iterator[Coroutine[Any, Any, None]]:
             yield _keep_transactions_open(world, hazard)
         case What.REHEARSAL:
             yield _rehearse(world, hazard)
+        case What.KEPT:
+            pass  # the log itself does it
         case _:
             assert_never(hazard.what)
 

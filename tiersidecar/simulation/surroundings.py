@@ -129,6 +129,10 @@ class Surroundings:
             if held_to < offset and self.disks[partition.leader].was_pressed(self.loop.time()):
                 self.note(f"{partition.tip}: [{held_to}, {offset}) is given up, for the disk is full")
                 partition.dropped = max(partition.dropped, offset)
+        if self.scenario.mode == "race" and offset > partition.users_start:
+            self.complain(
+                f"{partition.tip} is trimmed to {offset} in race mode, and users deleted up to {partition.users_start}"
+            )
         self.rules.trimmed(partition, offset, max(self.may_begin_at(partition), 0))
 
     def may_begin_at(self, partition: SimulatedPartition) -> int:

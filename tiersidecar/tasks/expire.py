@@ -270,7 +270,8 @@ class ExpireTask:
             or self._local_start.is_below(partition, plan.trash.due_start_offset)
             # What a former release gave up is to be said, too.
             or (
-                plan.trash.stop < plan.remote_log_start_offset
+                partition.policy.mode is RetentionMode.STRICT
+                and plan.trash.stop < plan.remote_log_start_offset
                 and self._local_start.is_below(partition, plan.remote_log_start_offset)
             )
         )

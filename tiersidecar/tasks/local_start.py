@@ -1,6 +1,7 @@
 """Keep the broker's own log start from lying below the remote log start: what nobody may read is not kept locally either.
 
-Unlike a trim this needs no remote copy: a user deleted these records, or total retention is over.
+Unlike a trim this needs no remote copy: a user deleted these records, or total retention is over.  In race mode, and once a
+topic's tiering is switched off, it follows users' deletes alone (:mod:`tiersidecar.decide.trash`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.expiry import HOUR_MS, NOW_MS, going, segment, segments, view
+from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, going, segment, segments, view
 from tests.support.pins import pin_of
 from tests.support.segments import local_segments
 from tiersidecar.decide.expire import decide_expiry
@@ -162,11 +162,46 @@ def test_the_walk_goes_over_what_was_never_copied_in_the_order_of_offsets(
     local = (replace(first, modified_ms=NOW_MS - 9 * HOUR_MS), *others)
     local = tuple(replace(one, pinned=number < pins) for number, one in enumerate(local))
     given = view(
-        segments(1, first=200, youngest_h=9), policy=policy, log_start_offset=0, high_watermark=500, broker_expires=True
+        segments(1, first=200, youngest_h=9),
+        policy=policy,
+        log_start_offset=100 * pins,
+        high_watermark=500,
+        broker_expires=True,
     )
     plan = decide_expiry(replace(given, local_segments=local))
     assert plan.remote_log_start_offset == (0 if start < 0 else start)
     assert going(plan) == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "by", "log_start_offset", "gone"),
+    [
+        pytest.param(RetentionMode.STRICT, "time", 0, [(0, 99), (100, 199)], id="strict mode: the whole log is ours"),
+        pytest.param(RetentionMode.RACE, "time", 0, [], id="race mode: the broker still has it"),
+        pytest.param(RetentionMode.RACE, "size", 0, [], id="race mode: the broker still has it, and it is too large"),
+        pytest.param(RetentionMode.RACE, "time", 150, [(0, 99)], id="race mode: the broker begins within a segment"),
+        pytest.param(RetentionMode.RACE, "time", 200, [(0, 99), (100, 199)], id="race mode: the broker has let it go"),
+        pytest.param(RetentionMode.RACE, "size", 400, [(0, 99), (100, 199)], id="race mode: only the store has it"),
+    ],
+)
+def test_in_race_mode_retention_takes_nothing_that_the_broker_has(
+    mode: RetentionMode, by: str, log_start_offset: int, gone: list[tuple[int, int]]
+) -> None:
+    """A start beyond the broker's would have its records deleted there, once tiering is strict again or at once (issue 16)."""
+    given = view(
+        segments(4, youngest_h=4),
+        policy=TopicPolicy(
+            mode=mode,
+            retention_ms=6 * HOUR_MS if by == "time" else -1,
+            retention_bytes=2 * SEGMENT_BYTES if by == "size" else -1,
+        ),
+        log_start_offset=log_start_offset,
+        high_watermark=500,
+    )
+    plan = decide_expiry(given)
+    assert going(plan) == gone
+    assert plan.remote_log_start_offset == (gone[-1][1] + 1 if gone else max(plan.remote_log_start_offset, -1))
+    assert plan.remote_log_start_offset <= max(log_start_offset, 200 if mode is RetentionMode.STRICT else 0)
 
 
 @pytest.mark.parametrize(

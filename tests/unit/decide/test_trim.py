@@ -247,3 +247,24 @@ def test_what_goes_from_the_trash_is_told_apart_from_what_is_lost() -> None:
 )
 def test_people_are_told_what_a_trim_waits_for(given: TrimView, is_told: bool) -> None:
     assert bool(reason_behind_trash(given)) is is_told
+
+
+@pytest.mark.parametrize(
+    ("sizes", "retention_bytes", "offsets"),
+    [
+        pytest.param(
+            (0, 500, 500), 400, [100, 200], id="an empty segment in front goes with what is too much behind it"
+        ),
+        pytest.param((500, 0, 500), 100, [100, 200], id="an empty segment behind one that is too much"),
+        pytest.param((0, 500, 500), 2000, [], id="nothing is too much"),
+    ],
+)
+def test_empty_segments_do_not_stop_local_retention(
+    sizes: tuple[int, ...], retention_bytes: int, offsets: list[int]
+) -> None:
+    """A compacted topic whose policy became delete has sealed segments of 0 bytes (``deleteRetentionSizeBreachedSegments``)."""
+    given = view(policy=TopicPolicy(local_retention_bytes=retention_bytes))
+    *sealed, active = given.segments
+    sized = [replace(one, size_bytes=size) for one, size in zip(sealed, sizes, strict=True)]
+    steps = decide_trim(replace(given, segments=(*sized, replace(active, size_bytes=0))))
+    assert [step.offset for step in steps] == offsets
