@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +12,13 @@ from structlog.testing import capture_logs
 
 from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
+from tests.support.manual_clock import ManualClock
 from tests.support.pins import local_partition
 from tests.support.segments import TIP, local_segments
 from tests.unit.tasks.test_expire import Gauges
+from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.ports.log_dirs import LogDirsView
@@ -136,3 +142,81 @@ def test_in_race_mode_the_log_start_is_the_brokers_business() -> None:
     shell.say(trim_offset=100)
     assert shell.look(250) == []
     assert "tiersidecar_log_start_unexplained" not in shell.gauges.values
+
+
+def test_what_is_led_elsewhere_meanwhile_is_judged_anew() -> None:
+    """A leader in between may have trimmed with a log start of its own: what was seen before is no measure."""
+    shell = Shell()
+    assert shell.look(120) == []
+    (led,) = shell.sidecar.board.assignment.values()
+    shell.sidecar.board.assignment = {TIP: replace(led, role=PartitionRole.FOLLOWER)}
+    assert shell.look(130) == []
+    shell.sidecar.board.assignment = {TIP: led}
+    assert shell.look(130) == []
+    assert len(shell.look(140)) == 1
+
+
+def test_an_alarm_is_told_again_after_the_partition_came_back() -> None:
+    shell = Shell()
+    shell.say(trim_offset=100)
+    assert len(shell.look(250)) == 1
+    known, shell.sidecar.board.assignment = shell.sidecar.board.assignment, {}
+    assert shell.look(250) == []
+    shell.sidecar.board.assignment = known
+    assert len(shell.look(250)) == 1
+
+
+def test_an_alarm_ended_and_the_next_one_at_the_same_offset_is_told() -> None:
+    shell = Shell()
+    assert shell.look(120) == []
+    assert len(shell.look(130)) == 1
+    assert shell.look(120) == []
+    assert len(shell.look(130)) == 1
+
+
+def test_a_broker_that_answers_with_an_error_says_nothing_of_its_log_start() -> None:
+    shell = Shell()
+    shell.say(trim_offset=100)
+    shell.sidecar.broker.error = "NOT_LEADER_OR_FOLLOWER"
+    assert shell.look(250) == []
+    assert TIP not in shell.sidecar.board.log_start_offsets
+    shell.sidecar.broker.error = None
+    assert len(shell.look(250)) == 1
+    assert shell.sidecar.board.log_start_offsets[TIP] == 250
+
+
+def test_what_is_lost_counts_from_the_higher_of_what_is_remote_and_what_was_meant() -> None:
+    shell = Shell()
+    shell.sidecar.board.copied_offsets.clear()
+    shell.say(trim_offset=100)
+    (alarm,) = shell.look(250)
+    assert alarm["lost_offsets"] == 150
+    shell.sidecar.board.copied_offsets[TIP] = 50
+    (alarm,) = shell.look(260)
+    assert alarm["lost_offsets"] == 160
+    shell.sidecar.board.copied_offsets[TIP] = 149
+    (alarm,) = shell.look(270)
+    assert alarm["lost_offsets"] == 120
+
+
+async def test_it_looks_at_each_interval_and_goes_on_when_the_broker_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell, clock, looks = Shell(), ManualClock(), list[float]()
+    watch = LogStartWatch(
+        board=shell.sidecar.board,
+        broker=shell.sidecar.broker,
+        state=shell.world.state,
+        clock=clock,
+        telemetry=shell.gauges,
+    )
+
+    async def away(*_: object) -> None:
+        looks.append(clock.monotonic_s())
+        raise BrokerUnreachableError(address="kafka:9092", reason="connection refused")
+
+    monkeypatch.setattr(shell.sidecar.broker, "list_offsets", away)
+    begun_s, running = clock.monotonic_s(), asyncio.create_task(watch.run(30))
+    await clock.advance(61)
+    assert [one - begun_s for one in looks] == [0, 30, 60]
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running

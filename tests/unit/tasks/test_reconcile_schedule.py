@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,6 +15,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.own_objects import LATEST_REPORT
@@ -151,3 +154,52 @@ async def test_a_run_that_failed_is_tried_again_after_an_hour(world: World) -> N
     await world.clock.advance(2)
     await world.schedule.look()
     assert world.runs == 2
+
+
+@pytest.mark.parametrize(
+    ("age_s", "runs"),
+    [
+        pytest.param(DAY_S - 0.001, 0, id="until the interval is over"),
+        pytest.param(DAY_S, 1, id="once it is"),
+    ],
+)
+async def test_the_interval_counts_from_the_end_of_the_last_run(world: World, age_s: float, runs: int) -> None:
+    await world.put_summary(age_s=age_s)
+    await world.schedule.look()
+    assert world.runs == runs
+
+
+@pytest.mark.parametrize(
+    "summary", [b"", b"[]", b"{}", b'{"finished_ms": "x"}', b"[" * 100_000, b'{"finished_ms": Infinity}']
+)
+async def test_a_summary_that_cannot_be_read_is_written_anew(world: World, summary: bytes) -> None:
+    await world.store.put_object(f"p/{LATEST_REPORT}", BytesBody(summary))
+    await world.schedule.look()
+    assert world.runs == 1
+
+
+async def test_while_the_broker_is_away_nobody_knows_whose_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(topics: Sequence[str]) -> tuple[LeaderView, ...]:
+        raise BrokerUnreachableError(address="kafka:9092", reason=f"refused to tell of {topics}")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(world.broker, "describe_partitions", away)
+        await world.schedule.look()
+    assert world.runs == 0
+    await world.schedule.look()
+    assert world.runs == 1
+
+
+async def test_it_looks_each_minute(world: World) -> None:
+    running = asyncio.create_task(world.schedule.run())
+    world.lead(OTHER)
+    await world.clock.advance(59)
+    world.lead(ME)
+    assert world.runs == 0
+    await world.clock.advance(1)
+    assert world.runs == 1
+    await world.clock.advance(DAY_S + 60)
+    assert world.runs == 2
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running

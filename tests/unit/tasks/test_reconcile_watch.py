@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.decide.reconcile_findings import FindingKind
+from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.own_objects import LATEST_REPORT
 from tiersidecar.ports.metrics.process import RECONCILE_AGE, RECONCILE_FINDINGS
 from tiersidecar.ports.store import BytesBody
@@ -43,3 +48,40 @@ INFINITE, DEEP = b'{"finished_ms": Infinity, "findings": {}}', b"[" * 100_000
 )
 async def test_nothing_to_read_is_no_error_and_no_metric(summary: bytes | None) -> None:
     assert (await watched(summary)).values == {}
+
+
+class Away(MemoryStore):
+    async def fetch_object(self, key: str, *args: Any, **fields: Any) -> bytes:
+        raise StoreError(verb="get", key=key, reason="connection refused")
+
+
+async def test_a_store_that_is_away_leaves_what_was_known() -> None:
+    clock, telemetry = ManualClock(), RecordedTelemetry()
+    telemetry.gauge(RECONCILE_AGE, 7)
+    store = Away(clock=clock, ids=SystemIds())
+    with capture_logs() as told:
+        await ReconcileWatch(store=store, key_prefix="p/", clock=clock, telemetry=telemetry).look()
+    assert telemetry.value(RECONCILE_AGE) == 7
+    assert [(one["event"], one["log_level"]) for one in told] == [("reconcile.summary.unreachable", "info")]
+
+
+async def test_a_run_that_seems_to_be_of_the_future_is_no_negative_age() -> None:
+    finished_ms = ManualClock().now_ms() + 90_000
+    telemetry = await watched(json.dumps({"finished_ms": finished_ms, "findings": {}}).encode())
+    assert telemetry.value(RECONCILE_AGE) == 0
+
+
+async def test_it_looks_at_each_interval() -> None:
+    clock, telemetry = ManualClock(), RecordedTelemetry()
+    store = MemoryStore(clock=clock, ids=SystemIds())
+    watch = ReconcileWatch(store=store, key_prefix="p/", clock=clock, telemetry=telemetry)
+    summary = json.dumps({"finished_ms": clock.now_ms(), "findings": {}}).encode()
+    running = asyncio.create_task(watch.run(60))
+    await clock.advance(59)
+    await store.put_object(f"p/{LATEST_REPORT}", BytesBody(summary))
+    assert telemetry.value(RECONCILE_AGE) is None
+    await clock.advance(121)
+    assert telemetry.value(RECONCILE_AGE) == 180
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running

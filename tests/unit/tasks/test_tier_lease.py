@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
 
-from tests.support.manual_clock import ManualClock
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock, settle
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog
 from tiersidecar.domain.errors import BrokerUnreachableError, LeaseLostError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.lease import Lease
 from tiersidecar.ports.broker import ClusterDescription
-from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.ports.metrics.process import TIER_LEASE_HELD
 from tiersidecar.tasks.tier_lease import Contender, TierLease
 
 DURATION_S = 60
@@ -27,7 +33,12 @@ class Brokers:
 class Topic(MemoryStateLog):
     away = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[Lease] = []
+
     async def publish_lease(self, lease: Lease) -> Lease:
+        self.written.append(lease)
         if self.away:
             raise BrokerUnreachableError(address="kafka:9092", reason="connection refused")
         return await super().publish_lease(lease)
@@ -38,9 +49,16 @@ class Stage:
 
     def __init__(self) -> None:
         self.clock, self.topic, self.brokers = ManualClock(), Topic(), Brokers(1)
+        self.telemetry = RecordedTelemetry()
 
     def sidecar(
-        self, instance: str, life: int = 1, *, node: int = 1, without_sidecar: tuple[int, ...] = ()
+        self,
+        instance: str,
+        life: int = 1,
+        *,
+        node: int = 1,
+        without_sidecar: tuple[int, ...] = (),
+        duration_s: int = DURATION_S,
     ) -> TierLease:
         contender = Contender(
             cluster_id="c",
@@ -50,7 +68,8 @@ class Stage:
             host=f"host-of-{instance}",
             pid=life,
             version="1",
-            duration_ms=DURATION_S * 1000,
+            duration_ms=duration_s * 1000,
+            status_address=f"host-of-{instance}:8080",
         )
         return TierLease(
             contender=contender,
@@ -58,7 +77,7 @@ class Stage:
             broker=self.brokers,
             without_sidecar=without_sidecar,
             clock=self.clock,
-            telemetry=NoTelemetry(),
+            telemetry=self.telemetry,
         )
 
     async def pass_time(self, seconds: float, *looking: TierLease) -> None:
@@ -166,3 +185,181 @@ async def test_nothing_remote_is_deleted_before_every_live_broker_has_a_sidecar_
     await stage.sidecar("b", node=2).look()
     await stage.pass_time(DURATION_S, first)
     assert first.remote_delete_blocker == ""
+
+
+async def test_a_claim_says_who_holds_it_and_a_renewal_that_it_is_one(stage: Stage) -> None:
+    lease = stage.sidecar("a", 7)
+    await lease.look()
+    claimed_ms = stage.clock.now_ms()
+    claim = Lease(
+        name="1",
+        cluster_id="c",
+        broker_id=1,
+        incarnation="a/7",
+        term=1,
+        host="host-of-a",
+        pid=7,
+        version="1",
+        renewed_ms=claimed_ms,
+        duration_ms=DURATION_S * 1000,
+        decides_proposals=True,
+        status_address="host-of-a:8080",
+    )
+    await stage.pass_time(DURATION_S / 4, lease)
+    renewal = replace(claim, renewal=True, renewed_ms=claimed_ms + DURATION_S * 250)
+    assert stage.topic.written == [claim, renewal]
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "renewals"),
+    [
+        pytest.param(DURATION_S / 4 - 1, 0, id="not before a quarter of the duration is over"),
+        pytest.param(DURATION_S / 4, 1, id="after a quarter of it"),
+    ],
+)
+async def test_a_holder_renews_four_times_in_the_duration(stage: Stage, passed_s: float, renewals: int) -> None:
+    lease = stage.sidecar("a")
+    await lease.look()
+    await stage.clock.advance(passed_s)
+    await lease.look()
+    assert sum(one.renewal for one in stage.topic.written) == renewals
+
+
+async def test_each_holder_has_a_term_of_its_own(stage: Stage) -> None:
+    for life in (1, 2, 3):
+        await stage.sidecar("a", life).look()
+    assert [one.holder for one in stage.topic.written] == [(1, "a/1"), (2, "a/2"), (3, "a/3")]
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "slept_s", "is_held"),
+    [
+        pytest.param(DURATION_S * 5 / 6 - 0.001, 0, True, id="until five sixths of the duration have passed"),
+        pytest.param(DURATION_S * 5 / 6, 0, False, id="and no longer"),
+        pytest.param(0, DURATION_S * 5 / 6 - 0.001, True, id="by the wall clock as well"),
+        pytest.param(0, DURATION_S * 5 / 6, False, id="a machine that slept, whose monotonic clock stood still"),
+        pytest.param(DURATION_S * 5 / 6, -DURATION_S, False, id="a wall clock that was set back prolongs nothing"),
+    ],
+)
+async def test_how_long_it_counts_without_a_renewal(
+    stage: Stage, passed_s: float, slept_s: float, is_held: bool
+) -> None:
+    lease = stage.sidecar("a")
+    await lease.look()
+    await stage.clock.advance(passed_s)
+    stage.clock.jump(slept_s)
+    assert (lease.reason_not_held == "") is is_held
+    assert is_held or lease.reason_not_held == "the lease of broker 1 has not been renewed for 50 s"
+
+
+@pytest.mark.parametrize(
+    ("theirs_s", "ours_s", "waits_s"),
+    [
+        pytest.param(90, 60, 90, id="the holder's duration, where that is longer"),
+        pytest.param(30, 60, 60, id="its own, where that is"),
+    ],
+)
+async def test_a_contender_waits_for_the_longer_duration(
+    stage: Stage, theirs_s: int, ours_s: int, waits_s: int
+) -> None:
+    await stage.sidecar("a", duration_s=theirs_s).look()
+    second = stage.sidecar("b", duration_s=ours_s)
+    await second.look()
+    await stage.clock.advance(waits_s - 0.01)
+    await second.look()
+    assert not second.is_ours
+    await stage.clock.advance(0.01)
+    await second.look()
+    assert second.is_ours
+
+
+async def test_what_the_holder_released_is_free_at_once(stage: Stage) -> None:
+    await stage.sidecar("a").look()
+    stage.topic.leases["1"] = replace(stage.topic.leases["1"], released=True)
+    second = stage.sidecar("b")
+    await second.look()
+    second.require()
+
+
+async def test_a_renewal_that_comes_too_late_tells_that_another_holds_it(stage: Stage) -> None:
+    """The other one's claim lies before it in the topic, and had not been read yet."""
+    first, second = stage.sidecar("a"), stage.sidecar("b")
+    await first.look()
+    await stage.topic.publish_lease(second._contender.claim(2, stage.clock.now_ms()))
+    await first._publish(replace(first._contender.claim(1, stage.clock.now_ms()), renewal=True))
+    assert not first.is_ours
+    assert "standing by: process 1 on host-of-b is the sidecar of broker 1 (incarnation b/1)" in first.reason_not_held
+
+
+async def test_who_waits_for_the_role_goes_on_as_soon_as_it_is_won_or_lost(stage: Stage) -> None:
+    first = stage.sidecar("a")
+    won = asyncio.create_task(first.wait_while(ours=False))
+    await settle()
+    assert not won.done()
+    await first.look()
+    await settle()
+    assert won.done()
+    lost = asyncio.create_task(first.wait_while(ours=True))
+    await settle()
+    assert not lost.done()
+    await stage.topic.publish_lease(stage.sidecar("b")._contender.claim(2, stage.clock.now_ms()))
+    await first.look()
+    await settle()
+    assert lost.done()
+
+
+async def test_it_is_kept_for_as_long_as_the_process_lives_and_measured(stage: Stage) -> None:
+    lease = stage.sidecar("a")
+    keeping = asyncio.create_task(lease.keep())
+    await stage.clock.advance(10 * DURATION_S)
+    lease.require()
+    assert stage.telemetry.value(TIER_LEASE_HELD) == 1
+    await end(keeping)
+
+
+async def test_a_contender_looks_twice_in_a_second(stage: Stage) -> None:
+    await stage.sidecar("a").look()
+    contender = stage.sidecar("b")
+    keeping = asyncio.create_task(contender.keep())
+    await stage.clock.advance(DURATION_S - 0.1)
+    assert stage.telemetry.value(TIER_LEASE_HELD) == 0
+    await stage.clock.advance(0.6)
+    assert stage.telemetry.value(TIER_LEASE_HELD) == 1
+    await end(keeping)
+
+
+async def test_a_holder_looks_twelve_times_in_the_duration(stage: Stage) -> None:
+    lease = stage.sidecar("a")
+    keeping = asyncio.create_task(lease.keep())
+    await stage.clock.advance(DURATION_S / 4 + DURATION_S / 12)
+    assert len(stage.topic.written) == 2
+    (renewed,) = (one for one in stage.topic.written if one.renewal)
+    first_look_ms = stage.topic.written[0].renewed_ms + DURATION_S * 250
+    assert renewed.renewed_ms == first_look_ms
+    await end(keeping)
+
+
+async def test_a_topic_that_is_away_is_told_once_and_again_the_next_time(stage: Stage) -> None:
+    lease = stage.sidecar("a")
+    stage.topic.away = True
+    with capture_logs() as told:
+        keeping = asyncio.create_task(lease.keep())
+        await stage.clock.advance(10)
+        assert [one["event"] for one in told] == ["tier_lease.retry"]
+        stage.topic.away = False
+        await stage.clock.advance(10)
+        lease.require()
+        stage.topic.away = True
+        await stage.clock.advance(DURATION_S)
+        assert [one["event"] for one in told if one["log_level"] == "warning"] == ["tier_lease.retry"] * 2
+        stage.topic.away = False
+        await stage.clock.advance(10)
+        lease.require()
+    await end(keeping)
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,185 @@
+"""What each look of the roster tells: of partitions that changed, of log dirs that cannot be read, and when it looks again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock, settle
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.pins import local_partition
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.scripted import ScriptedBroker
+from tests.support.segments import TIP, local_segments
+from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.domain.errors import BrokerUnreachableError
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.ports.metrics.process import LOG_DIR_FAULTS
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.roster import Roster, keep_roster
+
+US, OTHER = BrokerId(1), BrokerId(2)
+LED = LeaderView(
+    topic_id_partition=TIP,
+    leader_id=US,
+    leader_epoch=LeaderEpoch(4),
+    replicas=(US, OTHER),
+    in_sync_replicas=(US, OTHER),
+)
+
+
+class Dirs:
+    """Log dirs with one partition; ``changed`` tells of a file event."""
+
+    def __init__(self) -> None:
+        self.faults: Mapping[str, str] = {}
+        self.looks = 0
+        self.events: asyncio.Queue[str] = asyncio.Queue()
+
+    async def scan(self) -> LogDirsView:
+        self.looks += 1
+        return LogDirsView(partitions={TIP: local_partition(local_segments(0, 100))}, faults=self.faults)
+
+    async def changes(self) -> AsyncIterator[None]:
+        while True:
+            await self.events.get()
+            yield
+
+
+class Broker(ScriptedBroker):
+    trouble = ""
+
+    async def describe_partitions(self, topics: Any = None) -> tuple[LeaderView, ...]:
+        if self.trouble:
+            raise BrokerUnreachableError(address="kafka:9092", reason=self.trouble)
+        return await super().describe_partitions(topics)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.board, self.dirs, self.broker = Board(), Dirs(), Broker()
+        self.clock, self.telemetry = ManualClock(), RecordedTelemetry()
+        self.policy: TopicPolicy | None = TopicPolicy()
+        self.broker.views = (LED,)
+        dirs: Any = self.dirs
+        self.roster = Roster(
+            board=self.board,
+            log_dirs=dirs,
+            broker=self.broker,
+            assignment=MemoryMetadataLog(),
+            policy_for=lambda topic: self.policy,
+            broker_id=US,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            forget=lambda partition: None,
+        )
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+async def test_a_look_says_who_leads_what_and_which_topic_has_which_id(stage: Stage) -> None:
+    assert await stage.roster.look() == ()
+    assert stage.board.topic_ids == {TIP.topic: TIP.topic_id}
+    (tiered,) = stage.board.assignment.values()
+    assert (tiered.view, tiered.role) == (LED, PartitionRole.LEADER)
+
+
+@pytest.mark.parametrize(
+    ("now", "policy", "is_let_go"),
+    [
+        pytest.param(LED, TopicPolicy(), False, id="nothing changed"),
+        pytest.param(replace(LED, in_sync_replicas=(US,)), TopicPolicy(), False, id="another replica is out of sync"),
+        pytest.param(replace(LED, leader_epoch=LeaderEpoch(5)), TopicPolicy(), True, id="led again, in a later epoch"),
+        pytest.param(replace(LED, leader_id=OTHER), TopicPolicy(), True, id="led by another in the epoch that we knew"),
+        pytest.param(replace(LED, replicas=(OTHER,)), TopicPolicy(), True, id="moved to other brokers"),
+        pytest.param(None, TopicPolicy(), True, id="deleted"),
+        pytest.param(LED, TopicPolicy(retention_ms=1000), True, id="its settings are others"),
+        pytest.param(LED, None, True, id="not tiered any more"),
+    ],
+)
+async def test_what_is_let_go(
+    stage: Stage, now: LeaderView | None, policy: TopicPolicy | None, is_let_go: bool
+) -> None:
+    await stage.roster.look()
+    (before,) = stage.board.assignment.values()
+    stage.broker.views, stage.policy = (() if now is None else (now,)), policy
+    assert await stage.roster.look() == ((before,) if is_let_go else ())
+
+
+async def test_while_the_broker_is_away_what_was_known_stays_and_the_files_are_looked_at(stage: Stage) -> None:
+    await stage.roster.look()
+    known, stage.broker.trouble = dict(stage.board.assignment), "connection refused"
+    stage.dirs.faults = {"/logs": "Input/output error"}
+    with pytest.raises(BrokerUnreachableError):
+        await stage.roster.look()
+    assert (stage.board.assignment, stage.board.local.faults) == (known, stage.dirs.faults)
+
+
+async def test_a_log_dir_that_cannot_be_read_is_told_once_and_measured_until_it_can(stage: Stage) -> None:
+    def gauges() -> dict[str, float]:
+        return stage.telemetry.by_label(LOG_DIR_FAULTS, "directory")
+
+    with capture_logs() as told:
+        for faults in ({"/a": "I/O"}, {"/a": "I/O", "/b": "gone"}, {"/b": "gone"}, {"/b": "gone"}, {}, {"/a": "I/O"}):
+            stage.dirs.faults = faults
+            await stage.roster.look()
+            assert {directory for directory, value in gauges().items() if value == 1} == set(faults)
+    assert gauges() == {"/a": 1, "/b": 0}
+    assert [(one["event"], one["directory"]) for one in told] == [
+        ("log_dir.fault", "/a"),
+        ("log_dir.fault", "/b"),
+        ("log_dir.fault.cleared", "/a"),
+        ("log_dir.fault.cleared", "/b"),
+        ("log_dir.fault", "/a"),
+    ]
+
+
+async def test_a_trouble_stays_on_the_board_until_a_look_succeeds_and_is_told_once(stage: Stage) -> None:
+    keeping = asyncio.create_task(keep_roster(stage.roster, 5))
+    with capture_logs() as told:
+        for trouble in ("refused", "refused", "timed out", "", "timed out"):
+            stage.broker.trouble = trouble
+            await stage.clock.advance(5)
+            assert trouble in stage.board.watch_trouble
+            assert bool(stage.board.watch_trouble) is bool(trouble)
+    assert [one["event"] for one in told] == ["watch.trouble"] * 3
+    await end(keeping)
+
+
+async def test_it_looks_at_every_interval_and_at_once_after_a_file_event(stage: Stage) -> None:
+    tasks = [asyncio.create_task(one) for one in (keep_roster(stage.roster, 5), stage.roster.follow_changes())]
+    await settle()
+    assert stage.dirs.looks == 1
+    await stage.clock.advance(4.9)
+    assert stage.dirs.looks == 1
+    await stage.clock.advance(0.1)
+    assert stage.dirs.looks == 2
+    stage.dirs.events.put_nowait("rolled")
+    await settle()
+    assert stage.dirs.looks == 3, "an event"
+    await settle()
+    assert stage.dirs.looks == 3, "one event is one look"
+    stage.dirs.events.put_nowait("rolled")
+    await settle()
+    assert stage.dirs.looks == 4, "the next event"
+    await end(*tasks)
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

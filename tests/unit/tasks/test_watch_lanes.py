@@ -1,0 +1,255 @@
+"""Which lanes a look starts, and what it drops of a partition that is not ours any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.pins import LOG_DIR, local_partition
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.segments import TIP, local_segments
+from tiersidecar.decide.backfill import BackfillOrder
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.errors import BrokerUnreachableError, RetriableError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
+from tiersidecar.ports.metrics.copying import COPY_LAG_SEGMENTS
+from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.lanes import Lane
+from tiersidecar.tasks.watch import Watch
+
+BROKER = BrokerId(1)
+LED = TieredPartition(
+    view=LeaderView(
+        topic_id_partition=TIP,
+        leader_id=BROKER,
+        leader_epoch=LeaderEpoch(4),
+        replicas=(BROKER,),
+        in_sync_replicas=(BROKER,),
+    ),
+    role=PartitionRole.LEADER,
+    policy=TopicPolicy(),
+)
+FOLLOWED = replace(LED, role=PartitionRole.FOLLOWER)
+
+
+class Rounds:
+    """A roster, topic checks and lanes that note what they are told."""
+
+    def __init__(self) -> None:
+        self.gone: tuple[TieredPartition, ...] = ()
+        self.trouble: RetriableError | None = None
+        self.noted: list[RetriableError | None] = []
+        self.waited: list[float] = []
+        self.checked: list[set[str]] = []
+        self.started: dict[Lane, tuple[Callable[[], Awaitable[None]], str]] = {}
+        self.stopped: list[TopicIdPartition] = []
+        self.enough = asyncio.Event()
+
+    async def look(self) -> tuple[TieredPartition, ...]:
+        if self.trouble is not None:
+            raise self.trouble
+        return self.gone
+
+    async def follow_changes(self) -> None:
+        await asyncio.Event().wait()
+
+    def note(self, error: RetriableError | None) -> None:
+        self.noted.append(error)
+
+    async def wait(self, interval_s: float) -> None:
+        self.waited.append(interval_s)
+        if len(self.waited) == 3:
+            self.enough.set()
+            await asyncio.Event().wait()
+        self.trouble = None
+
+    async def refresh(self, topics: set[str]) -> None:
+        self.checked.append(topics)
+
+    def start(self, tip: TopicIdPartition, lane: Lane, work: Callable[[], Awaitable[None]], name: str) -> None:
+        assert tip == TIP
+        self.started[lane] = (work, name)
+
+    def stop(self, tip: TopicIdPartition) -> None:
+        self.stopped.append(tip)
+
+    def report_age(self) -> None:
+        return None
+
+
+class Stage:
+    """``works`` are the lanes with something to do beside copying, which the board tells; ``done`` is what ran."""
+
+    def __init__(self, *works: Lane, tiered: TieredPartition = LED) -> None:
+        self.board, self.metadata, self.telemetry = Board(), MemoryMetadataLog(), RecordedTelemetry()
+        self.board.local = LogDirsView(partitions={TIP: local_partition(local_segments(0, 100, 200))}, faults={})
+        self.board.assignment = {TIP: tiered}
+        self.board.pins.unread = frozenset()
+        self.rounds, self.done, self.reports = Rounds(), list[tuple[Lane, TieredPartition]](), 0
+        told: Any = self.rounds
+        clock = ManualClock()
+        self.lag = CopyLagReport(board=self.board, metadata=self.metadata, clock=clock, telemetry=self.telemetry)
+        self.watch = Watch(
+            board=self.board,
+            roster=told,
+            checks=told,
+            metadata=self.metadata,
+            in_flight=told,
+            lag=self.lag,
+            backfill=Backfill(
+                lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=clock, telemetry=self.telemetry
+            ),
+            lanes=told,
+            copy=self._work(Lane.COPY),
+            retain=self._work(Lane.RETAIN),
+            retain_has_work=lambda partition: Lane.RETAIN in works,
+            recopy=self._work(Lane.RECOPY),
+            recopy_has_work=lambda partition: Lane.RECOPY in works,
+            follow=self._work(Lane.FOLLOW),
+            follow_has_work=lambda partition: Lane.FOLLOW in works,
+            report=self._report,
+            interval_s=5.0,
+            telemetry=self.telemetry,
+        )
+
+    def _work(self, lane: Lane) -> Callable[[TieredPartition], Awaitable[None]]:
+        async def work(partition: TieredPartition) -> None:
+            self.done.append((lane, partition))
+
+        return work
+
+    def _report(self) -> None:
+        self.reports += 1
+
+    async def look(self, *, is_ready: bool = True) -> dict[Lane, str]:
+        """The lanes that were started, by their names."""
+        if is_ready:
+            await self.metadata.assign([TIP])
+        await self.watch.look()
+        return {lane: name for lane, (_, name) in self.rounds.started.items()}
+
+
+ALL = tuple(Lane)
+
+
+@pytest.mark.parametrize(
+    ("works", "tiered", "is_ready", "lanes"),
+    [
+        pytest.param(ALL, LED, True, set(ALL), id="a leader does all"),
+        pytest.param(ALL, FOLLOWED, True, {Lane.FOLLOW, Lane.RECOPY}, id="a follower pins, and copies again"),
+        pytest.param(ALL, LED, False, {Lane.FOLLOW}, id="before its metadata is read, pins are all that is safe"),
+        pytest.param((), FOLLOWED, True, set(), id="nothing to do"),
+        pytest.param((Lane.RETAIN,), LED, True, {Lane.COPY, Lane.RETAIN}, id="retention is due"),
+        pytest.param((Lane.FOLLOW,), LED, True, {Lane.COPY, Lane.FOLLOW}, id="a leader in race mode pins, too"),
+        pytest.param((Lane.RECOPY,), LED, True, {Lane.COPY, Lane.RECOPY}, id="the store has lost something"),
+    ],
+)
+async def test_which_lanes_start(
+    works: tuple[Lane, ...], tiered: TieredPartition, is_ready: bool, lanes: set[Lane]
+) -> None:
+    stage = Stage(*works, tiered=tiered)
+    assert await stage.look(is_ready=is_ready) == {lane: f"{lane.value} orders-3@4" for lane in lanes}
+    for work, _ in stage.rounds.started.values():
+        await work()
+    assert {lane for lane, _ in stage.done} == lanes, "each does its own work"
+    assert all(partition == tiered for _, partition in stage.done)
+
+
+def refuse(board: Board) -> None:
+    board.refused_topics[TIP.topic] = "it is compacted"
+
+
+def lose(board: Board) -> None:
+    board.local = LogDirsView(partitions={}, faults={LOG_DIR: "Input/output error"})
+
+
+def hide_pins(board: Board) -> None:
+    board.pins.unread = frozenset({LOG_DIR})
+
+
+def hide_all_pins(board: Board) -> None:
+    board.pins.unread = None
+
+
+def copied(board: Board) -> None:
+    board.copied_offsets[TIP] = 199
+
+
+def copied_half(board: Board) -> None:
+    board.copied_offsets[TIP] = 99
+
+
+@pytest.mark.parametrize(
+    ("change", "is_copied"),
+    [
+        pytest.param(lambda board: None, True, id="sealed segments that are not remote"),
+        pytest.param(copied_half, True, id="one of them"),
+        pytest.param(copied, False, id="all that is sealed is remote"),
+        pytest.param(refuse, False, id="the topic cannot be tiered"),
+        pytest.param(lose, False, id="its log dir cannot be read"),
+        pytest.param(hide_pins, False, id="its pins have not been read: what only they have would be skipped"),
+        pytest.param(hide_all_pins, False, id="no pins have been read"),
+    ],
+)
+async def test_when_there_is_something_to_copy(change: Callable[[Board], None], is_copied: bool) -> None:
+    stage = Stage()
+    change(stage.board)
+    assert (Lane.COPY in await stage.look()) is is_copied
+
+
+async def test_a_partition_that_is_not_ours_any_more_leaves_nothing_behind() -> None:
+    stage = Stage()
+    await stage.look()
+    assert stage.telemetry.value(COPY_LAG_SEGMENTS, topic="orders", partition="3") == 2
+    for metric in LEADER_GAUGES:
+        stage.telemetry.gauge(metric, 7, topic="orders", partition="3")
+    stage.board.held_back[TIP] = "an open transaction"
+    stage.board.assignment, stage.rounds.gone = {}, (LED,)
+    await stage.look()
+    assert stage.rounds.stopped == [TIP]
+    assert stage.board.held_back == {}
+    shown = {name for (name, labels), _ in stage.telemetry.values.items() if dict(labels).get("topic") == "orders"}
+    assert shown.isdisjoint(metric.name for metric in LEADER_GAUGES)
+
+
+@pytest.mark.parametrize(
+    ("tiered", "is_ready", "is_told"),
+    [
+        pytest.param(LED, True, True, id="by its leader"),
+        pytest.param(FOLLOWED, True, False, id="not by a follower"),
+        pytest.param(LED, False, False, id="not before its metadata is read: nothing would seem to be remote"),
+    ],
+)
+async def test_who_tells_the_copy_lag(tiered: TieredPartition, is_ready: bool, is_told: bool) -> None:
+    stage = Stage(tiered=tiered)
+    await stage.look(is_ready=is_ready)
+    assert (TIP in stage.lag.known) is is_told
+    assert (stage.reports, stage.rounds.checked) == (1, [{"orders"}])
+
+
+async def test_it_goes_on_when_the_broker_is_away() -> None:
+    stage = Stage()
+    await stage.metadata.assign([TIP])
+    stage.rounds.trouble = away = BrokerUnreachableError(address="kafka:9092", reason="connection refused")
+    running = asyncio.create_task(stage.watch.run())
+    await stage.rounds.enough.wait()
+    assert stage.rounds.noted == [away, None, None]
+    assert stage.rounds.waited == [5.0] * 3
+    assert Lane.COPY in stage.rounds.started
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
