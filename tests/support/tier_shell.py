@@ -115,7 +115,7 @@ class TierShell:
         )
         self.quota, self.copy_slots = CopyQuota(quota=RateQuota(), clock=self.clock), CopySlots(10, reserved=1)
         self.pace = UploadPace(None, self.clock)
-        self.manifests = ManifestCache(store=self.store, blocking=blocking)
+        self.manifests = ManifestCache(store=self.store, blocking=blocking, key_ring=settings.key_ring)
         self.blobs = IndexBlobReader(store=self.store, blocking=blocking, manifests=self.manifests)
         self.lineages = LineageKeeper(
             metadata=self.metadata,

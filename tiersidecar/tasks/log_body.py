@@ -50,7 +50,10 @@ class LogBody:
 
     @property
     def size_bytes(self) -> int | None:
-        return None if self._fixed is None else self._fixed.transformed_size
+        if self._fixed is not None:
+            return self._fixed.transformed_size
+        made = [size for size in self._sizes if size is not None]
+        return sum(made) if len(made) == self.piece_count else None
 
     @property
     def piece_count(self) -> int:

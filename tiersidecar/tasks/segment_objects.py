@@ -102,7 +102,7 @@ class SegmentObjects:
         stored = await self._store.put_object(layout.keys.log, body)
         if reading.scan is None:
             raise StoreError(verb="put", key=layout.keys.log, reason="it did not take the chunks in their order")
-        if body.size_bytes is not None and stored.size_bytes != body.size_bytes:
+        if stored.size_bytes != body.size_bytes:
             raise _wrong_size(layout.keys.log, stored.size_bytes, body.size_bytes)
         if layout.transform.is_identity and stored.crc32c not in (None, reading.scan.crc32c):
             reason = f"CRC32C {stored.crc32c:08x} instead of {reading.scan.crc32c:08x}"
