@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+from structlog.testing import capture_logs
+
 from tests.support.manual_clock import ManualClock
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
-from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.topic_checks import TopicChecks
@@ -48,3 +53,147 @@ async def test_a_topic_that_the_broker_tiers_itself_stays_refused_while_its_sett
     broker.hides = True
     await checks.check([TOPIC])
     assert (board.refused_topics, TOPIC in board.untrimmable_topics) == ({}, True)
+
+
+class Stage:
+    """The checks of one sidecar; ``asked`` are the topics of each question."""
+
+    def __init__(self, max_name_bytes: int | None = None) -> None:
+        self.board, self.broker, self.clock = Board(), AskedBroker(), ManualClock()
+        self.telemetry = RecordedTelemetry()
+        self.policies = {TOPIC: TopicPolicy(), "other": TopicPolicy(mode=RetentionMode.RACE)}
+        self.checks = TopicChecks(
+            broker=self.broker,
+            board=self.board,
+            policy_for=self.policies.get,
+            max_name_bytes=max_name_bytes,
+            clock=self.clock,
+            telemetry=self.telemetry,
+        )
+
+
+class AskedBroker(ReticentBroker):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[list[str]] = []
+
+    async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        self.asked.append(list(topics))
+        return await super().describe_topic_configs(self.asked[-1])
+
+
+GOOD = {"retention.ms": "-1", "retention.bytes": "-1"}
+LIMITED = {**GOOD, "retention.ms": "1000"}
+
+
+@pytest.mark.parametrize(
+    ("topic", "settings", "refused", "untrimmable", "is_unsafe"),
+    [
+        pytest.param(TOPIC, GOOD, "", "", 0, id="all is well"),
+        pytest.param(TOPIC, LIMITED, "", "retention.ms is 1000", 1, id="the broker's own retention deletes"),
+        pytest.param("other", LIMITED, "", "", 0, id="as it is meant to in race mode"),
+        pytest.param(TOPIC, {**GOOD, "cleanup.policy": "compact"}, "compact", "compact", 1, id="compacted"),
+        pytest.param(
+            "other",
+            {**GOOD, "remote.storage.enable": "true"},
+            "the broker tiers it itself",
+            "the broker tiers it itself",
+            1,
+            id="tiered by the broker itself: neither copied nor trimmed, in any mode",
+        ),
+    ],
+)
+async def test_what_a_topics_settings_allow(
+    topic: str, settings: dict[str, str | None], refused: str, untrimmable: str, is_unsafe: int
+) -> None:
+    stage = Stage()
+    stage.broker.settings[topic] = settings
+    await stage.checks.check([topic])
+    assert (topic in stage.board.refused_topics) is bool(refused)
+    assert refused in stage.board.refused_topics.get(topic, "")
+    assert (topic in stage.board.untrimmable_topics) is bool(untrimmable)
+    assert untrimmable in stage.board.untrimmable_topics.get(topic, "")
+    assert stage.telemetry.value(UNSAFE_TOPICS, topic=topic) == is_unsafe
+
+
+async def test_a_name_that_the_store_cannot_hold_is_refused() -> None:
+    stage = Stage(max_name_bytes=20)
+    await stage.checks.check([TOPIC])
+    assert "the store takes 20" in stage.board.refused_topics[TOPIC]
+
+
+async def test_a_topic_that_is_not_tiered_is_not_judged() -> None:
+    stage = Stage()
+    stage.broker.settings["nobodys"] = LIMITED
+    await stage.checks.check(["nobodys", TOPIC])
+    assert stage.board.untrimmable_topics == {}
+    assert stage.telemetry.by_label(UNSAFE_TOPICS, "topic") == {TOPIC: 0}
+
+
+async def test_a_change_is_told_once() -> None:
+    stage = Stage()
+    with capture_logs() as told:
+        for settings in (LIMITED, LIMITED, {**GOOD, "retention.ms": "2000"}, GOOD, GOOD):
+            stage.broker.settings[TOPIC] = settings
+            await stage.checks.check([TOPIC])
+    assert [(one["event"], one["log_level"]) for one in told] == [
+        ("topic.trim_refused", "error"),
+        ("topic.trim_refused", "error"),
+        ("topic.trim_refused.cleared", "info"),
+    ]
+    assert {one["topic"] for one in told} == {TOPIC}
+
+
+async def test_each_topic_is_looked_at_every_thirty_seconds() -> None:
+    stage = Stage()
+    await stage.checks.refresh(["other", TOPIC])
+    await stage.clock.advance(29.9)
+    await stage.checks.refresh([TOPIC, "other"])
+    assert stage.broker.asked == [[TOPIC, "other"]], "in one question, in the order of their names"
+    await stage.checks.check([TOPIC])
+    await stage.clock.advance(0.1)
+    await stage.checks.refresh([TOPIC, "other"])
+    assert stage.broker.asked[2:] == [["other"]], "the other was looked at before a trim"
+
+
+async def test_a_topic_that_is_gone_is_forgotten_and_looked_at_anew_when_it_is_back() -> None:
+    stage = Stage()
+    stage.broker.settings[TOPIC] = {**GOOD, "remote.storage.enable": "true"}
+    await stage.checks.refresh([TOPIC])
+    await stage.checks.refresh([])
+    assert (stage.board.refused_topics, stage.board.untrimmable_topics) == ({}, {})
+    assert stage.telemetry.value(UNSAFE_TOPICS, topic=TOPIC) is None
+    await stage.checks.refresh([TOPIC])
+    assert len(stage.broker.asked) == 2
+    assert TOPIC in stage.board.refused_topics
+
+
+@pytest.mark.parametrize(
+    ("settings", "hides", "reason"),
+    [
+        pytest.param(GOOD, False, "", id="nobody but sidecars tiers it"),
+        pytest.param(LIMITED, False, "", id="who may trim it is no matter"),
+        pytest.param({**GOOD, "remote.storage.enable": "true"}, False, "the broker tiers it", id="the broker does"),
+        pytest.param(GOOD, True, "did not tell", id="who does is not known"),
+        pytest.param({**GOOD, "remote.storage.enable": "true"}, True, "did not tell", id="nor was it ever"),
+    ],
+)
+async def test_what_another_may_be_copying_is_left_alone(
+    settings: dict[str, str | None], hides: bool, reason: str
+) -> None:
+    stage = Stage()
+    stage.broker.settings[TOPIC], stage.broker.hides = settings, hides
+    found = await stage.checks.reason_to_leave(TOPIC)
+    assert bool(found) is bool(reason)
+    assert reason in found
+    assert stage.broker.asked == [[TOPIC]], "as they are now"
+
+
+async def test_what_was_known_of_it_outlasts_a_broker_that_does_not_tell() -> None:
+    stage = Stage()
+    stage.broker.settings[TOPIC] = {**GOOD, "remote.storage.enable": "true"}
+    assert "the broker tiers it" in await stage.checks.reason_to_leave(TOPIC)
+    stage.broker.hides = True
+    assert "the broker tiers it" in await stage.checks.reason_to_leave(TOPIC)
+    stage.broker.hides, stage.broker.settings[TOPIC] = False, GOOD
+    assert await stage.checks.reason_to_leave(TOPIC) == ""

@@ -1,0 +1,129 @@
+"""While the store is away no copy is begun: what closes the gate, what opens it, and what is told."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock, settle
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
+from tiersidecar.tasks.store_gate import StoreGate
+
+AWAY, DENIED = "connection refused", "access denied"
+
+
+class Store(MemoryStore):
+    """``trouble`` answers the probe; ``held`` keeps it waiting."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock, ids=SystemIds())
+        self.trouble, self.probes = "", 0
+        self.held: asyncio.Event | None = None
+
+    async def check_writable(self) -> None:
+        self.probes += 1
+        if self.held is not None:
+            await self.held.wait()
+        if self.trouble:
+            raise StoreError(verb="put", key="probe", reason=self.trouble)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = Store(self.clock)
+        self.gate = StoreGate(self.store, self.clock)
+
+    async def copy(self, reason: str) -> None:
+        """A copy that meets a store error."""
+        with suppress(StoreError):
+            async with self.gate.watching():
+                raise StoreError(verb="put", key="k", reason=reason)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+async def test_at_start_it_is_closed_until_a_probe_succeeds(stage: Stage) -> None:
+    assert "it has not been probed yet" in stage.gate.closed_reason
+    await stage.gate.wait_open()
+    assert (stage.gate.closed_reason, stage.store.probes) == ("", 1)
+    await stage.gate.wait_open()
+    assert stage.store.probes == 1, "an open gate asks nobody"
+
+
+async def test_a_copy_that_meets_an_error_closes_it_and_the_next_one_probes(stage: Stage) -> None:
+    await stage.gate.wait_open()
+    await stage.copy(AWAY)
+    assert AWAY in stage.gate.closed_reason
+    stage.store.trouble = DENIED
+    with pytest.raises(StoreError, match=DENIED):
+        await stage.gate.wait_open()
+    assert DENIED in stage.gate.closed_reason, "the last reason"
+    stage.store.trouble = ""
+    await stage.gate.wait_open()
+    assert stage.gate.closed_reason == ""
+
+
+async def test_what_is_no_error_of_the_store_leaves_it_open(stage: Stage) -> None:
+    await stage.gate.wait_open()
+    with suppress(ValueError):
+        async with stage.gate.watching():
+            raise ValueError
+    async with stage.gate.watching():
+        pass
+    assert stage.gate.closed_reason == ""
+
+
+async def test_an_error_is_the_copys_own_too(stage: Stage) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        async with stage.gate.watching():
+            raise ObjectNotFoundError(verb="put", key="k", reason="no such bucket")
+
+
+async def test_one_probes_for_all_who_wait(stage: Stage) -> None:
+    stage.store.held = asyncio.Event()
+    waiting = [asyncio.create_task(stage.gate.wait_open()) for _ in range(5)]
+    await settle()
+    stage.store.held.set()
+    await asyncio.gather(*waiting)
+    assert stage.store.probes == 1
+
+
+async def test_each_reason_is_told_once(stage: Stage) -> None:
+    with capture_logs() as told:
+        for trouble in (AWAY, AWAY, DENIED, DENIED, ""):
+            stage.store.trouble = trouble
+            with suppress(StoreError):
+                await stage.gate.wait_open()
+        await stage.copy(AWAY)
+        await stage.copy(DENIED)
+    assert [(one["event"], one["log_level"]) for one in told] == [
+        ("store.not_writable", "warning"),
+        ("store.not_writable", "warning"),
+        ("store.writable", "info"),
+        ("store.away", "warning"),
+    ]
+    assert {one["store"] for one in told} == {"memory"}
+
+
+async def test_it_opens_without_a_copys_asking(stage: Stage) -> None:
+    stage.store.trouble = AWAY
+    probing = asyncio.create_task(stage.gate.keep_probing(10))
+    await stage.clock.advance(25)
+    assert (stage.store.probes, AWAY in stage.gate.closed_reason) == (3, True)
+    stage.store.trouble = ""
+    await stage.clock.advance(5)
+    assert stage.gate.closed_reason == ""
+    await stage.clock.advance(60)
+    assert stage.store.probes == 4, "while it is open nobody probes"
+    probing.cancel()
+    with suppress(asyncio.CancelledError):
+        await probing
