@@ -55,7 +55,7 @@ class CacheDirectory:
                 temporary.replace(self._path / name)
             except OSError:
                 with suppress(OSError):
-                    temporary.unlink(missing_ok=True)
+                    temporary.unlink()
                 raise
 
     def mark_deleted(self, names: Iterable[str]) -> None:

@@ -136,6 +136,23 @@ async def test_a_crowd_is_told_to_come_back_after_the_time_that_serving_it_takes
     assert await refuse_for_a_second(come_back, clock, refused=0, served=10) == 1.0
 
 
+async def test_what_counts_is_how_many_came_a_second_however_long_nobody_looked() -> None:
+    clock = ManualClock()
+    come_back = ComeBack(clock)
+    for _ in range(1200):
+        come_back.refused_ms()
+    for _ in range(400):
+        come_back.served()
+    await clock.advance(2)
+    # 600 came each second, and 200 were served.
+    assert come_back.refused_ms() == 3000
+    # A second that is not over tells nothing.
+    for _ in range(500):
+        assert come_back.refused_ms() == 3000
+    await clock.advance(0.5)
+    assert come_back.refused_ms() == 3000
+
+
 async def test_the_pool_of_a_read_path_sends_away_for_longer_while_it_serves_little() -> None:
     clock = ManualClock()
     pool, gate = ReaderPool(running=1, waiting=0, clock=clock), asyncio.Event()

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.faulty_store import flip_bit
 from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.broker import LocalBatches
@@ -26,10 +28,12 @@ class Broker:
 
     def __init__(self, batches: Sequence[Batch], lists: Sequence[tuple[int, Offset]] = ()) -> None:
         self.batches, self.lists, self.asked = batches, tuple(lists), list[int]()
+        self.asked_as = list[tuple[int, int, int]]()
         self.stable = batches[-1].next_offset
 
     async def fetch(self, offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
         self.asked.append(offset)
+        self.asked_as.append((offset, max_bytes, last_epoch))
         held = [one for one in self.batches if one.last_offset >= offset and one.base_offset < self.stable]
         stable = Offset(self.stable)
         return LocalBatches(
@@ -114,3 +118,54 @@ async def test_at_the_last_stable_offset_itself_nothing_is_decided() -> None:
         return replace(await broker.fetch(offset, max_bytes, last_epoch), last_stable_offset=Offset(BORDER))
 
     assert await BorderWalks().aborted_beyond(PARTITION, HISTORY, frozenset(), fetch) is None
+
+
+async def test_the_border_costs_one_small_fetch_and_the_batches_behind_it_steps_of_256_kib() -> None:
+    """Each asks with the epoch of the record right before it, so that a broker of another history gives nothing."""
+    border = History(Lineage.of([(LeaderEpoch(0), Offset(0)), (LeaderEpoch(3), Offset(BORDER - 1))]), Offset(BORDER))
+    batches = [data_batch(BORDER + number, [(1, b"value")], leader_epoch=5) for number in range(2)]
+    broker = Broker([*batches, marker_batch(BORDER + 2, Marker.COMMIT, leader_epoch=6, timestamp_ms=1, producer_id=1)])
+    assert await BorderWalks().aborted_beyond(PARTITION, border, frozenset({ONE}), broker.fetch) == ()
+    assert broker.asked_as == [(BORDER, 1, 3), (BORDER + 1, 256 * 1024, 5), (BORDER + 2, 256 * 1024, 5)]
+
+
+async def test_where_the_history_does_not_know_who_wrote_the_border_the_broker_is_asked_without_an_epoch() -> None:
+    broker = Broker(log(None))
+    later = History(Lineage.of([(LeaderEpoch(2), Offset(BORDER))]), Offset(BORDER))
+    assert await BorderWalks().aborted_beyond(PARTITION, later, frozenset(), broker.fetch) == ()
+    assert broker.asked_as == [(BORDER, 1, -1)]
+
+
+OTHER_PARTITION = replace(PARTITION, partition=1)
+OTHER_HISTORY = History(Lineage.of([(LeaderEpoch(0), Offset(0)), (LeaderEpoch(1), Offset(50))]), Offset(BORDER))
+
+
+@pytest.mark.parametrize(
+    ("partition", "history", "open_at_end", "fetches"),
+    [
+        pytest.param(PARTITION, HISTORY, {ONE}, 1, id="the same border: all has been looked through"),
+        pytest.param(OTHER_PARTITION, HISTORY, {ONE}, 3, id="another partition"),
+        pytest.param(PARTITION, OTHER_HISTORY, {ONE}, 3, id="another history, after an unclean election"),
+        pytest.param(PARTITION, HISTORY, {ONE, OTHER}, 5, id="other transactions are open"),
+    ],
+)
+async def test_a_walk_goes_on_at_the_same_border_only(
+    partition: TopicIdPartition, history: History, open_at_end: set[tuple[int, Offset]], fetches: int
+) -> None:
+    walks, broker = BorderWalks(), Broker(log(None, None, ABORT_ONE, None, ABORT_OTHER))
+    await walks.aborted_beyond(PARTITION, HISTORY, frozenset({ONE}), broker.fetch)
+    broker.asked.clear()
+    found = await walks.aborted_beyond(partition, history, frozenset(open_at_end), broker.fetch)
+    assert found is not None
+    assert {(one.producer_id, one.first_offset) for one in found} == open_at_end
+    assert len(broker.asked) == fetches
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_a_batch_behind_the_border_that_cannot_be_read_is_told_with_where_it_came_from(which: int) -> None:
+    batches = [log(ABORT_ONE)[0], log(None, ABORT_OTHER)[1]]
+    batches[which] = replace(batches[which], data=flip_bit(batches[which].data, 8 * 61 + 1))
+    broker = Broker(batches)
+    with pytest.raises(CorruptDataError, match=f"Fetch of {PARTITION}"):
+        await BorderWalks().aborted_beyond(PARTITION, HISTORY, frozenset({ONE, OTHER}), broker.fetch)
+    assert len(broker.asked) == which + 1

@@ -61,3 +61,17 @@ async def test_what_is_remembered_is_bounded() -> None:
     for start in range(5000):
         holes.met(TIP, start, start, start + 1)
     assert len(holes._since_s) <= 1000
+
+
+async def test_of_too_many_the_one_that_was_met_first_is_forgotten_and_waits_anew() -> None:
+    clock = ManualClock()
+    holes = Holes(clock, "a.hole")
+    for start in range(1001):
+        holes.met(TIP, start, start, start + 1)
+    await clock.advance(SETTLED_S)
+    with capture_logs() as logs:
+        for start in (1, 1000, 2):
+            holes.met(TIP, start, start, start + 1)
+        assert [told["offset"] for told in logs] == [1, 1000, 2]
+        holes.met(TIP, 0, 0, 1)
+    assert len(logs) == 3

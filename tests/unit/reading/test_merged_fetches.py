@@ -12,6 +12,7 @@ from tests.support.manual_clock import settle
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.metrics.reading import READ_STORE_BYTES, READ_STORE_REQUESTS
 from tiersidecar.reading.merged_fetches import MergedFetches
 
 DATA = bytes(range(200))
@@ -111,3 +112,97 @@ async def test_closed_it_gives_up_what_runs_and_what_waits() -> None:
     for task in tasks:
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_never_more_run_than_may_however_many_have_ended() -> None:
+    class Crowded(GatedStore):
+        running = most = 0
+
+        async def fetch_range(self, key: str, byte_range: ByteRange) -> bytes:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            try:
+                return await super().fetch_range(key, byte_range)
+            finally:
+                self.running -= 1
+
+    store = Crowded()
+    async with fetches_of(store, parallel=2) as fetches:
+        for _ in range(3):
+            store.gate.clear()
+            # Small ones, which wait for others, large ones, which go alone, and parts.
+            tasks = ask(fetches, *((key, start, start + size) for key in "abc" for start, size in ((0, 5), (50, 30))))
+            tasks += [asyncio.create_task(fetches.fetch_part(key, ByteRange(100, 110))) for key in "abc"]
+            await settle()
+            assert store.running == 2
+            store.gate.set()
+            assert (
+                b"".join(map(bytes, await asyncio.gather(*tasks))) == (DATA[:5] + DATA[50:80]) * 3 + DATA[100:110] * 3
+            )
+    assert store.most == 2
+
+
+async def test_a_part_goes_at_once_where_a_place_is_free_and_else_with_its_neighbours() -> None:
+    store = GatedStore()
+    async with fetches_of(store, parallel=1) as fetches:
+        parts = [asyncio.create_task(fetches.fetch_part("a", ByteRange(0, 10)))]
+        await asyncio.sleep(0)
+        assert store.asked == [("a", 0, 10)], "in the very turn of the loop"
+        parts += [asyncio.create_task(fetches.fetch_part("a", ByteRange(start, start + 10))) for start in (10, 20)]
+        await settle()
+        store.gate.set()
+        assert b"".join(map(bytes, await asyncio.gather(*parts))) == DATA[:30]
+    assert store.asked == [("a", 0, 10), ("a", 10, 30)]
+
+
+@pytest.mark.parametrize(
+    ("size", "goes_at_once"),
+    [pytest.param(20, False, id="two of its size fit into one request"), pytest.param(21, True, id="no other fits")],
+)
+async def test_only_what_can_have_a_neighbour_waits_a_turn_of_the_loop_for_one(
+    size: int, *, goes_at_once: bool
+) -> None:
+    store = GatedStore()
+    async with fetches_of(store, most=40) as fetches:
+        tasks = ask(fetches, ("a", 0, size))
+        await asyncio.sleep(0)
+        assert bool(store.asked) is goes_at_once
+        store.gate.set()
+        assert bytes(await tasks[0]) == DATA[:size]
+
+
+async def test_requests_are_counted_and_not_the_askers() -> None:
+    store, telemetry = GatedStore(), RecordedTelemetry()
+    store.gate.set()
+    fetches = MergedFetches(store, max_parallel=2, max_bytes=40, timeout_s=60, telemetry=telemetry)
+    await asyncio.gather(*ask(fetches, ("a", 0, 10), ("a", 10, 20), ("b", 0, 5)))
+    assert telemetry.value(READ_STORE_REQUESTS, kind="chunk") == 2
+    assert telemetry.value(READ_STORE_BYTES) == 25
+
+
+async def test_a_place_is_free_again_after_a_fault_and_after_the_asker_has_left() -> None:
+    store = GatedStore()
+    async with fetches_of(store, parallel=1, most=10) as fetches:
+        for _ in range(3):
+            (leaving,) = ask(fetches, ("a", 0, 10))
+            await settle()
+            leaving.cancel()
+            await settle()
+        store.gate.set()
+        store.fault = StoreError(verb="fetch", key="a", reason="away")
+        for _ in range(3):
+            assert await asyncio.gather(*ask(fetches, ("a", 0, 10)), return_exceptions=True) == [store.fault]
+        store.fault = None
+        assert bytes((await asyncio.gather(*ask(fetches, ("a", 0, 10))))[0]) == DATA[:10]
+
+
+async def test_who_has_waited_longest_goes_first_and_one_who_left_while_waiting_costs_nothing() -> None:
+    store = GatedStore()
+    async with fetches_of(store, parallel=1) as fetches:
+        first, left, second, third = ask(fetches, ("a", 0, 10), ("b", 0, 10), ("c", 50, 60), ("d", 0, 10))
+        await settle()
+        left.cancel()
+        await settle()
+        store.gate.set()
+        await asyncio.gather(first, second, third)
+    assert [key for key, _, _ in store.asked] == ["a", "c", "d"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
@@ -85,7 +87,41 @@ async def test_callers_that_give_up_early_cannot_pile_up_work() -> None:
     for one in leaving:
         one.cancel()
     await settle()
-    with pytest.raises(QuotaExceededError, match="chunk in flight"):
+    with pytest.raises(QuotaExceededError, match="chunk in flight") as shed:
         await flights.run(3, work)
+    assert shed.value.retry_after_ms == 1000
     await flights.aclose()
     assert len(flights) == 0
+
+
+async def test_it_tells_what_is_in_flight() -> None:
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work()
+    waiting = asyncio.create_task(flights.run("a", work))
+    await settle()
+    assert [flights.has(key) for key in "ab"] == [True, False]
+    work.gate.set()
+    await waiting
+    assert not flights.has("a")
+
+
+@pytest.mark.parametrize("ends", ["fails", "is cancelled"])
+async def test_work_that_ends_badly_when_everyone_has_left_is_no_error_of_the_loops(ends: str) -> None:
+    """asyncio would say so in the log, once for each reader that gave up."""
+    told = list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    flights: SingleFlight[str, str] = SingleFlight("test")
+    work = Work(StoreError(verb="fetch", key="k", reason="away"))
+    leaving = asyncio.create_task(flights.run("a", work))
+    await settle()
+    leaving.cancel()
+    await settle()
+    if ends == "fails":
+        work.gate.set()
+        await settle()
+    else:
+        await flights.aclose()
+    del leaving, work
+    gc.collect()
+    await settle()
+    assert (told, len(flights)) == ([], 0)
