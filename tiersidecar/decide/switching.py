@@ -13,6 +13,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 
 RETENTION_SETTINGS = ("retention.ms", "retention.bytes")
 """What the strict mode takes over from the broker."""
+_TAKEN_OVER = "-1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,8 @@ class WantedTiering:
 class KnownTiering:
     """What the state topic, or else the configuration, says of the topic now.
 
-    ``is_on``: copied and, in strict mode, trimmed.  ``former_settings`` are the topic's overrides before it was first
-    enabled, None as value where it had none; empty where nobody took them down.
+    ``is_on``: copied and, in strict mode, trimmed.  ``former_settings`` are the topic's overrides before strict mode took them
+    over, None as value where it had none; empty where nobody took them down, or they have been put back.
     """
 
     is_on: bool
@@ -88,10 +89,10 @@ def decide_enable(
     refusal = reason_not_to_tier(effective)
     if not refusal and known is not None and known.is_on and known.mode is not wanted.mode and known.former_settings:
         refusal = f"it is tiered in {known.mode} mode; disable it first, so that the broker's settings are put right"
-    former = _former_settings(known, overrides)
+    former = _former_settings(known, overrides) if wanted.mode is RetentionMode.STRICT else {}
     total = _totals_from_broker(effective) if known is None else (known.retention_ms, known.retention_bytes)
     local = (AS_TOTAL, AS_TOTAL) if known is None else (known.local_retention_ms, known.local_retention_bytes)
-    changes = {name: "-1" for name in RETENTION_SETTINGS if effective.get(name) != "-1"}
+    changes = {name: _TAKEN_OVER for name in RETENTION_SETTINGS if effective.get(name) != _TAKEN_OVER}
     plan = SwitchPlan(
         refusal=refusal,
         retention_ms=total[0] if wanted.retention_ms is None else wanted.retention_ms,
@@ -111,13 +112,19 @@ def decide_disable(
     *,
     cluster: Mapping[str, str | None],
 ) -> SwitchPlan:
-    """Restore the broker's overrides.  ``cluster`` has the retention that the topic takes from the broker where it has no
-    override; ``partitions`` were asked with :func:`restored_retention`."""
+    """Restore the broker's overrides where they are what enabling made of them; what somebody has set since is his.
+    ``cluster`` has the retention that the topic takes from the broker where it has no override; ``partitions`` were asked with
+    :func:`restored_retention`."""
     if known is None:
         return SwitchPlan(refusal="it is not tiered", former_settings={}, changes={})
     former = known.former_settings
-    changes = {name: value for name, value in former.items() if overrides.get(name) != value}
-    refusal = next((reason for facts in partitions if (reason := _loss(facts, former, cluster))), "")
+    has_taken_over = not (known.is_on and known.mode is RetentionMode.RACE)
+    changes = {
+        name: value
+        for name, value in former.items()
+        if has_taken_over and overrides.get(name) == _TAKEN_OVER and value != _TAKEN_OVER
+    }
+    refusal = next((reason for facts in partitions if (reason := _loss(facts, changes, cluster))), "")
     return SwitchPlan(
         refusal=refusal if changes else "",
         retention_ms=known.retention_ms,
@@ -181,7 +188,7 @@ def cluster_retention(broker_configs: Mapping[str, str | None]) -> dict[str, str
 def _former_settings(known: KnownTiering | None, overrides: Mapping[str, str | None]) -> dict[str, str | None]:
     """Taken down once: where our own -1 stands already, what was there before is what was taken down then."""
     now = {name: overrides.get(name) for name in RETENTION_SETTINGS}
-    if known is not None and known.former_settings and all(value == "-1" for value in now.values()):
+    if known is not None and known.former_settings and all(value == _TAKEN_OVER for value in now.values()):
         return dict(known.former_settings)
     if known is not None and known.is_on and known.former_settings:
         return dict(known.former_settings)

@@ -106,8 +106,16 @@ CONFIGURED = KnownTiering(is_on=True, mode=STRICT, retention_ms=1000, local_rete
             None,
             WEEK,
             {},
-            (604800000, NO_OVERRIDES, {}),
-            id="race: the broker keeps its settings",
+            (604800000, {}, {}),
+            id="race: the broker keeps its settings, so there is nothing to put back",
+        ),
+        pytest.param(
+            WantedTiering(),
+            replace(ENABLED, is_on=False, mode=RACE, former_settings={}),
+            OURS,
+            {"retention.ms": "-1", "retention.bytes": "-1"},
+            (1000, {"retention.ms": "-1", "retention.bytes": "-1"}, {}),
+            id="enabled again after its settings were put back: a -1 of now is somebody's own wish",
         ),
     ],
 )
@@ -170,6 +178,43 @@ def test_what_is_refused_changes_nothing_and_the_first_reason_is_told() -> None:
     assert (plan.changes, plan.former_settings) == ({}, {})
     compacted = decide_enable(too_much, None, {**WEEK, "cleanup.policy": "compact"}, {})
     assert "compact" in compacted.refusal
+
+
+@pytest.mark.parametrize(
+    ("known", "overrides", "changes"),
+    [
+        pytest.param(
+            ENABLED,
+            {"retention.ms": "-1", "retention.bytes": "-1"},
+            {"retention.ms": "604800000", "retention.bytes": None},
+            id="what enabling made -1 is put back",
+        ),
+        pytest.param(ENABLED, {"retention.ms": "2592000000"}, {}, id="what somebody has set since stays"),
+        pytest.param(
+            replace(ENABLED, mode=RACE),
+            {"retention.ms": "2592000000"},
+            {},
+            id="race mode took nothing over, whatever a former release took down",
+        ),
+        pytest.param(replace(ENABLED, mode=RACE), OURS, {}, id="race mode: a -1 is somebody's own wish"),
+        pytest.param(
+            replace(ENABLED, is_on=False, mode=RACE),
+            {"retention.ms": "-1"},
+            {"retention.ms": "604800000"},
+            id="a disabling that was half done is done",
+        ),
+        pytest.param(
+            replace(ENABLED, former_settings={"retention.ms": "-1", "retention.bytes": "-1"}),
+            {"retention.ms": "-1", "retention.bytes": "-1"},
+            {},
+            id="it was without limit before",
+        ),
+    ],
+)
+def test_disable_puts_back_what_enabling_took_over_and_nothing_else(
+    known: KnownTiering, overrides: Mapping[str, str | None], changes: Mapping[str, str | None]
+) -> None:
+    assert decide_disable(known, overrides, [], cluster=CLUSTER).changes == changes
 
 
 FACTS = PartitionFacts(

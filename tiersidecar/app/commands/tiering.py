@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -140,6 +141,10 @@ async def _disable(
     if mode is TieringMode.DELETING:
         await _call_off_former(session, topic_id=partitions[0].topic_id)
     await _apply(session, topic, partitions[0].topic_id, plan, mode)
+    if plan.former_settings:
+        # They are back: who takes tiering up again takes down what is there then, be it -1 by somebody's own wish.
+        settled = _state(topic, replace(plan, former_settings={}), mode)
+        await session.state.publish_topic_state(partitions[0].topic_id, settled)
     if mode is TieringMode.DELETING:
         await end_holds(session, partitions)
 
