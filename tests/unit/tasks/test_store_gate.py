@@ -52,7 +52,7 @@ def stage() -> Stage:
 
 
 async def test_at_start_it_is_closed_until_a_probe_succeeds(stage: Stage) -> None:
-    assert "it has not been probed yet" in stage.gate.closed_reason
+    assert stage.gate.closed_reason == str(StoreError(verb="probe", key="", reason="it has not been probed yet"))
     await stage.gate.wait_open()
     assert (stage.gate.closed_reason, stage.store.probes) == ("", 1)
     await stage.gate.wait_open()
@@ -99,7 +99,7 @@ async def test_one_probes_for_all_who_wait(stage: Stage) -> None:
 
 async def test_each_reason_is_told_once(stage: Stage) -> None:
     with capture_logs() as told:
-        for trouble in (AWAY, AWAY, DENIED, DENIED, ""):
+        for trouble in (AWAY, AWAY, AWAY, DENIED, ""):
             stage.store.trouble = trouble
             with suppress(StoreError):
                 await stage.gate.wait_open()
@@ -112,6 +112,9 @@ async def test_each_reason_is_told_once(stage: Stage) -> None:
         ("store.away", "warning"),
     ]
     assert {one["store"] for one in told} == {"memory"}
+    assert AWAY in told[0]["error"]
+    assert DENIED in told[1]["error"]
+    assert AWAY in told[3]["error"], "the first copy that met it; the next one finds the gate closed"
 
 
 async def test_it_opens_without_a_copys_asking(stage: Stage) -> None:

@@ -108,7 +108,10 @@ async def test_what_a_topics_settings_allow(
 ) -> None:
     stage = Stage()
     stage.broker.settings[topic] = settings
-    await stage.checks.check([topic])
+    with capture_logs() as told:
+        await stage.checks.check([topic])
+    events = ["topic.refused"] * bool(refused) + ["topic.trim_refused"] * bool(untrimmable)
+    assert [one["event"] for one in told] == events
     assert (topic in stage.board.refused_topics) is bool(refused)
     assert refused in stage.board.refused_topics.get(topic, "")
     assert (topic in stage.board.untrimmable_topics) is bool(untrimmable)
