@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock
+from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.tier_shell import TierShell
@@ -22,7 +25,13 @@ from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
 from tiersidecar.formats.aiven.keys import recorded_keys
-from tiersidecar.ports.metrics.retention import DISK_SECONDS_TO_FULL, DISK_STATE, DROPPED_BYTES
+from tiersidecar.ports.metrics.retention import (
+    DISK_FREE_BYTES,
+    DISK_SECONDS_TO_FULL,
+    DISK_SIZE_BYTES,
+    DISK_STATE,
+    DROPPED_BYTES,
+)
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
@@ -333,3 +342,89 @@ async def test_trim_copied_never_passes_a_store_that_is_away(pressed: Pressed, m
         await pressed.shell.trim.run(tiered)
     assert pressed.shell.broker.deleted == []
     assert pressed.telemetry.value(DROPPED_BYTES, topic="plain") is None
+
+
+async def test_what_is_known_of_each_disk_is_on_the_board_and_measured(pressed: Pressed) -> None:
+    watch = pressed.watch(TRIM)
+    await watch.look()
+    (note,) = pressed.shell.board.disks
+    assert (note.log_dirs, note.size_bytes, note.free_bytes) == ((pressed.disks.log_dir,), SIZE, SIZE // 2)
+    assert note.state.value == "ok"
+    assert pressed.telemetry.value(DISK_FREE_BYTES, log_dir=pressed.disks.log_dir) == SIZE // 2
+    assert pressed.telemetry.value(DISK_SIZE_BYTES, log_dir=pressed.disks.log_dir) == SIZE
+    pressed.disks.free_bytes = 0
+    with capture_logs() as logs:
+        await watch.look()
+    (note,) = pressed.shell.board.disks
+    assert (note.free_bytes, note.state.value) == (0, "below_reserve")
+    log_dir = pressed.disks.log_dir
+    for state in ("ok", "filling", "below_reserve"):
+        assert pressed.telemetry.value(DISK_STATE, log_dir=log_dir, state=state) == (state == "below_reserve")
+    (told,) = [one for one in logs if one["event"] == "disk.pressure"]
+    assert (
+        told.items()
+        >= {
+            "log_dirs": [log_dir],
+            "state": "below_reserve",
+            "free_bytes": 0,
+            "size_bytes": SIZE,
+            "seconds_to_full": None,
+            "policy": "trim-copied",
+        }.items()
+    )
+
+
+async def test_an_alarm_does_not_end_and_begin_with_each_look(pressed: Pressed) -> None:
+    """It ends well above where it began: else it would be told at each file that comes and goes."""
+    watch = pressed.watch()
+    with capture_logs() as logs:
+        for free_bytes in (SIZE // 10 - 1, SIZE // 10, SIZE // 10 - 1, SIZE // 10):
+            pressed.disks.free_bytes = free_bytes
+            await watch.look()
+    assert [one["state"] for one in logs if one["event"] == "disk.pressure"] == ["below_reserve"]
+
+
+async def test_it_looks_every_five_seconds(pressed: Pressed) -> None:
+    looking = asyncio.create_task(pressed.watch().run())
+    await pressed.pass_time(4.9)
+    pressed.disks.free_bytes = 0
+    assert pressed.telemetry.value(DISK_FREE_BYTES, log_dir=pressed.disks.log_dir) == SIZE // 2
+    await pressed.pass_time(0.1)
+    assert pressed.telemetry.value(DISK_FREE_BYTES, log_dir=pressed.disks.log_dir) == 0
+    looking.cancel()
+    with suppress(asyncio.CancelledError):
+        await looking
+
+
+async def test_a_disk_that_is_gone_is_judged_anew_when_it_is_back(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = pressed.watch()
+    pressed.disks.free_bytes = 0
+    await watch.look()
+    with monkeypatch.context() as unplugged:
+
+        async def none() -> Mapping[str, DiskSpace]:
+            return {}
+
+        unplugged.setattr(pressed.disks, "disk_spaces", none)
+        await watch.look()
+    assert (pressed.shell.board.disks, pressed.shell.board.disk_troubles) == ([], {})
+    with capture_logs() as logs:
+        await watch.look()
+    assert [one["state"] for one in logs if one["event"] == "disk.pressure"] == ["below_reserve"]
+
+
+async def test_pins_that_go_first_count_as_free(pressed: Pressed) -> None:
+    """Only the pins on this disk: what another gives is no room here."""
+    await below_reserve(pressed, TRIM)
+    shell, missing = pressed.shell, 1000
+    pressed.disks.free_bytes = SIZE // 10 - missing
+    await pressed.watch(TRIM).look()
+    assert shell.board.pressure_trims
+    shell.board.pins.add(pin_of(0, 50, size_bytes=missing, log_dir="/another"))
+    await pressed.watch(TRIM).look()
+    assert shell.board.pressure_trims
+    shell.board.pins.add(pin_of(50, 99, size_bytes=missing, log_dir=pressed.disks.log_dir))
+    await pressed.watch(TRIM).look()
+    assert shell.board.pressure_trims == {}

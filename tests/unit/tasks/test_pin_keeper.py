@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -14,7 +16,7 @@ from tests.support.segments import TIP
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.domain.epochs import EpochEntry
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.pins import Pin
 from tiersidecar.domain.policy import TopicPolicy
@@ -344,3 +346,85 @@ async def test_a_pin_that_cannot_be_removed_is_tried_again() -> None:
     shell.pins.stuck.clear()
     await shell.keeper.keep()
     assert shell.pins.ranges == []
+
+
+async def test_what_is_dropped_is_told_with_all_that_somebody_needs_to_find_it() -> None:
+    shell = PinShell(*PINS, limits=PinLimits(max_bytes=250, disk_reserve_percent=0))
+    with capture_logs() as events:
+        await shell.open(150, 200)
+    (lost,) = [event for event in events if event["event"] == "pin.dropped"]
+    assert lost == {
+        "event": "pin.dropped",
+        "log_level": "error",
+        "topic": "orders",
+        "topic_id": format_uuid(TIP.topic_id),
+        "partition": 3,
+        "base_offset": 0,
+        "next_base_offset": 50,
+        "bytes": 100,
+        "reason": "pins_max_bytes",
+        "data_lost": True,
+    }
+    assert shell.failpoints.passed == ["pin.dropped"]
+
+
+async def test_a_pin_that_is_remote_goes_without_a_word() -> None:
+    shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
+    shell.see(150, 200)
+    await shell.metadata.assign([TIP])
+    await shell.finish_copy(0, 149)
+    shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=950)
+    with capture_logs() as events:
+        await shell.keeper.keep()
+    dropped = [(one["log_level"], one["data_lost"]) for one in events if one["event"] == "pin.dropped"]
+    assert dropped == [("debug", False)]
+
+
+async def test_it_keeps_every_five_seconds() -> None:
+    shell = PinShell(*PINS)
+    shell.pins.faults[LOG_DIR] = "its disk hangs"
+    shell.see(150, 200)
+    keeping = asyncio.create_task(shell.keeper.run())
+    await shell.clock.advance(4.9)
+    shell.pins.faults.clear()
+    assert not shell.board.pins.are_known(LOG_DIR)
+    await shell.clock.advance(0.1)
+    assert shell.board.pins.are_known(LOG_DIR)
+    keeping.cancel()
+    with suppress(asyncio.CancelledError):
+        await keeping
+
+
+@pytest.mark.parametrize("drops_pins", [True, False], ids=["that may drop pins", "that observes"])
+async def test_what_a_crash_left_of_half_made_pins_is_swept_by_a_process(drops_pins: bool) -> None:
+    shell = PinShell(*PINS, drops_pins=drops_pins)
+    await shell.open(100, 150)
+    assert shell.pins.swept is drops_pins
+
+
+async def test_each_reason_for_which_nothing_can_be_linked_is_told_once() -> None:
+    shell = PinShell(*PINS)
+    with capture_logs() as events:
+        for reason in (
+            "another file system",
+            "another file system",
+            "another file system",
+            "read-only",
+            None,
+            "read-only",
+        ):
+            shell.pins.refusals = {} if reason is None else {LOG_DIR: reason}
+            await shell.open(100, 150)
+            assert shell.keeper.can_pin(LOG_DIR) is (reason is None)
+            assert shell.telemetry.value(PINS_UNAVAILABLE, log_dir=LOG_DIR) == (reason is not None)
+    told = [(one["log_dir"], one["reason"]) for one in events if one["event"] == "pins.unavailable"]
+    assert told == [(LOG_DIR, "another file system"), (LOG_DIR, "read-only"), (LOG_DIR, "read-only")]
+
+
+async def test_what_was_found_at_start_is_told_in_sum() -> None:
+    shell = PinShell(*PINS)
+    with capture_logs() as events:
+        await shell.open(100, 150)
+        await shell.keeper.keep()
+    found = [(one["segments"], one["bytes"]) for one in events if one["event"] == "pins.found"]
+    assert found == [(3, 300)]

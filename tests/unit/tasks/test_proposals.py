@@ -297,3 +297,56 @@ async def test_what_another_broker_leads_is_left_to_it() -> None:
     await world.sidecar.propose(proposal())
     assert world.start == -1
     assert world.count("refused") == 0
+
+
+async def test_who_asked_for_what_is_told_whether_it_is_carried_out_or_refused() -> None:
+    """An operator who looks for a deletion finds it by any of these."""
+    world = World()
+    facts = {
+        "topic": "orders",
+        "partition": 0,
+        "offset": 50,
+        "leader_epoch": 4,
+        "principal": "User:alice",
+        "client_id": "tool",
+        "client": "192.0.2.7",
+        "gateway": 1,
+    }
+    with structlog.testing.capture_logs() as events:
+        await world.sidecar.propose(proposal())
+        await world.sidecar.propose(proposal(cluster_id="theirs"))
+    (done,) = [one for one in events if one["event"] == "records.deleted"]
+    (refused,) = [one for one in events if one["event"] == "proposal.refused"]
+    assert done == {**facts, "event": "records.deleted", "log_level": "info", "remote_log_start_offset": 50}
+    assert refused.items() >= {**facts, "log_level": "warning"}.items()
+    assert "at" in refused
+
+
+async def test_a_replay_is_not_told_as_another_deletion() -> None:
+    world = World()
+    with structlog.testing.capture_logs() as events:
+        await world.sidecar.propose(proposal())
+        world.clock.jump(60)
+        await world.sidecar.propose(proposal())
+    assert [one["event"] for one in events if one["event"] == "records.deleted"] == ["records.deleted"]
+
+
+async def test_a_client_without_a_name_is_told_as_one() -> None:
+    world = World()
+    await world.sidecar.propose(proposal(client_id=""))
+    (entry,) = world.state.trash(TIP)
+    assert entry.by == "DeleteRecords through the gateway of broker 1: User:alice (no client id, 192.0.2.7)"
+
+
+async def test_it_reads_on_from_what_is_not_too_old_to_count() -> None:
+    world = World()
+    asked: list[tuple[object, int]] = []
+
+    class Topic:
+        async def keep_reading(self, take: object, *, max_age_ms: int) -> None:
+            asked.append((take, max_age_ms))
+
+    task = world.sidecar.task
+    task._proposals = Topic()  # type: ignore[assignment]
+    await task.run()
+    assert asked == [(task.take, MAX_AGE_MS)]
