@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from tiersidecar.domain.errors import NoMemoryLeftError
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.ports.clock import Blocking, Clock
 
 T = TypeVar("T")
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 
 DEFAULT_OPENED_BYTES = 160 * 1024 * 1024
 """A zstd window of 128 MiB, the largest that Kafka's clients open, and room for others beside it."""
@@ -26,7 +26,7 @@ class Opening:
         self.memory = memory
         self._blocking, self._clock = blocking, clock
 
-    async def run(self, work: Callable[Concatenate[OpenedMemory, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run(self, work: Callable[[OpenedMemory, *Ts], T], *args: *Ts) -> T:
         """``work(memory, *args)``, from its beginning each time that it is tried.
 
         Raises:
@@ -35,7 +35,7 @@ class Opening:
         """
         for _ in range(_MOST_WAITS):
             try:
-                return await self._blocking.run(work, self.memory, *args, **kwargs)
+                return await self._blocking.run(work, self.memory, *args)
             except NoMemoryLeftError:
                 await self._clock.sleep(_WAIT_S)
-        return await self._blocking.run(work, self.memory, *args, **kwargs)
+        return await self._blocking.run(work, self.memory, *args)

@@ -60,6 +60,8 @@ async def test_the_start_of_a_reader_s_history(
         pytest.param({0: 0, 1: 30}, {1: 40, 2: 60}, False, id="forgotten at the front, and another leader wrote the end"),
         pytest.param({0: 0}, {0: 200}, True, id="nothing is known of it any more"),
         pytest.param({}, {0: 0}, True, id="nothing was known of it"),
+        pytest.param({0: 0}, {}, True, id="nothing is known of it now"),
+        pytest.param({0: 0, 1: 5}, {0: 0, 1: 7}, True, id="who wrote what was read before is no matter"),
     ],
 )  # fmt: skip
 def test_histories_agree_where_both_know_who_wrote(
