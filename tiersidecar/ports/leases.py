@@ -16,6 +16,13 @@ class Leases(Protocol):
             MetadataNotReadyError: the topic has not been replayed to its end yet.
         """
 
+    async def catch_up(self) -> None:
+        """Return once everything is read that is in the topic now.
+
+        Raises:
+            MetadataNotReadyError: it could not be read to its end.
+        """
+
     async def publish_lease(self, lease: Lease) -> Lease:
         """Claim, renew or release; return after read-back the lease that counts then: another's where it was faster.
 

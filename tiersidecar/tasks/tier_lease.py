@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import structlog
 
-from tiersidecar.domain.errors import LeaseLostError, RetriableError
+from tiersidecar.domain.errors import LeaseLostError, MetadataNotReadyError, RetriableError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.lease import Lease, reason_to_wait_for_sidecars
 from tiersidecar.ports.broker import DescribeCluster
@@ -96,11 +97,19 @@ class TierLease:
         """Why this process must not act as its broker's tier role now; empty when it may."""
         if self._held is None or self._sent is None:
             return self._standing_by
+        counts = self._as_read()
+        if counts is not None and counts.holder != self._held.holder:
+            return f"the lease of broker {self._contender.broker_id} has been taken by process {counts.pid} on {counts.host}"
         passed_s = self._clock.monotonic_s() - self._sent[0]
         passed_s = max(passed_s, (self._clock.now_ms() - self._sent[1]) / 1000)  # a machine that slept
         if passed_s >= self._duration_s * (1 - 1 / _MARGIN):
             return f"the lease of broker {self._contender.broker_id} has not been renewed for {passed_s:.0f} s"
         return ""
+
+    def _as_read(self) -> Lease | None:
+        with suppress(MetadataNotReadyError):  # being read anew: until then the time says whether it is ours
+            return self._leases.lease(str(self._contender.broker_id))
+        return None
 
     @property
     def is_ours(self) -> bool:
@@ -163,25 +172,35 @@ class TierLease:
         Raises:
             RetriableError: the state topic, or the broker, is away.
         """
-        now_s, counts = self._clock.monotonic_s(), self._leases.lease(str(self._contender.broker_id))
-        if counts != self._seen[0]:
-            self._seen = (counts, now_s)
+        counts = self._what_counts()
         if self._held is not None and counts is not None and counts.holder == self._held.holder:
-            if self._sent is None or now_s - self._sent[0] >= self._duration_s / 4:
+            if self._sent is None or self._clock.monotonic_s() - self._sent[0] >= self._duration_s / 4:
                 renewed = self._contender.claim(counts.term, self._clock.now_ms())
                 await self._publish(replace(renewed, renewal=True))
                 await self._look_for_former_sidecars()
             return
         if self._held is not None:
             self._lose()
-        if self._may_claim(counts, now_s):
+        if not self._may_claim(counts):
+            return
+        # Silence in a time in which we did not read, because we stood still or were cut off, says nothing of the holder.
+        await self._leases.catch_up()
+        counts = self._what_counts()
+        if self._may_claim(counts):
             await self._publish(self._contender.claim(1 if counts is None else counts.term + 1, self._clock.now_ms()))
             await self._look_for_former_sidecars()
 
-    def _may_claim(self, counts: Lease | None, now_s: float) -> bool:
+    def _what_counts(self) -> Lease | None:
+        """As far as it is read, and since when we have seen it."""
+        counts = self._leases.lease(str(self._contender.broker_id))
+        if counts != self._seen[0]:
+            self._seen = (counts, self._clock.monotonic_s())
+        return counts
+
+    def _may_claim(self, counts: Lease | None) -> bool:
         if counts is None or counts.released or self._contender.is_successor_of(counts):
             return True
-        return now_s - self._seen[1] >= max(counts.duration_ms / 1000, self._duration_s)
+        return self._clock.monotonic_s() - self._seen[1] >= max(counts.duration_ms / 1000, self._duration_s)
 
     async def _publish(self, lease: Lease) -> None:
         sent = (self._clock.monotonic_s(), self._clock.now_ms())

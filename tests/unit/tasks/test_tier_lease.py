@@ -16,6 +16,7 @@ from tiersidecar.domain.errors import BrokerUnreachableError, LeaseLostError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.lease import Lease
 from tiersidecar.ports.broker import ClusterDescription
+from tiersidecar.ports.leases import Leases
 from tiersidecar.ports.metrics.process import TIER_LEASE_HELD
 from tiersidecar.tasks.tier_lease import Contender, TierLease
 
@@ -59,6 +60,7 @@ class Stage:
         node: int = 1,
         without_sidecar: tuple[int, ...] = (),
         duration_s: int = DURATION_S,
+        leases: Leases | None = None,
     ) -> TierLease:
         contender = Contender(
             cluster_id="c",
@@ -73,7 +75,7 @@ class Stage:
         )
         return TierLease(
             contender=contender,
-            leases=self.topic,
+            leases=leases or self.topic,
             broker=self.brokers,
             without_sidecar=without_sidecar,
             clock=self.clock,
@@ -363,3 +365,46 @@ async def end(*tasks: asyncio.Task[None]) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+class ReadLate:
+    """One process's view of the topic: what others write comes only when it reads to the end."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic, self._read = topic, topic.lease("1")
+
+    def lease(self, name: str) -> Lease | None:
+        return self._read
+
+    async def catch_up(self) -> None:
+        self._read = self._topic.lease("1")
+
+    async def publish_lease(self, lease: Lease) -> Lease:
+        self._read = await self._topic.publish_lease(lease)
+        return self._read
+
+
+async def test_a_contender_that_heard_nothing_reads_to_the_end_before_it_takes_the_silence_for_one(
+    stage: Stage,
+) -> None:
+    """It stood still (SIGSTOP), or was cut off: the holder has renewed all the time."""
+    first = stage.sidecar("a")
+    await first.look()
+    deaf = stage.sidecar("b", leases=ReadLate(stage.topic))
+    await deaf.look()
+    await stage.pass_time(2 * DURATION_S, first)
+    await deaf.look()
+    first.require()
+    assert "host-of-a" in deaf.reason_not_held
+    await stage.pass_time(DURATION_S)  # and now nobody renews it
+    await deaf.look()
+    deaf.require()
+
+
+async def test_a_holder_acts_no_more_as_soon_as_another_claim_is_read(stage: Stage) -> None:
+    """Not only when it looks next, five seconds later."""
+    first = stage.sidecar("a")
+    await first.look()
+    await stage.topic.publish_lease(replace(stage.topic.written[0], term=2, incarnation="b/1", host="host-of-b"))
+    with pytest.raises(LeaseLostError, match="host-of-b"):
+        first.require()

@@ -26,6 +26,8 @@ from tiersidecar.formats.kafka.checkpoints import (
 from tiersidecar.formats.kafka.log_names import DELETED_SUFFIX, LogFileKind, parse_log_file
 
 _LISTINGS = 4
+_BLOCK_BYTES = 512
+"""Of ``st_blocks``, whatever the file system's own are."""
 _LOG_SUFFIX = f".{LogFileKind.LOG}"
 
 
@@ -63,7 +65,7 @@ def with_active_segment_refreshed(partition: LocalPartition) -> LocalPartition:
     """
     active = partition.segments[-1]
     status = os.stat(active.log_path)  # noqa: PTH116 - once per partition and scan: a Path costs more than the call
-    if (status.st_size, status.st_mtime_ns // 1_000_000) == (active.size_bytes, active.modified_ms):
+    if (_written_bytes(status), status.st_mtime_ns // 1_000_000) == (active.size_bytes, active.modified_ms):
         return partition
     grown = _local_segment(partition.directory, active.base_offset, None, status)
     return replace(partition, segments=(*partition.segments[:-1], grown))
@@ -123,9 +125,17 @@ def _local_segment(
         directory=directory,
         base_offset=base_offset,
         next_base_offset=next_base_offset,
-        size_bytes=status.st_size,
+        size_bytes=status.st_size if next_base_offset is not None else _written_bytes(status),
         modified_ms=status.st_mtime_ns // 1_000_000,
     )
+
+
+def _written_bytes(status: os.stat_result) -> int:
+    """Of an active segment: with ``preallocate=true`` its file has the size of a full one from its first record on, most of it
+    a hole, which retention must not count.  The broker cuts the file to its true size when it rolls."""
+    if status.st_blocks == 0:  # a file system that does not tell
+        return status.st_size
+    return min(status.st_size, status.st_blocks * _BLOCK_BYTES)
 
 
 def _read_topic_id(directory: str) -> Uuid:

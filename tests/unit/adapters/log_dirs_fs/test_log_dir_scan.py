@@ -73,6 +73,17 @@ def test_the_active_segment_grows_without_its_directory_changing(scratch: Scratc
     assert [segment.size_bytes for segment in scanner.scan().partitions[0].segments] == [10, 17]
 
 
+def test_a_preallocated_active_segment_has_the_size_of_what_was_written(scratch: ScratchLogDir) -> None:
+    """``preallocate=true``: retention by size took the hole for data, and gave up what was never copied (issue 16)."""
+    scratch.add_partition("orders-0", 0, 100, size_bytes=5000)
+    active = scratch.path / "orders-0" / f"{100:020d}.log"
+    with active.open("r+b") as file:
+        file.truncate(64 << 20)
+    (sealed_bytes, active_bytes) = [one.size_bytes for one in scanner_of(scratch).scan().partitions[0].segments]
+    assert sealed_bytes == 5000
+    assert 5000 <= active_bytes <= 1 << 20
+
+
 def test_a_roll_seals_the_segment_with_its_last_size(scratch: ScratchLogDir) -> None:
     scratch.add_partition("orders-0", 0, size_bytes=10)
     scanner = scanner_of(scratch)
