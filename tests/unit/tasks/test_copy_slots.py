@@ -125,3 +125,27 @@ def test_cancelled_jobs_lose_no_slot(jobs: list[tuple[int, str]]) -> None:
         await settle(5)
 
     asyncio.run(story())
+
+
+async def test_who_is_cancelled_in_the_moment_of_its_turn_leaves_it_to_the_next() -> None:
+    slots, log, stop = CopySlots(1), list[str](), asyncio.Event()
+
+    async def take_and_cancel() -> None:
+        async with slots.taking(LIVE):
+            await stop.wait()
+        second.task.cancel()  # its turn has come, and it has not run since
+
+    first = asyncio.ensure_future(take_and_cancel())
+    await settle()
+    second, third = Job(slots, LIVE, log, "b"), Job(slots, LIVE, log, "c")
+    await settle()
+    stop.set()
+    await settle()
+    assert (log, first.done()) == (["c"], True)
+    third.stop.set()
+    last, another = Job(slots, LIVE, log, "d"), Job(slots, LIVE, log, "e")
+    await settle()
+    assert log == ["c", "d"], "no slot was lost, and none was made"
+    for job in (last, another):
+        job.stop.set()
+        await settle()

@@ -1,0 +1,341 @@
+"""What the copy lane shows its decision, leaves on the board, and does where it may not copy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.segments import TIP
+from tests.support.tier_shell import TierShell
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.decide.copy import CopyView
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.guard_stop import GuardStop
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.policy import RetentionMode, TopicPolicy
+from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.segment_objects import LayoutSettings
+
+NOW_MS = 2_000_000_000_000
+STOP = GuardStop(
+    reason="9 segments are due at once",
+    up_to=Offset(35),
+    retention_ms=1,
+    retention_bytes=-1,
+    max_share=0.5,
+    max_bytes=-1,
+    since_ms=0,
+)
+
+
+class Stage:
+    """A sidecar that leads one partition of real segments."""
+
+    def __init__(self, shell: TierShell) -> None:
+        self.shell, self.tip = shell, shell.tip("plain-0")
+        assert isinstance(shell.telemetry, RecordedTelemetry)
+        self.telemetry = shell.telemetry
+
+    @property
+    def tiered(self) -> TieredPartition:
+        return self.shell.tiered(self.tip)
+
+    @property
+    def local(self) -> LocalPartition:
+        found = self.shell.board.local_partition(self.tip)
+        assert found is not None
+        return found
+
+    async def view(self) -> CopyView:
+        lineage = await self.shell.lineages.lineage(self.tip)
+        return await self.shell.copy.view(self.tiered, self.local, lineage)
+
+    async def start_at(self, offset: int, **fields: Any) -> None:
+        said = PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(0), **fields)
+        await self.shell.state.publish_partition_state(self.tip, said)
+
+    def gauge(self, metric: Any) -> float | None:
+        return self.telemetry.value(metric, topic="plain", partition="0")
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with ThreadBlocking(max_threads=2) as blocking:
+        shell = TierShell(
+            tmp_path,
+            blocking,
+            LayoutSettings(),
+            TopicPolicy(),
+            clock=ManualClock(now_ms=NOW_MS),
+            telemetry=RecordedTelemetry(),
+            partitions=["plain-0"],
+        )
+        await shell.look()
+        yield Stage(shell)
+
+
+async def test_the_decision_is_shown_what_broker_directory_and_topics_say(stage: Stage) -> None:
+    await stage.start_at(35)
+    stage.shell.broker.last_stable_offsets[stage.tip] = 71
+    stage.shell.broker.log_starts[stage.tip] = 20
+    lineage = await stage.shell.lineages.lineage(stage.tip)
+    assert await stage.view() == CopyView(
+        policy=stage.shell.policy,
+        segments=stage.local.segments,
+        copied_offset=-1,
+        last_stable_offset=71,
+        now_ms=NOW_MS,
+        remote_log_start_offset=35,
+        may_expire=True,
+        first_epoch_offset=lineage.entries[0].start_offset,
+        live_start_offset=35,
+    )
+
+
+@pytest.mark.parametrize(
+    ("log_start", "start", "live"),
+    [
+        pytest.param(20, 35, 35, id="the remote log start, where that is higher"),
+        pytest.param(50, 35, 50, id="the broker's, where that is"),
+        pytest.param(0, 0, 0, id="neither"),
+    ],
+)
+async def test_data_below_the_first_leader_epoch_is_nobodys_from_where_readers_may_begin(
+    stage: Stage, log_start: int, start: int, live: int
+) -> None:
+    await stage.start_at(start)
+    stage.shell.broker.log_starts[stage.tip] = log_start
+    view = await stage.shell.copy.view(stage.tiered, stage.local, Lineage.of([(0, 60)]))
+    assert (view.first_epoch_offset, view.live_start_offset) == (60, live)
+
+
+async def test_a_broker_that_refuses_either_question_is_named(stage: Stage) -> None:
+    stage.shell.broker.error = "NOT_LEADER_OR_FOLLOWER"
+    with pytest.raises(BrokerRefusedError, match=r"ListOffsets.*NOT_LEADER_OR_FOLLOWER") as refused:
+        await stage.shell.copy.run(stage.tiered)
+    assert str(stage.tip) in str(refused.value)
+    with pytest.raises(BrokerRefusedError, match=r"ListOffsets.*NOT_LEADER_OR_FOLLOWER"):
+        await stage.shell.copy._live_start(stage.tiered, stage.local.segments, Lineage.of([(0, 60)]), Offset(0))
+
+
+def nothing(stage: Stage) -> None:
+    return None
+
+
+def race(stage: Stage) -> None:
+    stage.shell.policy = TopicPolicy(mode=RetentionMode.RACE)
+
+
+def looked(stage: Stage) -> None:
+    stage.shell.board.expiry_looked.add(stage.tip)
+
+
+def observes(stage: Stage) -> None:
+    stage.shell.copy._observe_only = True
+
+
+def forbidden(stage: Stage) -> None:
+    stage.shell.guard.reason_not_to_delete = "deletes.enabled is false"
+
+
+def stopped(stage: Stage) -> None:
+    stage.shell.state.partition_states[stage.tip] = PartitionState(guard_stop=STOP)
+
+
+def stop_ended(stage: Stage) -> None:
+    stage.shell.state.partition_states[stage.tip] = PartitionState(guard_stop=replace(STOP, is_over=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "waits"),
+    [
+        pytest.param(nothing, True, id="expiry has not looked yet"),
+        pytest.param(looked, False, id="it has: what it left is to be copied"),
+        pytest.param(race, False, id="in race mode the broker deletes"),
+        pytest.param(observes, False, id="one that observes deletes nothing"),
+        pytest.param(forbidden, False, id="nothing may be deleted"),
+        pytest.param(stopped, False, id="the guard has stopped expiry"),
+        pytest.param(stop_ended, True, id="and has let it go on"),
+    ],
+)
+async def test_whether_what_is_past_retention_waits_for_expiry(
+    stage: Stage, change: Callable[[Stage], None], waits: bool
+) -> None:
+    change(stage)
+    assert (await stage.view()).may_expire is waits
+
+
+async def test_what_the_lane_found_is_on_the_board(stage: Stage) -> None:
+    await stage.start_at(35)
+    stage.shell.broker.last_stable_offsets[stage.tip] = 71
+    await stage.shell.copy.run(stage.tiered)
+    board = stage.shell.board
+    assert (board.copied_offsets, board.remote_log_starts) == ({stage.tip: 69}, {stage.tip: 35})
+    assert board.copy_holes == {stage.tip: ()}
+    assert board.held_back[stage.tip].startswith("last stable offset 71 is below its end")
+    left = [one for one in stage.local.sealed_segments if one.base_offset >= 70]
+    assert stage.gauge(COPY_LAG_SEGMENTS) == len(left)
+    assert stage.gauge(COPY_LAG_BYTES) == sum(one.size_bytes for one in left)
+
+
+async def test_what_lies_wholly_below_the_start_is_not_copied(stage: Stage) -> None:
+    await stage.start_at(36)
+    await stage.shell.copy.run(stage.tiered)
+    copied = {one.start_offset for one in stage.shell.metadata.list_remote_log_segments(stage.tip)}
+    assert min(copied) == 35
+
+
+def refused(stage: Stage) -> None:
+    stage.shell.board.refused_topics["plain"] = "it is compacted"
+
+
+def gone(stage: Stage) -> None:
+    stage.shell.board.local = LogDirsView(partitions={}, faults={})
+
+
+def followed(stage: Stage) -> None:
+    stage.shell.depose(stage.tip)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(refused, id="its topic cannot be tiered"),
+        pytest.param(gone, id="its directory is gone"),
+        pytest.param(followed, id="another broker leads it"),
+    ],
+)
+async def test_nothing_is_asked_or_copied(stage: Stage, change: Callable[[Stage], None]) -> None:
+    tiered = stage.tiered
+    change(stage)
+    stage.shell.broker.error = "nobody is to ask"
+    await stage.shell.copy.run(tiered)
+    assert stage.shell.metadata.events == []
+
+
+async def test_one_that_observes_says_what_it_would_copy(stage: Stage) -> None:
+    observes(stage)
+    with capture_logs() as told:
+        await stage.shell.copy.run(stage.tiered)
+    sealed = stage.local.sealed_segments
+    assert [dict(one) for one in told if one["event"] == "segment.copy.observed"] == [
+        {
+            "event": "segment.copy.observed",
+            "log_level": "info",
+            "topic": "plain",
+            "partition": 0,
+            "segments": [one.base_offset for one in sealed],
+            "bytes": sum(one.size_bytes for one in sealed),
+        }
+    ]
+    assert (stage.shell.metadata.events, stage.shell.state.partitions()) == ([], ())
+
+
+async def test_before_the_lane_could_look_the_lag_counts_from_what_the_metadata_say(stage: Stage) -> None:
+    """The store may be away since the start: a lag of everything would be an alarm without a cause."""
+    stage.shell.broker.last_stable_offsets[stage.tip] = 71
+    await stage.shell.copy.run(stage.tiered)
+    stage.shell.board.copied_offsets.clear()
+    stage.shell.lag.report(stage.tiered)
+    left = [one for one in stage.local.sealed_segments if one.base_offset >= 70]
+    assert stage.gauge(COPY_LAG_SEGMENTS) == len(left)
+    oldest_ms = min(one.modified_ms for one in left)
+    assert stage.gauge(COPY_LAG_SECONDS) == max(NOW_MS - oldest_ms, 0) / 1000
+    assert stage.shell.lag.known[stage.tip].oldest_ms == oldest_ms
+
+
+async def test_a_lag_is_never_negative_and_none_where_nothing_waits(stage: Stage) -> None:
+    later = tuple(replace(one, modified_ms=NOW_MS + 5000) for one in stage.local.segments)
+    partition = replace(stage.shell.board.local.partitions[stage.tip], segments=later)
+    stage.shell.board.local = LogDirsView(partitions={stage.tip: partition}, faults={})
+    stage.shell.lag.report(stage.tiered)
+    assert stage.gauge(COPY_LAG_SECONDS) == 0
+    assert stage.gauge(COPY_LAG_SEGMENTS) == len(stage.local.sealed_segments)
+    stage.shell.board.copied_offsets[stage.tip] = stage.local.segments[-1].base_offset - 1
+    stage.shell.lag.report(stage.tiered)
+    lags = [stage.gauge(one) for one in (COPY_LAG_SECONDS, COPY_LAG_SEGMENTS, COPY_LAG_BYTES)]
+    assert lags == [0, 0, 0]
+
+
+async def test_a_directory_that_cannot_be_read_keeps_what_was_said(stage: Stage) -> None:
+    stage.shell.lag.report(stage.tiered)
+    said, tiered = stage.gauge(COPY_LAG_SEGMENTS), stage.tiered
+    gone(stage)
+    stage.shell.lag.report(tiered)
+    assert stage.gauge(COPY_LAG_SEGMENTS) == said
+    assert stage.tip in stage.shell.lag.known
+    followed(stage)
+    assert stage.tip not in stage.shell.lag.known, "its leader tells it"
+
+
+async def test_what_the_board_says_of_who_leads(stage: Stage) -> None:
+    board, tiered = stage.shell.board, stage.tiered
+    epoch = tiered.view.leader_epoch
+    assert (board.leads(stage.tip, epoch), board.holds(tiered)) == (True, True)
+    assert not board.leads(stage.tip, LeaderEpoch(epoch + 1))
+    assert not board.holds(replace(tiered, view=replace(tiered.view, leader_epoch=LeaderEpoch(epoch + 1))))
+    assert not board.holds(replace(tiered, role=PartitionRole.FOLLOWER))
+    followed(stage)
+    assert (board.leads(stage.tip, epoch), board.holds(tiered)) == (False, False)
+    assert board.holds(replace(tiered, role=PartitionRole.FOLLOWER))
+    board.assignment = {}
+    assert (board.leads(stage.tip, epoch), board.holds(tiered)) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("seen", "start", "left"),
+    [
+        pytest.param({}, 50, (None, 99), id="seen for the first time"),
+        pytest.param({"start": 50}, 50, (50, 99), id="where it was"),
+        pytest.param({"start": 50}, 70, (50, 99), id="further on: the copy lane sees that itself"),
+        pytest.param({"start": 50}, 20, (20, None), id="set back: what lies between is to be copied yet"),
+    ],
+)
+def test_a_start_that_is_seen(seen: dict[str, int], start: int, left: tuple[int | None, int | None]) -> None:
+    board, tip = Board(), TIP
+    board.copied_offsets[tip] = 99
+    if seen:
+        board.remote_log_starts[tip] = seen["start"]
+    board.see_start(tip, start)
+    assert (board.remote_log_starts.get(tip), board.copied_offsets.get(tip)) == left
+    board.copied_offsets.pop(tip, None)
+    board.see_start(tip, start - 1)
+    assert tip not in board.copied_offsets
+
+
+def test_all_hints_of_a_partition_are_forgotten_and_of_no_other() -> None:
+    board, tip, other = Board(), TIP, replace(TIP, partition=9)
+    hints: list[dict[Any, Any]] = [
+        board.copied_offsets,
+        board.copy_holes,
+        board.remote_log_starts,
+        board.log_start_offsets,
+        board.held_back,
+        board.expiry_stops,
+        board.trim_holds,
+        board.behind_trash,
+        board.unproven,
+        board.unproven_from,
+        board.follow_notes,
+        board.transaction_waits,
+    ]
+    for each in hints:
+        each[tip] = each[other] = object()
+    board.expiry_looked |= {tip, other}
+    board.forget(tip)
+    assert all(set(each) == {other} for each in hints)
+    assert board.expiry_looked == {other}
+    board.forget(tip)
