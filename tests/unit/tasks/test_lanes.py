@@ -9,9 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock, settle
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.segments import TIP
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.domain.errors import CorruptDataError, PartitionCountError, StoreError
+from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.lanes import Backoff, Lane, Lanes
 
@@ -145,3 +147,117 @@ async def test_why_a_partition_is_parked_is_said_once(clock: ManualClock) -> Non
                 assert lanes.halted(TIP)
                 await clock.advance(100)
     assert [one["log_level"] for one in logs if one["event"] == "lane.halted"] == ["error", "debug", "debug"]
+
+
+@pytest.mark.parametrize(
+    ("failures", "random", "delay_s"),
+    [
+        pytest.param(1, 0.5, 1, id="the first"),
+        pytest.param(2, 0.5, 2, id="twice as long"),
+        pytest.param(4, 0.5, 8, id="up to the longest"),
+        pytest.param(5, 0.5, 8, id="and no longer"),
+        pytest.param(1000, 0.5, 8, id="however often"),
+        pytest.param(1, 0.0, 0.75, id="a quarter less"),
+        pytest.param(1, 1.0, 1.25, id="or more, so that not all come back at once"),
+    ],
+)
+def test_how_long_a_lane_rests(failures: int, random: float, delay_s: float) -> None:
+    backoff = Backoff(initial_s=1, maximum_s=8, jitter=0.25, halted_s=100)
+    assert backoff.delay_s(failures, random) == pytest.approx(delay_s)
+
+
+def lanes_with(clock: ManualClock, telemetry: RecordedTelemetry) -> Lanes:
+    return Lanes(clock=clock, ids=SystemIds(), telemetry=telemetry, backoff=BACKOFF)
+
+
+async def test_what_the_status_page_says_of_lanes(clock: ManualClock) -> None:
+    async with make_lanes(clock) as lanes:
+        waits = asyncio.Event()
+        lanes.start(TIP, Lane.COPY, Work(AWAY), "copy")
+        lanes.start(TIP, Lane.RETAIN, Work(CORRUPT), "retain")
+        lanes.start(TIP, Lane.FOLLOW, until(waits), "follow")
+        await settle()
+        assert lanes.running(TIP) == (Lane.FOLLOW,)
+        assert (lanes.trouble(TIP), lanes.halted(TIP)) == (str(AWAY), str(CORRUPT))
+        lanes.start(TIP, Lane.RECOPY, Work(ValueError("a bug")), "recopy")
+        waits.set()
+        await settle()
+        assert lanes.running(TIP) == ()
+        assert lanes.halted(TIP) == f"{CORRUPT}; unexpected ValueError: a bug"
+        await clock.advance(1)
+        lanes.start(TIP, Lane.COPY, Work(), "copy")
+        await settle()
+        assert lanes.trouble(TIP) == "", "it has succeeded since"
+        lanes.stop(TIP)
+        assert lanes.halted(TIP) == ""
+
+
+async def test_a_parked_partition_is_measured_until_all_its_lanes_go_on(clock: ManualClock) -> None:
+    telemetry = RecordedTelemetry()
+
+    def gauge() -> float | None:
+        return telemetry.value(HALTED_PARTITIONS, topic="orders", partition="3")
+
+    async with lanes_with(clock, telemetry) as lanes:
+        for lane in (Lane.COPY, Lane.RETAIN):
+            lanes.start(TIP, lane, Work(CORRUPT), lane.value)
+        await settle()
+        assert gauge() == 1
+        await clock.advance(99.9)
+        assert not lanes.start(TIP, Lane.COPY, Work(), "copy")
+        await clock.advance(0.1)
+        assert lanes.start(TIP, Lane.COPY, Work(), "copy")
+        await settle()
+        assert gauge() == 1, "the other one is still parked"
+        assert lanes.start(TIP, Lane.RETAIN, Work(), "retain")
+        await settle()
+        assert gauge() == 0
+        lanes.start(TIP, Lane.COPY, Work(CORRUPT), "copy")
+        await settle()
+        lanes.stop(TIP)
+        assert gauge() is None
+
+
+async def test_each_failure_is_told_with_its_count_and_its_rest(clock: ManualClock) -> None:
+    async with make_lanes(clock) as lanes:
+        with capture_logs() as told:
+            for _ in range(3):
+                lanes.start(TIP, Lane.COPY, Work(AWAY), "copy")
+                await settle()
+                await clock.advance(8)
+            lanes.start(TIP, Lane.RETAIN, Work(ValueError("a bug")), "retain")
+            await settle()
+    retries = [dict(one) for one in told if one["event"] == "lane.retry"]
+    assert [(one["failures"], one["backoff_ms"]) for one in retries] == [(1, 1000), (2, 2000), (3, 4000)]
+    assert {(one["topic"], one["partition"], one["lane"], one["error"], one["log_level"]) for one in retries} == {
+        ("orders", 3, "copy", str(AWAY), "warning")
+    }
+    (bug,) = [dict(one) for one in told if one["event"] == "lane.halted"]
+    assert (bug["lane"], bug["error"], bug["log_level"]) == ("retain", "a bug", "error")
+
+
+async def test_a_lane_that_ends_late_does_not_end_the_one_that_follows_it(clock: ManualClock) -> None:
+    """It is cancelled, takes its time, and the partition is led again meanwhile."""
+    going, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await may_end.wait()
+            raise
+
+    async with make_lanes(clock) as lanes:
+        lanes.start(TIP, Lane.COPY, slow, "slow")
+        await settle()
+        lanes.stop(TIP)
+        await settle()
+        assert lanes.running(TIP) == (Lane.COPY,), "not two at once"
+        assert not lanes.start(TIP, Lane.COPY, until(going), "next")
+        may_end.set()
+        await settle()
+        assert lanes.running(TIP) == ()
+        assert lanes.start(TIP, Lane.COPY, until(going), "next")
+        await settle()
+        assert lanes.running(TIP) == (Lane.COPY,)
+        going.set()

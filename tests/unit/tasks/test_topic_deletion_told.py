@@ -1,0 +1,204 @@
+"""What is told of a topic that is gone, what of it is claimed while it is led, and how often somebody looks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.expiry_world import PausingStore, World, run
+from tests.support.segments import TIP, remote_segment
+from tests.unit.tasks.test_topic_deletion import SAID, WITNESS, Cluster, Shell
+from tests.unit.tasks.test_topic_deletion import world as world
+from tiersidecar.decide.topics import PartitionRole
+from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.domain.errors import BrokerUnreachableError, PartitionHaltedError, StoreError, StoreStalledError
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.ports.state_log import PartitionState
+
+ID = format_uuid(TIP.topic_id)
+DAY_MS = 86_400_000
+
+
+def told_of(shell: Shell, *sweeps: int) -> list[dict[str, Any]]:
+    """The events of sweeps that come so many seconds after each other."""
+    with capture_logs() as told:
+        for after_s in sweeps:
+            shell.sweep(after_s=after_s)
+    return [dict(one) for one in told if one["event"].startswith("topic.")]
+
+
+def test_the_end_of_a_topic_is_told_step_by_step(world: World) -> None:
+    events = told_of(Shell(world, Cluster(WITNESS)), 0, 30, 30, 60)
+    assert [one["event"] for one in events] == ["topic.gone", "topic.delete.started", "topic.delete.finished"]
+    assert {one["topic_id"] for one in events} == {ID}
+    assert events[0]["grace_s"] == 60
+    assert [one.get("topic") for one in events[1:]] == ["orders", "orders"]
+    assert events[1]["partitions"] == 1
+
+
+def test_a_decision_is_told_with_when_it_is_due(world: World) -> None:
+    shell = Shell(world, Cluster(WITNESS), delays=TrashDelays(retention_ms=DAY_MS), broker_id=1)
+    events = told_of(shell, 0, 60, 60)
+    decided = [one for one in events if one["event"] == "topic.delete.decided"]
+    (entry,) = world.state.trash(TIP)
+    assert [(one["topic"], one["topic_id"], one["due_ms"]) for one in decided] == [("orders", ID, entry.due_ms)]
+    assert entry.by == "broker 1"
+    assert "topic.delete.started" not in {one["event"] for one in events}
+
+
+def test_one_that_observes_says_so_once_and_claims_nothing(world: World) -> None:
+    world.state.of_the_first_format.add(TIP)
+    shell = Shell(world, Cluster(TIP, WITNESS), observe_only=True)
+    shell.sweep()
+    assert not world.state.is_ours(TIP)
+    world.state.of_the_first_format.clear()
+    shell = Shell(world, Cluster(WITNESS), observe_only=True)
+    events = told_of(shell, 0, 60, 60, 60)
+    assert [(one["event"], one.get("topic")) for one in events] == [
+        ("topic.gone", None),
+        ("topic.delete.observed", "orders"),
+    ]
+    assert shell.board.departing == set()
+
+
+@pytest.mark.parametrize(
+    ("role", "is_claimed"), [(PartitionRole.LEADER, True), (PartitionRole.FOLLOWER, False), (None, False)]
+)
+def test_what_the_first_format_wrote_is_claimed_by_its_leader(
+    world: World, role: PartitionRole | None, is_claimed: bool
+) -> None:
+    world.state.of_the_first_format.add(TIP)
+    shell = Shell(world, Cluster(TIP, WITNESS))
+    (tiered,) = shell.board.assignment.values()
+    shell.board.assignment = {} if role is None else {TIP: replace(tiered, role=role)}
+    shell.sweep()
+    assert world.state.is_ours(TIP) is is_claimed
+
+
+def test_what_is_ours_already_is_not_said_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = Shell(world, Cluster(TIP, WITNESS))
+    said: list[PartitionState] = []
+
+    async def publish(tip: object, state: PartitionState) -> None:
+        said.append(state)
+
+    monkeypatch.setattr(world.state, "publish_partition_state", publish)
+    shell.sweep()
+    assert said == []
+
+
+def test_another_clusters_data_is_not_gone_because_its_topic_is_unknown_here(world: World) -> None:
+    """Its state came with a mirrored topic."""
+    world.state.of_the_first_format.add(TIP)
+    shell = Shell(world, Cluster(WITNESS), led=False)
+    assert told_of(shell, 0, 60, 600, 600) == []
+    assert len(world.segments()) == 5
+
+
+def test_one_partition_of_ours_makes_the_topic_ours(world: World) -> None:
+    other = replace(TIP, partition=4)
+    run(world.metadata.assign([TIP, other]))
+    world.add(remote_segment(0, 99, tip=other))
+    run(world.state.publish_partition_state(other, SAID))
+    world.state.of_the_first_format.add(other)
+    shell = Shell(world, Cluster(WITNESS))
+    events = told_of(shell, 0, 60)
+    assert [one["partitions"] for one in events if one["event"] == "topic.delete.started"] == [2]
+    assert (world.store.keys, world.state.partitions()) == (set(), ())
+
+
+def test_a_follower_leaves_it_to_the_one_that_led(world: World) -> None:
+    """What was led, and is followed by now, is another's to begin with."""
+    shell = Shell(world, Cluster(TIP, WITNESS))
+    shell.sweep()
+    (tiered,) = shell.board.assignment.values()
+    shell.board.assignment = {TIP: replace(tiered, role=PartitionRole.FOLLOWER)}
+    shell.sweep()
+    assert shell.deletion._led == set()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(
+            lambda shell: setattr(shell.guard, "reason_not_to_delete_remote", "switched off"), id="switched off"
+        ),
+        pytest.param(
+            lambda shell: setattr(shell.world.state, "halted_reason", "made anew"), id="the state topic is new"
+        ),
+    ],
+)
+def test_while_nothing_may_be_deleted_nobody_even_asks_who_is_there(world: World, change: Any) -> None:
+    cluster = Cluster(WITNESS)
+    shell = Shell(world, cluster)
+    change(shell)
+
+    async def asked() -> None:
+        raise AssertionError("nobody is to ask")
+
+    cluster.describe_cluster = asked  # type: ignore[assignment,method-assign]
+    shell.sweep()
+    shell.sweep(after_s=600)
+    assert len(world.segments()) == 5
+
+
+def test_a_store_that_hangs_is_asked_no_more_in_this_sweep(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request would take minutes."""
+    other = replace(TIP, partition=4)
+    run(world.metadata.assign([TIP, other]))
+    world.add(remote_segment(0, 99, tip=other))
+    run(world.state.publish_partition_state(other, SAID))
+    asked: list[object] = []
+
+    async def hang(store: object, keys: object) -> None:
+        asked.append(keys)
+        raise StoreStalledError(verb="delete", key="k", reason="no answer")
+
+    shell = Shell(world, Cluster(WITNESS))
+    shell.sweep()
+    monkeypatch.setattr(PausingStore, "delete_objects", hang)
+    with pytest.raises(StoreStalledError):
+        shell.sweep(after_s=60)
+    assert len(asked) == 1
+
+
+class Pauses:
+    """A clock that ends the loop after some sleeps."""
+
+    def __init__(self, count: int) -> None:
+        self.left, self.slept = count, list[float]()
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if len(self.slept) == self.left:
+            raise EndedError
+
+
+class EndedError(Exception):
+    """The test has seen enough."""
+
+
+def test_it_goes_on_whatever_goes_wrong_and_tells_each_trouble_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell = Shell(world, Cluster(WITNESS))
+    away = BrokerUnreachableError(address="b:1", reason="it is away")
+    broken = StoreError(verb="delete", key="k", reason="it is broken")
+    troubles: list[Exception | None] = [away, away, away, broken, None, broken, PartitionHaltedError()]
+    clock = Pauses(len(troubles))
+
+    async def sweep() -> None:
+        trouble = troubles[len(clock.slept)]
+        if trouble is not None:
+            raise trouble
+
+    monkeypatch.setattr(shell.deletion, "sweep", sweep)
+    monkeypatch.setattr(shell.deletion, "_clock", clock)
+    with capture_logs() as told, pytest.raises(EndedError):
+        run(shell.deletion.run(30))
+    assert clock.slept == [30] * len(troubles)
+    retries = [one["error"] for one in told if one["event"] == "topic.deletion.retry"]
+    assert retries[:3] == [str(away), str(broken), str(broken)]
