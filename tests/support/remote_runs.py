@@ -41,15 +41,17 @@ _KEY_PREFIXES = {"prefix-custommeta": "tiered/some-prefix/"}
 
 
 class FixedLogStarts:
-    """``reading.segment_lookup.LogStarts``: as a test sets them."""
+    """``reading.log_starts.LogStarts``: as a test sets them."""
 
     def __init__(self) -> None:
         self.offsets: dict[TopicIdPartition, int] = {}
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        assert isinstance(lineage, Lineage), "the real one cannot tell without it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
+        assert isinstance(leader_epoch, int), "the real one cannot tell without it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
 
 

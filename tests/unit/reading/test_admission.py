@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -15,6 +16,7 @@ from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.errors import ObjectNotFoundError, QuotaExceededError
 from tiersidecar.ports.metrics.reading import (
     FETCH_THROTTLE_SECONDS,
+    READ_POOL_BUSY,
     READER_FETCH_SECONDS,
     READER_IDLE_RATIO,
     READER_TASK_QUEUE_SIZE,
@@ -196,6 +198,99 @@ async def test_what_the_fetch_quota_makes_wait_is_counted_and_nothing_else() -> 
         async with pool.admit():
             pytest.fail("it was let in")
     assert telemetry.value(FETCH_THROTTLE_SECONDS) == 0.25
+
+
+class Parts:
+    """A stream that gives its parts in the pool's places; ``taken`` are the places at each time that one was fetched."""
+
+    def __init__(self, pool: ReaderPool, telemetry: RecordedTelemetry, count: int) -> None:
+        self.pool, self.telemetry, self.count = pool, telemetry, count
+        self.fetched = list[float | None]()
+
+    async def __aiter__(self) -> AsyncGenerator[int, None]:
+        for number in range(self.count):
+            self.fetched.append(self.telemetry.value(READ_POOL_BUSY))
+            yield number
+
+
+async def test_a_stream_has_a_place_while_it_fetches_and_none_while_its_client_has_the_part() -> None:
+    telemetry, clock = RecordedTelemetry(), ManualClock()
+    pool = ReaderPool(running=1, waiting=0, telemetry=telemetry)
+    parts = Parts(pool, telemetry, 3)
+    found = list[int]()
+    async for part in pool.in_steps(aiter(parts), clock):
+        found.append(part)
+        assert telemetry.value(READ_POOL_BUSY) == 0
+        async with pool.admit():
+            pass
+    assert (found, parts.fetched) == ([0, 1, 2], [1, 1, 1])
+    assert telemetry.value(READ_POOL_BUSY) == 0
+
+
+async def test_a_stream_is_shed_before_its_first_part_and_waits_its_turn_later() -> None:
+    telemetry, clock, gate = RecordedTelemetry(), ManualClock(), asyncio.Event()
+    pool = ReaderPool(running=1, waiting=0, telemetry=telemetry)
+    parts = Parts(pool, telemetry, 2)
+    steps = pool.in_steps(aiter(parts), clock)
+    assert await anext(steps) == 0
+    other = asyncio.create_task(hold(pool, gate, []))
+    await settle()
+    with pytest.raises(QuotaExceededError):
+        await anext(pool.in_steps(aiter(Parts(pool, telemetry, 1)), clock))
+    following = asyncio.create_task(anext(steps))
+    await settle()
+    assert not following.done(), "it waits for the place"
+    gate.set()
+    assert await following == 1
+    await other
+    assert telemetry.value(READS_SHED, reason="pool") == 1
+
+
+@pytest.mark.parametrize(
+    ("quota_s", "requests_s", "waits_s", "counted"),
+    [
+        pytest.param(0.0, 0.0, 0.0, None, id="nothing is used up"),
+        pytest.param(0.5, 0.0, 0.5, 0.5, id="the quota of bytes"),
+        pytest.param(0.0, 0.5, 0.5, 0.0, id="the budget of requests: not Kafka's throttle time"),
+        pytest.param(0.25, 2.0, 2.0, 0.25, id="both: the longer one"),
+        pytest.param(2.0, 0.25, 2.0, 2.0, id="both the other way round"),
+    ],
+)
+async def test_a_stream_that_has_begun_is_delayed_by_what_is_used_up_and_not_shed(
+    quota_s: float, requests_s: float, waits_s: float, counted: float | None
+) -> None:
+    quota, requests, telemetry, clock = Quota(0), Quota(0), RecordedTelemetry(), ManualClock()
+    pool = ReaderPool(quota=quota, requests=requests, telemetry=telemetry)
+    steps = pool.in_steps(aiter(Parts(pool, telemetry, 2)), clock)
+    assert await anext(steps) == 0
+    quota.throttle, requests.throttle = quota_s, requests_s
+    following = asyncio.create_task(anext(steps))
+    await settle()
+    assert following.done() is (waits_s == 0)
+    await clock.advance(waits_s * 0.99)
+    assert following.done() is (waits_s == 0)
+    await clock.advance(waits_s * 0.02)
+    assert await following == 1
+    assert telemetry.value(FETCH_THROTTLE_SECONDS) == counted
+
+
+@pytest.mark.parametrize(
+    ("throttle_s", "retry_after_ms"),
+    [
+        pytest.param(0.001, 2, id="a moment"),
+        pytest.param(1.0, 1001, id="a second"),
+        pytest.param(90, 90_001, id="long"),
+    ],
+)
+async def test_who_is_shed_by_a_budget_is_told_when_there_is_room_again(throttle_s: float, retry_after_ms: int) -> None:
+    for pool, reason in (
+        (ReaderPool(quota=Quota(throttle_s), telemetry=RecordedTelemetry()), "the remote fetch quota"),
+        (ReaderPool(requests=Quota(throttle_s), telemetry=RecordedTelemetry()), "the budget of requests to the store"),
+    ):
+        with pytest.raises(QuotaExceededError, match=reason) as shed:
+            async with pool.admit():
+                pytest.fail("it was let in")
+        assert shed.value.retry_after_ms == retry_after_ms
 
 
 async def test_a_read_that_is_cancelled_while_it_waits_never_runs() -> None:

@@ -36,12 +36,15 @@ class FixedLog:
         self.pinned: Mapping[int, int] = {}
 
     def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        assert isinstance(topic_id_partition, TopicIdPartition)
         return entries(self.epochs)
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
+        assert isinstance(topic_id_partition, TopicIdPartition)
         return entries(self.pinned)
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
+        assert isinstance(topic_id_partition, TopicIdPartition)
         return None if self.end is None else Offset(self.end)
 
 
@@ -348,6 +351,48 @@ async def test_the_remote_end_grows_with_every_copy_and_not_with_every_lineage()
     await setting.segment(2, 50, 99, {0: 0, 3: 70})
     assert await setting.lineage() == {0: 0, 3: 70}
     assert setting.keeper.log_end_offset(ORDERS) == 100
+
+
+async def test_where_nothing_is_remote_and_no_lineage_was_asked_for_the_remote_log_ends_at_0() -> None:
+    setting = Setting({})
+    await setting.metadata.assign([ORDERS])
+    assert setting.keeper.log_end_offset(ORDERS) == 0
+
+
+async def test_before_a_lineage_was_asked_for_the_remote_end_is_that_of_the_latest_leader() -> None:
+    """A deposed leader's last segment may end higher than its successor's."""
+    setting = Setting({})
+    await setting.segment(1, 0, 49, {0: 0})
+    await setting.segment(2, 40, 44, {0: 0, 1: 40})
+    assert setting.keeper.log_end_offset(ORDERS) == 45
+
+
+async def test_what_was_known_of_a_partition_that_is_ours_no_longer_is_dropped() -> None:
+    """It may come back with another history."""
+    setting = Setting({2: 60})
+    setting.live.pinned = {1: 50, 2: 55}
+    await setting.segment(1, 0, 54, {0: 0, 1: 40})
+    first = await setting.lineage()
+    await setting.lineage()
+    assert setting.blobs.reads == [0]
+    setting.keeper.forget(ORDERS)
+    assert setting.keeper.log_end_offset(ORDERS) == 55, "as if no lineage had been asked for"
+    assert not setting.keeper._extensions
+    assert await setting.lineage() == first
+    assert setting.blobs.reads == [0, 0]
+    setting.keeper.forget(ORDERS)
+    setting.keeper.forget(ORDERS)
+
+
+async def test_a_lineage_is_carried_on_without_a_blob_while_pins_and_live_file_change() -> None:
+    setting = Setting({0: 0})
+    await setting.segment(1, 0, 49, {0: 0})
+    assert await setting.lineage() == {0: 0}
+    setting.live.epochs = {0: 0, 3: 60}
+    assert await setting.lineage() == {0: 0, 3: 60}
+    setting.live.epochs, setting.live.pinned = {0: 30, 3: 60, 4: 90}, {0: 0}
+    assert await setting.lineage() == {0: 0, 3: 60, 4: 90}
+    assert setting.blobs.reads == [0]
 
 
 async def test_before_the_replay_there_is_no_lineage() -> None:

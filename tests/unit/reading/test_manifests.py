@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 
 from tests.support.faulty_store import FaultyStore
 from tests.support.inline_blocking import InlineBlocking
+from tests.support.remote_builder import RemoteBuilder
 from tests.support.remote_runs import RemoteRun, key_ring, load_run, segments_of
-from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError
+from tests.unit.reading.test_histories import source
+from tiersidecar.domain.chunks import ChunkIndex
+from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.segment_bounds import MOST_CHUNK_BYTES
+from tiersidecar.formats.aiven.transforms import DEFAULT_CHUNK_SIZE
+from tiersidecar.ports.store import BytesBody
 from tiersidecar.reading.manifests import ManifestCache, recorded_keys
 
 
@@ -62,3 +70,117 @@ async def test_an_encrypted_segment_opens_with_its_key_and_not_without() -> None
     assert opened.transform.cipher is not None
     with pytest.raises(DataKeyError, match="key1"):
         await ManifestCache(store=run.store, blocking=InlineBlocking()).open(segment)
+
+
+async def opened_with(*, chunk: int, size: int, compression: bool = False, most: int = MOST_CHUNK_BYTES) -> ChunkIndex:
+    """The chunks of a segment of ``size`` bytes whose manifest says that it has chunks of ``chunk``; only that is read."""
+    builder = RemoteBuilder()
+    metadata = replace(await builder.add(source(0, 35)), segment_size_in_bytes=size)
+    key = recorded_keys(metadata, "").manifest
+    document = json.loads(await builder.run.store.fetch_object(key))
+    document["compression"] = compression
+    document["chunkIndex"] = {
+        "type": "fixed",
+        "originalChunkSize": chunk,
+        "originalFileSize": size,
+        "transformedChunkSize": chunk,
+        "finalTransformedChunkSize": size % chunk or chunk,
+    }
+    await builder.run.store.put_object(key, BytesBody(json.dumps(document).encode()))
+    cache = ManifestCache(store=builder.run.store, blocking=InlineBlocking(), most_chunk_bytes=most)
+    return (await cache.open(metadata)).chunk_index
+
+
+LARGE = 2 * MOST_CHUNK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("chunk", "most", "expected"),
+    [
+        pytest.param(MOST_CHUNK_BYTES, 1, MOST_CHUNK_BYTES, id="as large as may be opened: as they are"),
+        pytest.param(MOST_CHUNK_BYTES + 1, 1, DEFAULT_CHUNK_SIZE, id="larger: cut as if we had written them"),
+        pytest.param(MOST_CHUNK_BYTES + 1, MOST_CHUNK_BYTES + 1, MOST_CHUNK_BYTES + 1, id="larger ones are configured"),
+    ],
+)
+async def test_what_was_not_transformed_may_be_cut_anywhere(chunk: int, most: int, expected: int) -> None:
+    """A chunk is in memory whole: whoever writes manifests could have a reader fill its memory."""
+    index = await opened_with(chunk=chunk, size=LARGE, most=most)
+    assert (index.original_chunk_size, index.original_file_size) == (expected, LARGE)
+
+
+async def test_of_transformed_chunks_those_that_are_too_large_are_refused_with_what_to_set() -> None:
+    chunk = MOST_CHUNK_BYTES + 1
+    reason = f"{chunk} bytes, and none of more than {MOST_CHUNK_BYTES} is opened: chunk.size must be"
+    with pytest.raises(CorruptDataError, match=reason) as error:
+        await opened_with(chunk=chunk, size=LARGE, compression=True)
+    assert ".rsm-manifest" in str(error.value)
+    assert (await opened_with(chunk=chunk, size=LARGE, compression=True, most=chunk)).original_chunk_size == chunk
+
+
+async def test_a_single_chunk_is_as_large_as_its_segment_whatever_the_chunks_size() -> None:
+    index = await opened_with(chunk=LARGE, size=MOST_CHUNK_BYTES, compression=True)
+    assert index.original_file_size == MOST_CHUNK_BYTES
+
+
+async def test_a_manifest_that_does_not_come_in_time_is_told_with_its_key() -> None:
+    run = await load_run("plain")
+
+    class Hanging(FaultyStore):
+        async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    cache = ManifestCache(store=Hanging(run.store), blocking=InlineBlocking(), timeout_s=0.01)
+    with pytest.raises(StoreError, match=r"rsm-manifest.*did not come within 0.01 s"):
+        await cache.open(first_segment(run, "plain-0"))
+
+
+async def test_what_is_kept_weighs_as_much_as_its_bytes_and_its_objects() -> None:
+    """32 MiB of manifests must not be 300 MiB of Python objects."""
+    builder = RemoteBuilder(chunk_size=100, compression=True)
+    first = await builder.add(source(0, 35, {0: 0, 1: 10}))
+    store = FaultyStore(builder.run.store)
+    one = await ManifestCache(store=store, blocking=InlineBlocking()).open(first)
+    sizes = one.chunk_index.transformed_sizes
+    assert sizes is not None
+    assert len(sizes) > 50
+    assert one.held_bytes == 4096 + 48 * len(sizes) + 128 * 2
+    (manifest,) = [key for key, _ in store.fetched]
+    weight = one.held_bytes + len(await builder.run.store.fetch_object(manifest))
+    for most, fetches in ((weight, 1), (weight - 1, 2)):
+        store.fetched.clear()
+        cache = ManifestCache(store=store, blocking=InlineBlocking(), max_bytes=most)
+        for _ in range(2):
+            await cache.open(first)
+        assert len(store.fetched) == fetches
+
+
+async def test_a_manifest_that_says_nothing_of_its_segment_weighs_without_it() -> None:
+    builder = RemoteBuilder(chunk_size=1 << 20)
+    metadata = await builder.add(source(0, 35))
+    opened = await ManifestCache(store=builder.run.store, blocking=InlineBlocking()).open(metadata)
+    assert opened.held_bytes == 4096 + 128
+    document = json.loads(await builder.run.store.fetch_object(opened.keys.manifest))
+    del document["remoteLogSegmentMetadata"]
+    await builder.run.store.put_object(opened.keys.manifest, BytesBody(json.dumps(document).encode()))
+    opened = await ManifestCache(store=builder.run.store, blocking=InlineBlocking()).open(metadata)
+    assert opened.held_bytes == 4096
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"x" * (64 * 1024 * 1024)], ids=["empty", "of nothing", "of 64 MiB"])
+async def test_what_is_no_manifest_is_told_with_its_key(content: bytes) -> None:
+    builder = RemoteBuilder()
+    metadata = await builder.add(source(0, 35))
+    key = recorded_keys(metadata, "").manifest
+    await builder.run.store.put_object(key, BytesBody(content))
+    with pytest.raises(CorruptDataError) as error:
+        await ManifestCache(store=builder.run.store, blocking=InlineBlocking()).open(metadata)
+    assert key in str(error.value)
+
+
+async def test_custom_metadata_of_another_plugin_are_told_with_their_segment() -> None:
+    run = await load_run("plain")
+    segment = first_segment(run, "plain-0")
+    with pytest.raises(CorruptDataError, match="custom metadata of") as error:
+        recorded_keys(replace(segment, custom_metadata=b"\xff\xff"), "")
+    assert str(segment.remote_log_segment_id) in str(error.value)

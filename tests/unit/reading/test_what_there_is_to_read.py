@@ -39,24 +39,12 @@ def remote(
     return replace(made, txn_index_empty=not aborts)
 
 
-class StartsInHistories(FixedLogStarts):
-    """Asked for the start of what is no history, it has no answer."""
-
-    def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
-        assert isinstance(lineage, Lineage)
-        return super().remote_log_start_offset(topic_id_partition, lineage)
-
-    def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
-        assert leader_epoch == 0
-        return super().log_start_for(topic_id_partition, leader_epoch)
-
-
 class World:
     """``before`` is what a lineage of up to 30 s ago knows; ``now`` is right."""
 
     def __init__(self, now: Epochs, before: Epochs | None = None, log_end: int = 1000) -> None:
         self.now, self.before, self.log_end = lineage_of(now), lineage_of(now if before is None else before), log_end
-        self.metadata, self.log_starts, self.clock = MemoryMetadataLog(), StartsInHistories(), ManualClock()
+        self.metadata, self.log_starts, self.clock = MemoryMetadataLog(), FixedLogStarts(), ManualClock()
         self.anew: Lineage | None = None
         self.refreshed = 0
         self.telemetry = RecordedTelemetry()
