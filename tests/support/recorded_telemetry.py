@@ -8,21 +8,22 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class RecordedTelemetry(NoTelemetry):
-    """``ports.telemetry.Telemetry``; counters add up, gauges keep their last value."""
+    """``ports.telemetry.Telemetry``; counters add up, gauges keep their last value.  It is as strict as the real one: a
+    metric is measured as what it is, and with its labels."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, Labels], float] = {}
         self._observed: dict[str, list[float]] = {}
 
     def count(self, metric: Metric, amount: float = 1, **labels: str) -> None:
-        key = (metric.name, tuple(sorted(labels.items())))
+        key = _key(metric, "counter", amount, labels)
         self.values[key] = self.values.get(key, 0) + amount
 
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
-        self.values[metric.name, tuple(sorted(labels.items()))] = value
+        self.values[_key(metric, "gauge", value, labels)] = value
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        self._observed.setdefault(metric.name, []).append(value)
+        self._observed.setdefault(_key(metric, "histogram", value, labels)[0], []).append(value)
 
     def observations(self, metric: Metric) -> list[float]:
         """What was added to a histogram, in order."""
@@ -38,3 +39,11 @@ class RecordedTelemetry(NoTelemetry):
     def value(self, metric: Metric, **labels: str) -> float | None:
         """What was measured last, None when nothing was."""
         return self.values.get((metric.name, tuple(sorted(labels.items()))))
+
+
+def _key(metric: Metric, kind: str, value: float, labels: dict[str, str]) -> tuple[str, Labels]:
+    assert metric.kind == kind
+    assert sorted(labels) == sorted(metric.labels)
+    assert all(isinstance(one, str) for one in labels.values())
+    assert isinstance(value, int | float)
+    return metric.name, tuple(sorted(labels.items()))

@@ -12,6 +12,7 @@ from tests.support.golden import AIVEN_OBJECTS, read_json_lines
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.epochs import Lineage
@@ -155,7 +156,7 @@ async def open_run(
                 blocking=blocking,
                 clock=clock,
                 quota=quota,
-                telemetry=telemetry,
+                telemetry=telemetry or RecordedTelemetry(),
                 settings=settings,
                 chunk_layers=chunk_layers,
             )

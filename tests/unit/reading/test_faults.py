@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import pytest
 
 from tests.support.faulty_store import Bend, FaultyStore, away, flip_bit
+from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import batches_between
+from tests.support.manual_clock import ManualClock
 from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
+from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import (
     CorruptDataError,
     ObjectNotFoundError,
@@ -20,10 +23,11 @@ from tiersidecar.domain.errors import (
     TiersidecarError,
 )
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.reading.read_path import ReadPath, ReadSettings
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
 
 END = 245
 
@@ -140,6 +144,84 @@ async def test_a_fetch_that_hangs_ends_with_its_time_limit() -> None:
         setting.store.gate.clear()
         with pytest.raises(StoreError, match=r"within 0\.01 s"):
             await setting.read(0)
+
+
+HANGS = [
+    pytest.param("fetch_object", ".rsm-manifest", id="a manifest"),
+    pytest.param("fetch_range", ".indexes", id="its indexes"),
+    pytest.param("fetch_range", ".log", id="a chunk"),
+]
+
+
+@FAR_ALONE
+@pytest.mark.parametrize(("verb", "kind"), HANGS)
+@pytest.mark.parametrize("max_bytes", [100, 1 << 20], ids=["a part", "all"])
+async def test_every_request_to_the_store_has_a_time_limit_and_the_object_is_named(
+    verb: str, kind: str, max_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rule 8: a read that waits for ever holds a place of the pool for ever."""
+    run = await load_run("plain")
+    store = FaultyStore(run.store)
+    answer = getattr(store, verb)
+
+    async def hang(key: str, *arguments: object, **options: object) -> object:
+        if key.endswith(kind):
+            await asyncio.Event().wait()
+        return await answer(key, *arguments, **options)
+
+    monkeypatch.setattr(store, verb, hang)
+    manifests = ManifestCache(store=store, blocking=InlineBlocking(), timeout_s=0.01)
+    lineages = FixedLineage(Lineage.of([(0, 0)]))
+    async with open_read_path(
+        store=store,
+        metadata=run.metadata,
+        manifests=manifests,
+        lineages=lineages,
+        log_starts=run.log_starts,
+        blocking=InlineBlocking(),
+        clock=ManualClock(),
+        settings=ReadSettings(fetch_timeout_s=0.01),
+    ) as path:
+        with pytest.raises(StoreError, match=r"did not come within 0\.01 s") as error:
+            await path.reader.read_batches(run.partition("plain-0"), 33, max_bytes=max_bytes)
+    assert kind in str(error.value)
+
+
+class FixedLineage:
+    """``reading.lineage.LineageSource``"""
+
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
+
+    async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
+        return self._lineage
+
+    async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
+        return self._lineage
+
+    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
+        return Offset(END)
+
+
+SPOILED = [
+    pytest.param(".rsm-manifest", lambda data: b"{" + data, ".rsm-manifest", id="the manifest"),
+    pytest.param(".log", lambda data: flip_bit(data, 1000), ".log", id="the .log"),
+    pytest.param(".indexes", lambda data: data[:-1], ".indexes", id="indexes that are cut off"),
+    pytest.param(
+        ".indexes", lambda data: b"\xff" * len(data), r"leader epochs in .*\.indexes", id="indexes that are nonsense"
+    ),
+]
+
+
+@pytest.mark.parametrize("run_name", ["plain", "compressed"])
+@pytest.mark.parametrize(("kind", "damage", "named"), SPOILED)
+async def test_what_is_spoiled_at_rest_is_named(
+    run_name: str, kind: str, damage: Callable[[bytes], bytes], named: str
+) -> None:
+    """An operator must know which object to look at."""
+    async with bent(always(kind, damage), run_name=run_name) as setting:
+        with pytest.raises(CorruptDataError, match=named):
+            await setting.read(33)
 
 
 async def test_an_object_that_is_missing_though_its_segment_is_finished_is_an_error() -> None:
