@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from tests.support.gateway_attacker import (
     delete_frame,
     fetch_frame,
 )
-from tests.support.gateway_core import Core
+from tests.support.gateway_core import Core, RecordedAudit
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.leaders_sidecar import CLUSTER, LeadersSidecar
 from tests.support.manual_clock import ManualClock
@@ -86,7 +87,7 @@ class FillsAll:
     """In place of the judge, the reader and the deleted records: whatever the broker's answer lets through is read."""
 
     def __init__(self) -> None:
-        self.state = MemoryStateLog()
+        self.state, self.audited = MemoryStateLog(), RecordedAudit()
         self.sidecar = LeadersSidecar(broker=self, state=self.state, clock=ManualClock(), delays=NO_DELAYS)
         for view in self._views(PARTITIONS):
             self.sidecar.tiers(view)
@@ -175,6 +176,7 @@ def rewrites_over(tier: FillsAll, *, raw_tokens: bool) -> Rewrites:
         offsets=everything,
         blocking=InlineBlocking(),
         clock=ManualClock(),
+        audit=tier.audited,
     )
     rewrites[API_VERSIONS] = ApiVersionsRewrite(rewrites)
     return rewrites
@@ -430,6 +432,7 @@ def _harm(script: Script, core: Core, tier: FillsAll, broker: ModelBroker, passa
     for partition in said | {one.topic_id_partition for one in tier.sidecar.proposed}:
         if partition.topic not in {topic for topic, _ in broker.accepted_deletes}:
             wrong.append(f"a delete of {partition.topic} that the broker refused")
+    wrong += _not_audited(core, tier, broker)
     for number, payload in enumerate(broker.frames):
         if number in broker.raw_frames or len(payload) < 10:
             continue
@@ -443,6 +446,20 @@ def _harm(script: Script, core: Core, tier: FillsAll, broker: ModelBroker, passa
         wrong.append(f"a fault: {core.error!r}")
     if passage.forged == "unasked" and not script.ends_early and core.refusal is not Refusal.UNBOUND:
         wrong.append("an answer of what was not asked for was taken")
+    return wrong
+
+
+def _not_audited(core: Core, tier: FillsAll, broker: ModelBroker) -> list[str]:
+    """Each delete that the broker accepted, and each conversation that was refused, has an event of its own."""
+    told = Counter((str(facts["topic"]), facts["offset"]) for facts in tier.audited.of("gateway.audit.delete"))
+    wrong = [
+        f"no event of a delete of {one}" for one, count in Counter(broker.accepted_deletes).items() if told[one] < count
+    ]
+    is_refused = core.refusal is not None and core.refusal not in (Refusal.FAULT, Refusal.BROKER_GONE)
+    events = core.audited.of("gateway.audit.refused")
+    if len(events) != is_refused:
+        wrong.append(f"{len(events)} events of a conversation that ended with {core.refusal}")
+    wrong += ["an event without an address" for facts in events if facts["client"] != core.state.client]
     return wrong
 
 

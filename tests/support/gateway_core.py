@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from tiersidecar.services.gateway import audit
 from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
 from tiersidecar.services.gateway.host import Refusal
@@ -33,6 +34,19 @@ class Collected:
         return taken
 
 
+class RecordedAudit:
+    """``services.gateway.audit.AuditTopic``: what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.events = list[tuple[str, Mapping[str, object]]]()
+
+    def tell(self, event: str, facts: Mapping[str, object]) -> None:
+        self.events.append((event, facts))
+
+    def of(self, event: str) -> list[Mapping[str, object]]:
+        return [facts for name, facts in self.events if name == event]
+
+
 class Core:
     """Also the conversation's host: its work are tasks of the running loop, until :meth:`idle`."""
 
@@ -49,6 +63,7 @@ class Core:
         self.memory = memory or ResponseMemory(2**26)
         self.refusal: Refusal | None = None
         self.error: Exception | None = None
+        self.audited = RecordedAudit()
         self._tasks: set[asyncio.Task[None]] = set()
         self.conversation = Conversation(
             state=self.state,
@@ -78,6 +93,7 @@ class Core:
     def ended(self, refusal: Refusal, error: Exception) -> None:
         assert self.refusal is None, "it ends once"
         self.refusal, self.error = refusal, error
+        audit.audit_end("GATEWAY", self.state, refusal, error, self.audited)
 
     async def idle(self) -> None:
         """Until all work is done."""

@@ -8,8 +8,9 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.support.gateway_attacker import CORRELATION_ID
-from tiersidecar.services.gateway import fetch_rewrite, messages, rewrites
+from tiersidecar.services.gateway import audit, delete_records_rewrite, fetch_rewrite, messages, rewrites
 from tiersidecar.services.gateway.conversation import Conversation
+from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite
 from tiersidecar.services.gateway.login import Login
 from tiersidecar.services.gateway.passing_fetch import PassingFetch
 from tiersidecar.services.gateway.rewrites import SaslHandshakeRewrite
@@ -97,6 +98,18 @@ def addresses_stay_the_broker_s() -> Patches:
     return [patch.object(rewrites, "splice", lambda response, found: None)]
 
 
+def deletes_leave_no_event() -> Patches:
+    return [patch.object(delete_records_rewrite, "audit_delete", lambda *facts: None)]
+
+
+def deletes_of_a_client_that_is_gone_leave_no_event() -> Patches:
+    return [patch.object(DeleteRecordsRewrite, "abandoned", lambda self, exchange: None)]
+
+
+def refusals_leave_no_event() -> Patches:
+    return [patch.object(audit, "audit_refused", lambda *facts: None)]
+
+
 FAULTS: tuple[Callable[[], Patches], ...] = (
     tokens_begin_though_the_broker_refuses,
     frames_are_judged_before_the_handshake_is_answered,
@@ -109,6 +122,9 @@ FAULTS: tuple[Callable[[], Patches], ...] = (
     deletes_that_were_not_asked_for_are_taken,
     a_refused_login_goes_on,
     addresses_stay_the_broker_s,
+    deletes_leave_no_event,
+    deletes_of_a_client_that_is_gone_leave_no_event,
+    refusals_leave_no_event,
 )
 
 

@@ -12,6 +12,7 @@ import structlog
 
 from tiersidecar.domain.readable import cut_text
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
+from tiersidecar.services.gateway.host import Refusal
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,14 @@ def audit_delete(
     facts = {name: _cut(fact) for name, fact in facts.items()}
     log.info("gateway.audit.delete", **facts)
     into.tell("gateway.audit.delete", facts)
+
+
+def audit_end(
+    listener: str, state: ConnectionState, refusal: Refusal, error: Exception, into: AuditTopic = NO_AUDIT_TOPIC
+) -> None:
+    """A conversation that has ended with ``refusal``: audited where it ends because of what was said in it."""
+    if refusal not in (Refusal.FAULT, Refusal.BROKER_GONE):
+        audit_refused(listener, state, refusal.value, str(error), into)
 
 
 def audit_refused(

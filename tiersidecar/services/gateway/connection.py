@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from tiersidecar.services.gateway.audit import AuditTopic, audit_refused
+from tiersidecar.services.gateway.audit import AuditTopic, audit_end
 from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
 from tiersidecar.services.gateway.host import Refusal
@@ -135,8 +135,7 @@ class GatewayConnection:
         """See :class:`Host`."""
         if refusal is Refusal.FAULT:
             log.error("gateway.connection.failed", listener=self._traffic.listener, exc_info=error)
-        elif refusal is not Refusal.BROKER_GONE:
-            audit_refused(self._traffic.listener, self._state, refusal.value, str(error), self._audit)
+        audit_end(self._traffic.listener, self._state, refusal, error, self._audit)
         self.close(refusal.value)
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
