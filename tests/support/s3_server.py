@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import time
@@ -10,6 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import botocore.session
+from botocore.config import Config
 
 from scripts.go_tool import go_tool
 from tests.support.certificates import IssuedCertificate
@@ -29,7 +33,40 @@ class S3Server:
     process_id: int
 
 
-def s3_store_section(url: str, bucket: str) -> dict[str, Any]:
+def make_reader(server: S3Server, bucket: str, name: str, secret: str) -> None:
+    """An account that may read and list ``bucket``, and nothing else."""
+    subprocess.run(
+        [
+            go_tool("versitygw"), "admin", "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--endpoint-url", server.url,
+            "create-user", "--access", name, "--secret", secret, "--role", "user",
+        ],
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    allowed = {
+        "Effect": "Allow",
+        "Principal": {"AWS": [name]},
+        "Action": ["s3:GetObject", "s3:ListBucket"],
+        "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+    }
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
+    s3_client(server.url).put_bucket_policy(Bucket=bucket, Policy=policy)
+
+
+def s3_client(url: str, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> Any:
+    """Of boto, for what the store does not do."""
+    return botocore.session.get_session().create_client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=url,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret_key,
+        config=Config(s3={"addressing_style": "path"}),
+    )
+
+
+def s3_store_section(
+    url: str, bucket: str, *, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY
+) -> dict[str, Any]:
     """The configuration's store section for a bucket of a server that :func:`running_s3_server` started."""
     return {
         "type": "s3",
@@ -37,8 +74,8 @@ def s3_store_section(url: str, bucket: str) -> dict[str, Any]:
         "s3.region": "us-east-1",
         "s3.endpoint.url": url,
         "s3.path.style.access.enabled": True,
-        "aws.access.key.id": ACCESS_KEY,
-        "aws.secret.access.key": SECRET_KEY,
+        "aws.access.key.id": access_key,
+        "aws.secret.access.key": secret_key,
     }
 
 
@@ -48,9 +85,11 @@ def running_s3_server(
     certificate: IssuedCertificate | None = None,
     *,
     virtual_domain: str = "",
+    has_users: bool = False,
 ) -> Iterator[S3Server]:
     """versitygw with its objects and its own files below ``directory``, by TLS if it has a certificate; killed at the end.
 
+    ``has_users``: accounts can be made, by :func:`make_reader`.
     With a ``virtual_domain``, a bucket is also ``<bucket>.<virtual_domain>``, which whoever asks must resolve to loopback.
 
     Raises:
@@ -64,12 +103,17 @@ def running_s3_server(
         [] if certificate is None else ["--cert", certificate.certificate_path, "--key", certificate.key_path]
     )
     domain = ["--virtual-domain", f"{virtual_domain}:{port}"] if virtual_domain else []
+    users: list[str | Path] = []
+    if has_users:
+        accounts = directory / "accounts"
+        accounts.mkdir()
+        users = ["--iam-dir", accounts]
     said = directory / "versitygw.log"
     with said.open("wb") as log:
         process = subprocess.Popen(
             [
                 go_tool("versitygw"), "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--port", f"127.0.0.1:{port}",
-                "--keep-alive", "--quiet", *domain, *tls, "posix", objects,
+                "--keep-alive", "--quiet", *domain, *users, *tls, "posix", objects,
             ],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip

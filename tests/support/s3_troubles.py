@@ -77,14 +77,14 @@ def running_troubled_s3(directory: Path) -> Iterator[TroubledS3]:
     """All three, on free ports of loopback; nothing is wrong yet."""
     with (
         running_s3_server(directory / "s3") as server,
-        _proxy_in_a_thread(server.url) as proxy,
+        s3_fault_proxy_in_a_thread(server.url) as proxy,
         running_toxiproxy(directory, proxy.url.removeprefix("http://")) as network,
     ):
         yield TroubledS3(server=server, proxy=proxy, network=network)
 
 
 @contextmanager
-def _proxy_in_a_thread(upstream: str) -> Iterator[S3FaultProxy]:
+def s3_fault_proxy_in_a_thread(upstream: str) -> Iterator[S3FaultProxy]:
     """The fault proxy for tests that are no coroutines."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="s3 fault proxy")
