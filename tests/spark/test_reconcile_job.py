@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from tests.support.directory_store import DirectoryStore
 from tests.support.golden import AIVEN_OBJECTS, read_json_lines
@@ -17,7 +18,13 @@ from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.metadata.serde import read_event
 from tiersidecar.spark.deep_check import DeepCheck
-from tiersidecar.spark.reconcile_job import KnownTopic, ReconcileInputs, Reconciler, ReconcileSettings
+from tiersidecar.spark.reconcile_job import (
+    KnownTopic,
+    ReconcileInputs,
+    Reconciler,
+    ReconcileSettings,
+    with_preceding,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,3 +91,26 @@ def test_what_the_plugin_left_is_in_order_through_and_through(spark: SparkSessio
         assert seen.object_bytes == sum(path.stat().st_size for path in bucket.root.rglob("*") if path.is_file())
     finally:
         job.close()
+
+
+def test_what_is_before_a_segment_ends_there_or_else_goes_on(spark: SparkSession) -> None:
+    """One that an election has cut, with those that end where it begins; not what is deleted, nor another partition's."""
+    live, gone = int(State.COPY_SEGMENT_FINISHED), int(State.DELETE_SEGMENT_STARTED)
+    rows = [
+        ("a", 0, 0, 49, "0:0", live, live),
+        ("b", 0, 50, 99, "0:50", live, live),
+        ("c", 0, 70, 119, "0:60,1:80", live, live),
+        ("d", 0, 120, 129, "1:120", live, live),
+        ("e", 0, 60, 110, "0:60", live, gone),
+        ("f", 1, 0, 200, "0:0", live, live),
+    ]
+    columns = "stem string, partition int, start_offset bigint, end_offset bigint, epochs string, before int, after int"
+    frame = spark.createDataFrame(rows, columns).withColumn("topic_id", F.lit("topic"))
+    told = {row["stem"]: row["preceding"] for row in with_preceding(frame).collect()}
+    assert len(told) == len(rows)
+    ended = {stem: [one["stem"] for one in told[stem] or ()] for stem in told}
+    assert ended == {"a": [], "b": ["a"], "c": ["b"], "d": ["c"], "e": [], "f": []}
+    (cut,) = told["c"]
+    assert (cut["start_offset"], cut["end_offset"], cut["epochs"]) == (50, 99, "0:50")
+    assert [one["stem"] for one in cut["before"]] == ["a"]
+    assert told["d"][0]["before"] is None

@@ -28,7 +28,7 @@ from kio.static.primitive import i8, i32, i32Timedelta
 
 from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, wait_until
 
-_PREFERRED = i8(0)
+_PREFERRED, _UNCLEAN = i8(0), i8(1)
 _TIMEOUT = i32Timedelta.parse(timedelta(seconds=15))
 
 
@@ -56,6 +56,18 @@ def elect_preferred_leaders(admin: KafkaAdmin, topic: str, partitions: Sequence[
     rows = [row for result in answer.replica_election_results for row in result.partition_result]
     codes = [answer.error_code, *(row.error_code for row in rows)]
     _check(f"ElectLeaders {topic}", [code for code in codes if code is not ErrorCode.election_not_needed])
+
+
+def elect_uncleanly(admin: KafkaAdmin, topic: str, partition: int, node: int) -> None:
+    """The one replica that is up leads, whatever it lacks, when this returns."""
+    wanted = TopicPartitions(topic=TopicName(topic), partitions=(i32(partition),))
+
+    def led() -> bool:
+        with admin.connected() as connection:
+            connection.call(ElectLeadersRequest(election_type=_UNCLEAN, topic_partitions=(wanted,), timeout=_TIMEOUT))
+        return _row(admin, topic, partition).leader_id == node
+
+    wait_until(led, f"{node} leads {topic}-{partition}, uncleanly", 60)
 
 
 def move_replica(admin: KafkaAdmin, topic: str, partition: int, log_dir: Path) -> None:

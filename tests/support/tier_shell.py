@@ -29,9 +29,11 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.carried_transactions import CarriedTransactions
+from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.open_at_cuts import OpenAtCuts
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill
@@ -207,7 +209,7 @@ class TierShell:
             board=self.board,
             log_dirs=self.log_dirs,
             lineages=self.lineages,
-            carried=CarriedTransactions(metadata=self.metadata, blobs=self.blobs),
+            carried=self.carried(),
             metadata_log=self.metadata,
             gate=self.gate,
             remover=self.remover,
@@ -222,6 +224,17 @@ class TierShell:
             backoff=Backoff(initial_s=0.0, maximum_s=0.0),
             waits=self.waits,
         )
+
+    def carried(self) -> CarriedTransactions:
+        """As another sidecar has it, which knows what is in the store."""
+        cuts = OpenAtCuts(
+            metadata=self.metadata,
+            blobs=self.blobs,
+            manifests=self.manifests,
+            chunks=StoreChunkManager(store=self.store, blocking=self.blocking),
+            blocking=self.blocking,
+        )
+        return CarriedTransactions(metadata=self.metadata, blobs=self.blobs, cuts=cuts)
 
     def _admission(self) -> CopyAdmission:
         return CopyAdmission(

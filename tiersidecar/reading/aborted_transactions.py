@@ -6,7 +6,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, collect_aborted
 from tiersidecar.reading.index_cache import RemoteIndexCache
-from tiersidecar.reading.open_transactions import OpenTransactions, is_cut
+from tiersidecar.reading.open_transactions import OpenTransactions
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 
 
@@ -53,8 +53,6 @@ class AbortedTransactions:
 
     async def open_at(self, topic_id_partition: TopicIdPartition, end_offset: Offset) -> frozenset[tuple[int, int]]:
         """Producer ids and first offsets of the transactions that are open at ``end_offset``, the end (exclusive) of the remote
-        tier.  None where an election has cut the last segment: nobody can name them (:class:`OpenTransactions`)."""
+        tier."""
         last = await self._lookup.locate(topic_id_partition, end_offset - 1) if end_offset else None
-        if last is None or is_cut(last):
-            return frozenset()
-        return await self._open.at_end(last)
+        return frozenset() if last is None else await self._open.at(last)

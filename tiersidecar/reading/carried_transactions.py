@@ -10,13 +10,14 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.indexes import read_transaction_index
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
-from tiersidecar.formats.kafka.transactions import open_states
+from tiersidecar.formats.kafka.transactions import open_before, open_states
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.open_at_cuts import OpenAtCuts, held_before
 
 log = structlog.get_logger(__name__)
 
@@ -31,8 +32,8 @@ class CarriedTransactions:
     broker's memory, and nothing but the store has to survive a restart or a change of leaders.
     """
 
-    def __init__(self, *, metadata: MetadataView, blobs: IndexBlobReader) -> None:
-        self._metadata, self._blobs = metadata, blobs
+    def __init__(self, *, metadata: MetadataView, blobs: IndexBlobReader, cuts: OpenAtCuts) -> None:
+        self._metadata, self._blobs, self._cuts = metadata, blobs, cuts
         self._kept: ByteLru[RemoteLogSegmentId, _States] = ByteLru(_SEGMENTS_KEPT)
 
     def keep(self, segment: RemoteLogSegmentMetadata, open_at_end: Sequence[ProducerState]) -> None:
@@ -40,59 +41,45 @@ class CarriedTransactions:
         self._kept.put(segment.remote_log_segment_id, tuple(open_at_end), 1)
 
     async def at(self, topic_id_partition: TopicIdPartition, offset: Offset, lineage: Lineage) -> _States:
-        """The producers whose transaction is open at ``offset``; of one that has ended by commit in a segment that reaches past
-        it nothing is told.  None where no remote segment of ``lineage`` reaches it, or its files are lost.
+        """The producers whose transaction is open at ``offset``; of one that a segment of ``lineage`` which reaches past it has
+        committed nothing is told.  None where no remote segment reaches it, or its files are lost.
 
-        An election may have cut such a segment at ``offset``: what it has open at its end, or aborts behind the cut, was open
-        there, and may have another end in the history that counts (simulation, cluster seed 800213).
+        An election may have cut such a segment: what it has past the cut, a commit among it, may have another end in the
+        history that counts, and its front is walked (simulation, cluster seed 800213).
 
         Raises:
             StoreError: they could not be read.
         """
-        before = self._before(topic_id_partition, offset, lineage)
+        held = held_before(self._metadata, topic_id_partition, offset, lineage)
+        # The one that goes on past the offset the least; a whole one before one that an election has cut.
+        before = min(held, key=lambda one: (not one.is_within(lineage), one.end_offset), default=None)
         if before is None:
             return ()
+        if not before.is_within(lineage):
+            try:
+                return await self._cuts.at(before, offset, lineage)
+            except (ObjectNotFoundError, CorruptDataError) as error:
+                _tell_unknown(before, error)
         try:
-            return await self._states(before, offset)
+            return await self._told_by(before, offset)
         except (ObjectNotFoundError, CorruptDataError) as error:
-            log.warning("segment.transactions.unknown", segment_id=str(before.remote_log_segment_id), error=str(error))
+            _tell_unknown(before, error)
             return ()
 
-    def _before(
-        self, topic_id_partition: TopicIdPartition, offset: Offset, lineage: Lineage
-    ) -> RemoteLogSegmentMetadata | None:
-        """The segment that holds what comes right before ``offset``, and goes on past it the least; a whole one of ``lineage``
-        before one that an election has cut."""
-        epoch = lineage.epoch_for_offset(offset - 1) if offset else None
-        if epoch is None:
-            return None
-        held = self._metadata.finished_segments_at(topic_id_partition, epoch, offset - 1)
-        ours = [one for one in held if _is_ours_below(one, offset, lineage)]
-        return min(ours, key=lambda one: (not one.is_within(lineage), one.end_offset), default=None)
-
-    async def _states(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
+    async def _told_by(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
+        """All that its own files tell."""
         states = self._kept.get(before.remote_log_segment_id)
         if states is None:
             states = open_states(await self._blobs.read_producer_snapshot(before))
             self.keep(before, states)
         if before.next_offset == offset:
             return states
-        return (*await self._ended_in_overlap(before, offset), *open_states(states, below=offset))
-
-    async def _ended_in_overlap(self, before: RemoteLogSegmentMetadata, offset: Offset) -> _States:
-        """Those that were open at ``offset`` and that ``before`` has aborted past it."""
-        if before.txn_index_empty:
-            return ()
-        index = (await self._blobs.read_index_files(before)).transaction_index
+        index = b""
+        if not before.txn_index_empty:
+            index = (await self._blobs.read_index_files(before)).transaction_index
         where = f"transaction index of {before.remote_log_segment_id}"
-        return tuple(
-            ProducerState(producer_id=one.producer_id, current_transaction_first_offset=one.first_offset)
-            for one in read_transaction_index(index, base_offset=before.start_offset, where=where)
-            if one.first_offset < offset <= one.last_offset
-        )
+        return open_before(offset, read_transaction_index(index, base_offset=before.start_offset, where=where), states)
 
 
-def _is_ours_below(segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage) -> bool:
-    """Whether what the segment has below ``offset``, which it reaches, is of that history."""
-    epochs = tuple(one for one in segment.segment_leader_epochs if one.start_offset < offset)
-    return lineage.contains_segment(epochs, offset - 1, NO_LOG_END)
+def _tell_unknown(segment: RemoteLogSegmentMetadata, error: Exception) -> None:
+    log.warning("segment.transactions.unknown", segment_id=str(segment.remote_log_segment_id), error=str(error))

@@ -19,6 +19,7 @@ from tiersidecar.reading.index_cache import IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.log_starts import LogStarts
 from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.open_at_cuts import OpenAtCuts
 from tiersidecar.reading.open_transactions import OpenTransactions
 from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, Opening
 from tiersidecar.reading.read_ahead import ReadAheadBudget
@@ -103,7 +104,9 @@ async def open_read_path(
         lookup = SegmentLookup(
             metadata=metadata, lineages=lineages, log_starts=log_starts, clock=clock, telemetry=telemetry
         )
-        open_transactions = OpenTransactions(lookup=lookup, snapshots=blobs)
+        cuts = OpenAtCuts(metadata=metadata, blobs=blobs, manifests=manifests, chunks=chunks, blocking=blocking)
+        open_transactions = OpenTransactions(lookup=lookup, snapshots=blobs, cuts=cuts)
+        stack.push_async_callback(open_transactions.aclose)
         aborted = AbortedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
         undecided = UndecidedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)

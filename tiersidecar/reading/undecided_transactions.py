@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from tiersidecar.domain.errors import UndecidedTransactionError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.formats.kafka.record_batches import NO_PRODUCER_ID
 from tiersidecar.reading.byte_lru import ByteLru
 from tiersidecar.reading.index_cache import RemoteIndexCache
-from tiersidecar.reading.open_transactions import OpenTransactions, is_cut
+from tiersidecar.reading.open_transactions import OpenTransactions
 from tiersidecar.reading.segment_lookup import Hole, Located, SegmentLookup
 
 _HOLES_KEPT = 1000
@@ -75,7 +74,7 @@ class UndecidedTransactions:
         key = (hole, before.metadata.remote_log_segment_id, after.metadata.remote_log_segment_id)
         found = self._found.get(key)
         if found is None:
-            was_open = await self._open_before(before)
+            was_open = await self._open.bounded(before)
             known = await self._known_after(after) if was_open else frozenset()
             found = tuple(
                 Undecided(producer_id, Offset(first), hole)
@@ -84,13 +83,6 @@ class UndecidedTransactions:
             )
             self._found.put(key, found, 1)
         return found
-
-    async def _open_before(self, before: Located) -> frozenset[tuple[int, int]]:
-        """What may be open where the hole begins; of a segment that goes on past its history, all that may be in it."""
-        if not is_cut(before):
-            return await self._open.at_end(before)
-        first = await self._open.first(before)
-        return frozenset({(NO_PRODUCER_ID, first)} if first < before.stop_offset else ())
 
     async def _known_after(self, after: Located) -> frozenset[tuple[int, int]]:
         """Transactions whose fate is told behind the hole: aborted in the first segment there, or still open at its end."""

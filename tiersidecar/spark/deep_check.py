@@ -2,12 +2,14 @@
 
 Every chunk opens, every batch's checksum holds, offsets rise and stay within the segment; the indexes parse, lie within it, and
 point at batches that hold what they say; transaction index and producer snapshot have all that the batches tell, with what was
-open where they begin by the snapshot of the segment before.  Memory: one chunk at a time.
+open where they begin by the snapshot of the segment before, or its batches where an election has cut it.  Memory: one chunk at
+a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
@@ -31,11 +33,11 @@ from tiersidecar.formats.kafka.indexes import (
     read_time_index,
     read_transaction_index,
 )
-from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_open_producers, read_producer_snapshot
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, read_batch_header
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.formats.kafka.transaction_check import check_transactions
-from tiersidecar.formats.kafka.transactions import TransactionWalk
+from tiersidecar.formats.kafka.transactions import TransactionWalk, WalkWithin, open_before, open_states
 from tiersidecar.ports.store import FetchRange
 
 _MOST_TOLD = 5
@@ -59,7 +61,8 @@ class DeepCheck:
         now_ms: int,
         preceding: Sequence[Preceding] = (),
     ) -> list[Finding]:
-        """What is wrong inside, once per object.  ``preceding`` are live segments that end where this one begins."""
+        """What is wrong inside, once per object.  ``preceding`` are live segments that end where this one begins, or else those
+        that go on past that."""
         if not _is_picked(row.segment_id, self.share):
             return []
         try:
@@ -72,39 +75,99 @@ class DeepCheck:
             return []  # deleted since it was listed
         except CorruptDataError as error:
             return [_finding(row, INDEXES, now_ms, str(error))]
-        walk = TransactionWalk(await self._open_before(store, indexes.lineage, preceding))
+        walk = TransactionWalk(await self._open_before(store, row.start_offset, indexes.lineage, preceding))
         found = await _check_log(store, row, manifest, plan, indexes.offsets, walk, now_ms)
         return found or _check_transactions(row, indexes, walk, now_ms)
 
     async def _open_before(
-        self, store: FetchRange, lineage: Lineage, preceding: Sequence[Preceding]
+        self, store: FetchRange, offset: int, lineage: Lineage, preceding: Sequence[Preceding]
     ) -> Sequence[ProducerState]:
-        """The producers whose transaction is open where the segment begins, by the snapshot of the segment before it in its own
-        history.  None where that cannot be read: then what began in the segment itself is checked alone."""
-        before = next(
-            (one for one in preceding if lineage.contains_segment(one.epochs, one.end_offset, NO_LOG_END)), None
-        )
+        """The producers whose transaction is open where a segment of ``lineage`` begins, by what is before it: the snapshot of
+        the one that ends there, or the batches up to there of one that goes on.  None where that cannot be read: then what
+        began in the segment itself is checked alone."""
+        ours = [one for one in preceding if lineage.contains_segment(one.epochs_below(offset), offset - 1, NO_LOG_END)]
+        before = min(ours, key=lambda one: one.end_offset, default=None)
         if before is None:
             return ()
-        key = f"{before.stem}.{INDEXES}"
         try:
-            data = await store.fetch_object(f"{before.stem}.{MANIFEST}", max_bytes=ANY_SEGMENT.manifest_bytes)
-            manifest = read_manifest(data, where=key)
-            plan = reading_plan(manifest, self.open_key_ring())
-            blob = await _fetch_indexes(store, key, manifest)
-            snapshot = slice_index(blob, manifest.indexes, IndexKind.PRODUCER_SNAPSHOT, plan.cipher, where=key)
-            return read_open_producers(snapshot, where=key) if snapshot else ()
+            opened = await self._open(store, before)
+            if before.end_offset < offset:
+                return open_states(opened.producers)
+            return await self._open_at_cut(store, opened, offset, lineage)
         except (CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError):
             return ()  # a finding of its own
+
+    async def _open_at_cut(
+        self, store: FetchRange, opened: _Opened, offset: int, lineage: Lineage
+    ) -> Sequence[ProducerState]:
+        """As :class:`~tiersidecar.reading.open_at_cuts.OpenAtCuts`, one segment back at most.
+
+        A transaction from before that, of which no file tells, is taken to begin where its producer first writes in it: a later
+        offset than the true one makes no finding.
+        """
+        start = opened.before.start_offset
+        if opened.before.before:
+            states = await self._open_before(store, start, lineage, opened.before.before)
+        else:
+            states = open_before(Offset(start), opened.aborted, opened.producers)
+        walk = TransactionWalk(states)
+        scanner = SegmentScanner(
+            where=opened.log_key, base_offset=start, transactions=WalkWithin(walk, start=start, stop=offset)
+        )
+        async with aclosing(_parts(store, opened.log_key, opened.manifest, opened.plan)) as parts:
+            async for _, part in parts:
+                seen = scanner.next_offset
+                scanner.feed(part)
+                if offset <= seen < scanner.next_offset:
+                    break  # the batch that follows has shown that the last one's offset was right
+        return walk.finish().open_at_end
+
+    async def _open(self, store: FetchRange, before: Preceding) -> _Opened:
+        key = f"{before.stem}.{INDEXES}"
+        data = await store.fetch_object(f"{before.stem}.{MANIFEST}", max_bytes=ANY_SEGMENT.manifest_bytes)
+        manifest = read_manifest(data, where=key)
+        plan = reading_plan(manifest, self.open_key_ring())
+        blob = await _fetch_indexes(store, key, manifest)
+        snapshot = slice_index(blob, manifest.indexes, IndexKind.PRODUCER_SNAPSHOT, plan.cipher, where=key)
+        index = slice_index(blob, manifest.indexes, IndexKind.TRANSACTION, plan.cipher, where=key)
+        return _Opened(
+            before=before,
+            manifest=manifest,
+            plan=plan,
+            producers=read_producer_snapshot(snapshot, where=key) if snapshot else (),
+            aborted=read_transaction_index(index or b"", base_offset=Offset(before.start_offset), where=key),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preceding:
-    """A live segment that ends right before another: its objects are ``stem`` and a suffix; ``end_offset`` is inclusive."""
+    """A live segment that has what comes right before another: its objects are ``stem`` and a suffix; ``end_offset`` is
+    inclusive.  Of one that goes on past that, ``before`` are those that end where it begins."""
 
     stem: str
+    start_offset: int
     end_offset: int
     epochs: tuple[EpochEntry, ...]
+    before: tuple[Preceding, ...] = ()
+
+    def epochs_below(self, offset: int) -> tuple[EpochEntry, ...]:
+        """Those of what it has below ``offset``."""
+        return tuple(one for one in self.epochs if one.start_offset < offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """What was uploaded with a preceding segment."""
+
+    before: Preceding
+    manifest: Manifest
+    plan: TransformPlan
+    producers: Sequence[ProducerState]
+    aborted: Sequence[AbortedTransaction]
+
+    @property
+    def log_key(self) -> str:
+        return f"{self.before.stem}.{LOG}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,24 +225,31 @@ async def _check_log(
         where=key, base_offset=row.start_offset, next_base_offset=row.end_offset + 1, transactions=walk
     )
     wanted = list(index.entries)[::-1]
-    carried, position = b"", 0
+    carried = b""
     try:
-        for number in range(manifest.chunk_index.chunk_count):
-            chunk = manifest.chunk_index.chunk(number)
-            stored = await store.fetch_range(key, chunk.transformed)
-            part = bytes(plan.detransform(stored, len(chunk.original), where=f"chunk {number} of {key}"))
+        async for position, part in _parts(store, key, manifest, plan):
             scanner.feed(part)
             seen = carried + part
             _check_entries(wanted, seen, position - len(carried), key)
-            position += len(part)
             carried = seen[-BATCH_HEADER_SIZE:]
         scanner.finish()
-        _check_entries(wanted, carried, position - len(carried), key)
+        _check_entries(wanted, carried, manifest.chunk_index.original_file_size - len(carried), key)
     except ObjectNotFoundError:
         return []
     except CorruptDataError as error:
         return [_finding(row, LOG, now_ms, str(error))]
     return []
+
+
+async def _parts(
+    store: FetchRange, key: str, manifest: Manifest, plan: TransformPlan
+) -> AsyncGenerator[tuple[int, bytes]]:
+    """The original .log chunk by chunk, each with the position of its first byte."""
+    for number in range(manifest.chunk_index.chunk_count):
+        chunk = manifest.chunk_index.chunk(number)
+        stored = await store.fetch_range(key, chunk.transformed)
+        part = bytes(plan.detransform(stored, len(chunk.original), where=f"chunk {number} of {key}"))
+        yield chunk.original.start, part
 
 
 def _check_transactions(row: SegmentRow, indexes: _Indexes, walk: TransactionWalk, now_ms: int) -> list[Finding]:

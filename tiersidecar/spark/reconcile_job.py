@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 _SEGMENTS_PER_RANGE = 5000
 _MOST_RANGES = 2000
 _SAMPLES_PER_BOUND = 10
-_PRECEDING = "array<struct<stem:string,epochs:string>>"
+_ENDED = "array<struct<stem:string,start_offset:bigint,end_offset:bigint,epochs:string>>"
+_PRECEDING = f"array<struct<stem:string,start_offset:bigint,end_offset:bigint,epochs:string,before:{_ENDED}>>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +204,7 @@ class Reconciler:
             "since_ms", "segment_size_bytes", "remote_size_bytes", "is_topic_known", "is_topic_owned",
         )  # fmt: skip
         told = (
-            _with_preceding(told) if self._settings.deep else told.withColumn("preceding", F.lit(None).cast(_PRECEDING))
+            with_preceding(told) if self._settings.deep else told.withColumn("preceding", F.lit(None).cast(_PRECEDING))
         )
         joined = told.join(objects, "stem", "full_outer")
         reads = self._settings.reads_manifests and self._settings.open_store is not None
@@ -224,21 +225,32 @@ class Reconciler:
         return named.mapInArrow(check.of_batches, ddl(FINDINGS))
 
 
-def _with_preceding(segments: DataFrame) -> DataFrame:
-    """With ``preceding``: live segments that end where each begins.  Their snapshots tell what was open there."""
-    finished = int(State.COPY_SEGMENT_FINISHED)
-    before = (
-        segments.where((F.col("before") == finished) & (F.col("after") == finished))
-        .select(
-            "topic_id",
-            "partition",
-            (F.col("end_offset") + 1).alias("start_offset"),
-            F.struct("stem", "epochs").alias("one"),
-        )
-        .groupBy("topic_id", "partition", "start_offset")
-        .agg(F.collect_list("one").alias("preceding"))
+def with_preceding(segments: DataFrame) -> DataFrame:
+    """With ``preceding``: live segments that end where each begins, whose snapshots tell what was open there; where there are
+    none, as at few segments, those that go on past that, which an election may have cut."""
+    keys, finished = ["topic_id", "partition", "start_offset"], int(State.COPY_SEGMENT_FINISHED)
+    is_live = (F.col("before") == finished) & (F.col("after") == finished)
+    one = ("stem", "start_offset", "end_offset", "epochs")
+    ended = (
+        segments.where(is_live)
+        .select("topic_id", "partition", (F.col("end_offset") + 1).alias("start_offset"), F.struct(*one).alias("one"))
+        .groupBy(keys)
+        .agg(F.collect_list("one").alias("ended"))
     )
-    return segments.join(before, ["topic_id", "partition", "start_offset"], "left")
+    known = segments.join(ended, keys, "left")
+    alone = known.where(is_live & F.col("ended").isNull() & (F.col("start_offset") > 0)).select(keys).distinct()
+    others = known.where(is_live).select(
+        "topic_id", "partition", F.struct(*one, F.col("ended").alias("before")).alias("one")
+    )
+    going_on = (
+        alone.join(others, ["topic_id", "partition"])
+        .where((F.col("one.start_offset") < F.col("start_offset")) & (F.col("one.end_offset") >= F.col("start_offset")))
+        .groupBy(keys)
+        .agg(F.collect_list("one").alias("going_on"))
+    )
+    told = F.transform("ended", lambda each: each.withField("before", F.lit(None).cast(_ENDED)))
+    preceding = F.coalesce(told, F.col("going_on")).cast(_PRECEDING)
+    return known.join(going_on, keys, "left").withColumn("preceding", preceding).drop("ended", "going_on")
 
 
 def _observed_segments(segments: DataFrame, seen: Observation) -> DataFrame:

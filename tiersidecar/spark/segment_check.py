@@ -153,11 +153,20 @@ async def _read_manifest(
 
 
 def _preceding(columns: dict[str, Any]) -> list[Preceding]:
-    """Live segments that end where this one begins: few, and more than one only after elections."""
+    """Few, and more than one only after elections."""
     return [
-        Preceding(stem=one["stem"], end_offset=columns["start_offset"] - 1, epochs=_epochs(one["epochs"]))
+        replace(_told(one), before=tuple(_told(before) for before in one["before"] or ()))
         for one in columns["preceding"] or ()
     ]
+
+
+def _told(one: dict[str, Any]) -> Preceding:
+    return Preceding(
+        stem=one["stem"],
+        start_offset=one["start_offset"],
+        end_offset=one["end_offset"],
+        epochs=_epochs(one["epochs"]),
+    )
 
 
 def _epochs(told: str) -> tuple[EpochEntry, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import local_batches
@@ -12,8 +13,10 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
 from tiersidecar.reading.carried_transactions import CarriedTransactions
+from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.manifests import ManifestCache, recorded_keys
+from tiersidecar.reading.open_at_cuts import OpenAtCuts
 
 NAME = "transactions-0"
 LINEAGE = Lineage.of([(0, 0)])
@@ -58,8 +61,16 @@ def is_abort(data: bytes) -> bool:
 
 def carried(run: RemoteRun) -> CarriedTransactions:
     manifests = ManifestCache(store=run.store, blocking=InlineBlocking())
-    blobs = IndexBlobReader(store=run.store, blocking=InlineBlocking(), manifests=manifests)
-    return CarriedTransactions(metadata=run.metadata, blobs=blobs)
+    blocking = InlineBlocking()
+    blobs = IndexBlobReader(store=run.store, blocking=blocking, manifests=manifests)
+    cuts = OpenAtCuts(
+        metadata=run.metadata,
+        blobs=blobs,
+        manifests=manifests,
+        chunks=StoreChunkManager(store=run.store, blocking=blocking),
+        blocking=blocking,
+    )
+    return CarriedTransactions(metadata=run.metadata, blobs=blobs, cuts=cuts)
 
 
 async def told(reader: CarriedTransactions, run: RemoteRun, offset: int) -> set[tuple[int, int]]:
@@ -83,16 +94,40 @@ async def test_within_a_segment_all_is_told_but_what_it_has_committed() -> None:
         assert await told(reader, run, offset) == still_open | aborted_at(offset), offset
 
 
-@pytest.mark.parametrize("cut", [50, 60, 70])
-async def test_a_segment_that_an_election_has_cut_tells_what_was_open_there(cut: int) -> None:
-    """It goes on in a history that has ended; what was open at the cut has another end in the one that counts."""
+def elected_at(cut: int) -> Lineage:
+    return Lineage.of([*(one for one in LINEAGE.entries if one.start_offset < cut), (9, cut)])
+
+
+async def test_a_segment_that_an_election_has_cut_tells_all_that_was_open_there() -> None:
+    """It goes on in a history that has ended: what was open at the cut, and what it has committed since, has another end in the
+    one that counts."""
     run = await load_run("plain")
-    history = Lineage.of([*(one for one in LINEAGE.entries if one.start_offset < cut), (9, cut)])
-    states = await carried(run).at(run.partition(NAME), Offset(cut), history)
+    reader, committed_behind = carried(run), set[tuple[int, int]]()
+    for cut in sorted({one.header.base_offset for one in local_batches(NAME)} - set(BORDERS)):
+        if cut > BORDERS[-1]:
+            continue
+        states = await reader.at(run.partition(NAME), Offset(cut), elected_at(cut))
+        assert {(one.producer_id, one.current_transaction_first_offset) for one in states} == open_at(cut), cut
+        stop = next(border for border in BORDERS if border >= cut)
+        committed_behind |= open_at(cut) - open_at(stop) - aborted_at(cut)
+    assert committed_behind, "one that no file of the segment tells of"
+
+
+async def test_of_another_history_nothing_is_told() -> None:
+    run = await load_run("plain")
+    assert await carried(run).at(run.partition(NAME), Offset(51), elected_at(50)) == ()
+
+
+async def test_a_cut_segment_whose_batches_are_lost_tells_what_its_other_files_do() -> None:
+    run, cut = await load_run("plain"), 60
+    victim = next(one for one in segments_of(run, run.partition(NAME)) if one.start_offset < cut < one.next_offset)
+    await run.store.delete_objects([recorded_keys(victim, run.key_prefix).log])
+    with capture_logs() as logs:
+        states = await carried(run).at(run.partition(NAME), Offset(cut), elected_at(cut))
+    assert [one["event"] for one in logs] == ["segment.transactions.unknown"]
     stop = next(border for border in BORDERS if border >= cut)
     still_open = {one for one in open_at(cut) if one in open_at(stop)}
     assert {(one.producer_id, one.current_transaction_first_offset) for one in states} == still_open | aborted_at(cut)
-    assert await carried(run).at(run.partition(NAME), Offset(cut + 1), history) == (), "another history's records"
 
 
 async def test_nothing_is_told_where_nothing_is_remote_before_it() -> None:

@@ -26,7 +26,6 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_time_inde
 from tiersidecar.formats.kafka.producer_snapshots import read_producer_snapshot
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
 from tiersidecar.formats.kafka.transactions import open_states
-from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 
@@ -207,7 +206,7 @@ async def test_transactions_that_the_broker_has_lost_are_read_off_the_batches(
     lose_producers(shell, tip, number)
     shell.broker.last_stable_offsets[tip] = stable
     if restarted:
-        shell.uploader._carried = CarriedTransactions(metadata=shell.metadata, blobs=shell.blobs)
+        shell.uploader._carried = shell.carried()
     await shell.copy.run(shell.tiered(tip))
     assert await artefacts_of(shell, tip) == expected
     assert any(one.first_offset < border.base_offset for one in entries_of(expected[number:])), "one crosses the border"

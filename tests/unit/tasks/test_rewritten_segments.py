@@ -8,24 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.deep_checks import deep_findings
 from tests.support.recopy_requests import rewrite_of
 from tests.support.tier_shell import BROKER, TierShell
 from tests.unit.tasks.test_copy_of_pins import delete_as_retention_does
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind
-from tiersidecar.decide.reconcile_segments import KINDS, Listed, SegmentRow
-from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import recorded_keys
-from tiersidecar.formats.aiven.manifest import read_manifest
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
 from tiersidecar.formats.kafka.segment_rebuild import SegmentRebuilder
 from tiersidecar.formats.kafka.transactions import SegmentTransactions, TransactionWalk
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.spark.deep_check import DeepCheck, Preceding
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 
@@ -66,14 +63,7 @@ class Uploaded:
 
     async def check(self, number: int) -> list[Finding]:
         segments = self.finished()
-        before = segments[number - 1 : number] if number else []
-        preceding = [
-            Preceding(stem=stem(one), end_offset=one.end_offset, epochs=one.segment_leader_epochs) for one in before
-        ]
-        row = await self._row(segments[number])
-        key = recorded_keys(segments[number]).manifest
-        manifest = read_manifest(await self.shell.store.fetch_object(key), where=key)
-        return await DeepCheck(open_key_ring=lambda: None).check(self.shell.store, row, manifest, 0, preceding)
+        return await deep_findings(self.shell.store, segments[number], segments)
 
     async def rewrite(self, number: int) -> RemoteLogSegmentMetadata:
         victim = self.finished()[number]
@@ -96,30 +86,6 @@ class Uploaded:
         path = Path(segment.log_path).with_suffix(".txnindex")
         data = path.read_bytes() if path.exists() else b""
         return list(read_transaction_index(data, base_offset=Offset(segment.base_offset)))
-
-    async def _row(self, metadata: RemoteLogSegmentMetadata) -> SegmentRow:
-        keys = dict(zip(KINDS, recorded_keys(metadata).in_upload_order, strict=True))
-        listed = {kind: await self.shell.store.head_object(key) for kind, key in keys.items()}
-        return SegmentRow(
-            topic=self.tip.topic,
-            topic_id=format_uuid(self.tip.topic_id),
-            partition=self.tip.partition,
-            segment_id=format_uuid(metadata.remote_log_segment_id.uuid),
-            start_offset=metadata.start_offset,
-            end_offset=metadata.end_offset,
-            before=metadata.state,
-            after=metadata.state,
-            since_ms=0,
-            segment_size_bytes=metadata.segment_size_in_bytes,
-            keys=keys,
-            objects={
-                kind: Listed(key=one.key, size_bytes=one.size_bytes, modified_ms=0) for kind, one in listed.items()
-            },
-        )
-
-
-def stem(metadata: RemoteLogSegmentMetadata) -> str:
-    return recorded_keys(metadata).log.removesuffix(".log")
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.carried_transactions import CarriedTransactions
+from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.open_at_cuts import OpenAtCuts
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill
@@ -54,6 +56,9 @@ def build_uploader(
     """By plain constructor calls."""
     config = parts.config
     layout = layout_settings(config, parts.key_ring, parts.kafka_version)
+    blobs = IndexBlobReader(
+        store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
+    )
     return SegmentUploader(
         objects=SegmentObjects(
             settings=layout,
@@ -69,8 +74,14 @@ def build_uploader(
         lineages=parts.lineages,
         carried=CarriedTransactions(
             metadata=parts.metadata,
-            blobs=IndexBlobReader(
-                store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
+            blobs=blobs,
+            cuts=OpenAtCuts(
+                metadata=parts.metadata,
+                blobs=blobs,
+                manifests=parts.manifests,
+                chunks=StoreChunkManager(store=parts.store, blocking=parts.blocking, telemetry=parts.telemetry),
+                blocking=parts.blocking,
+                pace=parts.tuning.upload_pace,
             ),
         ),
         metadata_log=parts.metadata,

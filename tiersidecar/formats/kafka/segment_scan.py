@@ -70,6 +70,11 @@ class SegmentScanner:
         self._body_missing = 0
         self._body_crc = 0
 
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch that has been checked."""
+        return self._last_offset + 1
+
     def feed(self, buffer: Buffer) -> None:
         """Check the next slice of the file.  The buffer may be reused as soon as this returns.
 

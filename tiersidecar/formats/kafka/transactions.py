@@ -97,6 +97,18 @@ class TransactionWalk:
         )
 
 
+class WalkWithin:
+    """Lets ``walk`` follow the batches alone that begin at ``start`` or above it and below ``stop``."""
+
+    def __init__(self, walk: TransactionWalk, *, start: int, stop: int) -> None:
+        self._walk, self._start, self._stop = walk, start, stop
+
+    def take(self, batch: Buffer, *, where: str, position: int) -> None:
+        """See :class:`~tiersidecar.domain.segments.FollowTransactions`."""
+        if self._start <= _FIELDS.unpack_from(batch)[0] < self._stop:
+            self._walk.take(batch, where=where, position=position)
+
+
 def open_states(states: Iterable[ProducerState], below: int | None = None) -> tuple[ProducerState, ...]:
     """Those with an open transaction, that begins below offset ``below`` if that is given."""
     return tuple(
@@ -105,6 +117,19 @@ def open_states(states: Iterable[ProducerState], below: int | None = None) -> tu
         if one.current_transaction_first_offset != _NONE
         and (below is None or one.current_transaction_first_offset < below)
     )
+
+
+def open_before(
+    offset: Offset, entries: Iterable[AbortedTransaction], states_at_end: Iterable[ProducerState]
+) -> tuple[ProducerState, ...]:
+    """What the index of a segment and the snapshot of its end tell to be open at an ``offset`` within it: all but what it has
+    committed from there on."""
+    ended = tuple(
+        ProducerState(producer_id=one.producer_id, current_transaction_first_offset=one.first_offset)
+        for one in entries
+        if one.first_offset < offset <= one.last_offset
+    )
+    return (*ended, *open_states(states_at_end, below=offset))
 
 
 def merge_open(ours: Iterable[ProducerState], brokers: Iterable[ProducerState]) -> tuple[ProducerState, ...]:

@@ -1,0 +1,174 @@
+"""Transactions that are open where an unclean election has cut a remote segment, by its batches (docs/design/0011).
+
+Its snapshot and its index are of its own end.  A transaction that was open at the cut may have been committed behind it, of
+which no file tells, and has its end in the history that counts.  So the front is walked, from the last offset before the cut
+at which a whole segment ends, and its snapshot tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import CorruptDataError, HistoryChangedError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import NO_LOG_END, RemoteLogSegmentMetadata
+from tiersidecar.formats.kafka.indexes import read_transaction_index
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.segment_scan import SegmentScanner
+from tiersidecar.formats.kafka.transactions import TransactionWalk, WalkWithin, open_before, open_states
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.reading.byte_lru import ByteLru
+from tiersidecar.reading.chunk_manager import ChunkManager
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.reading.segment_stream import Pace
+
+_STATES_KEPT = 100_000
+_SLICE_BYTES = 256 * 1024
+"""Looked at in one go."""
+
+_States = tuple[ProducerState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """Batches of ``segment`` from offset ``start`` up to, not including, ``stop``."""
+
+    segment: RemoteLogSegmentMetadata
+    start: Offset
+    stop: Offset
+
+
+class OpenAtCuts:
+    """Walks fronts of segments, a chunk in memory at a time, and keeps what it found: of the same segment and cut it is always
+    the same.  ``pace`` is asked before each slice, where reading is to be no burst."""
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataView,
+        blobs: IndexBlobReader,
+        manifests: ManifestCache,
+        chunks: ChunkManager,
+        blocking: Blocking,
+        pace: Pace | None = None,
+    ) -> None:
+        self._metadata, self._blobs, self._manifests = metadata, blobs, manifests
+        self._chunks, self._blocking, self._pace = chunks, blocking, pace
+        self._kept: ByteLru[tuple[RemoteLogSegmentId, Offset], _States] = ByteLru(_STATES_KEPT)
+
+    async def at(self, segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage) -> _States:
+        """The producers whose transaction is open at ``offset``, which is in ``segment`` or its end, and up to which it is of
+        ``lineage``.  One that began before all that is remote is told where the walk, or the segment's own files, show it.
+
+        Raises:
+            HistoryChangedError: it is of another lineage below ``offset``.
+            StoreError: the store did not deliver, or an object is gone.
+            CorruptDataError: what is there fails its checks, also when fetched anew.
+        """
+        if not is_ours_below(segment, offset, lineage):
+            subject = str(segment.remote_log_segment_id.topic_id_partition)
+            raise HistoryChangedError(subject=subject, end_offset=offset)
+        key = (segment.remote_log_segment_id, offset)
+        found = self._kept.get(key)
+        if found is None:
+            whole, way = self._way_to(segment, offset, lineage)
+            try:
+                found = await self._walk(whole, way)
+            except CorruptDataError:
+                await self._forget(way)  # bytes are damaged on the way more often than at rest
+                found = await self._walk(whole, way)
+            self._kept.put(key, found, 1 + len(found))
+        return found
+
+    def _way_to(
+        self, segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage
+    ) -> tuple[RemoteLogSegmentMetadata | None, Sequence[_Stretch]]:
+        """The whole segment whose end the walk begins at, None where there is none, and what is to be walked, ascending."""
+        way = list[_Stretch]()
+        tip = segment.remote_log_segment_id.topic_id_partition
+        while True:
+            held = held_before(self._metadata, tip, segment.start_offset, lineage)
+            whole = max(
+                (one for one in held if one.is_within(lineage) and one.next_offset <= offset),
+                key=lambda one: one.next_offset,
+                default=None,
+            )
+            start = segment.start_offset if whole is None else whole.next_offset
+            way.append(_Stretch(segment=segment, start=start, stop=offset))
+            if whole is not None or not held:
+                return whole, way[::-1]
+            # Cut itself, or it goes on past the offset: what is before it tells.
+            segment, offset = max(held, key=lambda one: one.start_offset), segment.start_offset
+
+    async def _walk(self, whole: RemoteLogSegmentMetadata | None, way: Sequence[_Stretch]) -> _States:
+        if whole is not None:
+            states = open_states(await self._blobs.read_producer_snapshot(whole))
+        else:
+            states = await self._open_where_all_begins(way[0].segment)
+        walk = TransactionWalk(states)
+        for stretch in way:
+            if stretch.start < stretch.stop:
+                await self._feed(stretch, walk)
+        return walk.finish().open_at_end
+
+    async def _open_where_all_begins(self, first: RemoteLogSegmentMetadata) -> _States:
+        """What was open before ``first`` and is still at its end, or was aborted in it; of what it has committed it tells
+        nothing, and there is no segment before it."""
+        states = await self._blobs.read_producer_snapshot(first)
+        index = b""
+        if not first.txn_index_empty:
+            index = (await self._blobs.read_index_files(first)).transaction_index
+        where = f"transaction index of {first.remote_log_segment_id}"
+        entries = read_transaction_index(index, base_offset=first.start_offset, where=where)
+        return open_before(first.start_offset, entries, states)
+
+    async def _feed(self, stretch: _Stretch, walk: TransactionWalk) -> None:
+        opened = await self._manifests.open(stretch.segment)
+        scanner = SegmentScanner(
+            where=opened.keys.log,
+            base_offset=stretch.segment.start_offset,
+            next_base_offset=stretch.segment.next_offset,
+            transactions=WalkWithin(walk, start=stretch.start, stop=stretch.stop),
+        )
+        for index in range(opened.chunk_index.chunk_count):
+            before = scanner.next_offset
+            rest = memoryview(await self._chunks.get_chunk(opened, index))
+            while rest:
+                count = min(len(rest), _SLICE_BYTES)
+                if self._pace is not None:
+                    count = await self._pace.grant(count)
+                await self._blocking.run(scanner.feed, rest[:count])
+                rest = rest[count:]
+            # No checksum covers a batch's base offset: that it is the right one shows by the batch that follows.
+            if stretch.stop <= before < scanner.next_offset:
+                return
+        scanner.finish()
+
+    async def _forget(self, way: Sequence[_Stretch]) -> None:
+        for stretch in way:
+            opened = await self._manifests.open(stretch.segment)
+            for index in range(opened.chunk_index.chunk_count):
+                self._chunks.discard(opened, index)
+            self._manifests.forget(opened.id)
+
+
+def held_before(
+    metadata: MetadataView, topic_id_partition: TopicIdPartition, offset: Offset, lineage: Lineage
+) -> list[RemoteLogSegmentMetadata]:
+    """Finished segments that have what comes right before ``offset``, and are of ``lineage`` up to there."""
+    epoch = lineage.epoch_for_offset(offset - 1) if offset else None
+    if epoch is None:
+        return []
+    held = metadata.finished_segments_at(topic_id_partition, epoch, offset - 1)
+    return [one for one in held if is_ours_below(one, offset, lineage)]
+
+
+def is_ours_below(segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage) -> bool:
+    """Whether what the segment has below ``offset``, which it reaches, is of that history."""
+    epochs = tuple(one for one in segment.segment_leader_epochs if one.start_offset < offset)
+    return lineage.contains_segment(epochs, offset - 1, NO_LOG_END)
