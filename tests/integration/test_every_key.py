@@ -108,6 +108,7 @@ RULE: dict[str, Any] = {
 READ: dict[str, Any] = {
     "max.requests": 167,
     "write.timeout.ms": 58_007,
+    "write.least.bytes.per.second": 4_111,
     "recheck.ms": 61_009,
     "index.max.bytes": 201_000_043,
     "opened.memory.bytes": 160_000_037,
@@ -119,6 +120,7 @@ GATEWAY: dict[str, Any] = {
     "max.in.flight.requests": 97,
     "request.timeout.ms": 28_009,
     "write.timeout.ms": 290_011,
+    "write.least.bytes.per.second": 16_411,
     "connect.timeout.ms": 9_013,
     "login.timeout.ms": 31_019,
     "unauthenticated.buffer.bytes": 17_000_021,

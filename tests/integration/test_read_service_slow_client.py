@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.faulty_store import FaultyStore
 from tests.support.inline_blocking import InlineBlocking
@@ -45,7 +46,9 @@ async def large_log() -> RemoteBuilder:
 
 
 @asynccontextmanager
-async def serving(write_timeout_s: float) -> AsyncIterator[tuple[HttpServer, FaultyStore, int]]:
+async def serving(
+    write_timeout_s: float, least_bytes_per_s: int = 0
+) -> AsyncIterator[tuple[HttpServer, FaultyStore, int]]:
     builder = await large_log()
     store = FaultyStore(builder.run.store)
     size = segment_size(builder)
@@ -57,7 +60,9 @@ async def serving(write_timeout_s: float) -> AsyncIterator[tuple[HttpServer, Fau
             catalogue=RunCatalogue(builder.run),
             authorize=ScriptedAuthorizer(anonymous=["built"]),
             blocking=InlineBlocking(),
-            settings=ReaderServiceSettings(port=0, write_timeout_s=write_timeout_s),
+            settings=ReaderServiceSettings(
+                port=0, write_timeout_s=write_timeout_s, least_taken_bytes_per_s=least_bytes_per_s
+            ),
         ) as server,
     ):
         yield server, store, size
@@ -115,3 +120,22 @@ async def test_a_client_that_takes_nothing_is_cut_off() -> None:
         assert len(received) < size
         assert not received.endswith(b"0\r\n\r\n"), "no end of the body: the client knows that it lacks something"
         writer.close()
+
+
+async def test_a_client_that_takes_a_little_now_and_then_is_cut_off() -> None:
+    """It kept its place and a chunk for as long as it liked (issue 17)."""
+    with capture_logs() as logs:
+        async with serving(write_timeout_s=3, least_bytes_per_s=2**40) as (server, _, size):
+            reader, writer = await ask(server)
+            received = 0
+            try:
+                while data := await reader.read(128 * 1024):
+                    received += len(data)
+                    await asyncio.sleep(0.02)
+            except ConnectionResetError:
+                pass
+            assert received < size
+            writer.close()
+    (told,) = [one for one in logs if one["event"] == "read.cut.off"]
+    assert (told["address"], told["caller"]) == ("127.0.0.1", "")
+    assert "the least" in told["reason"]

@@ -11,7 +11,8 @@ from tiersidecar.services.gateway import audit
 from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
 from tiersidecar.services.gateway.host import Refusal
-from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.limits import GatewayLimits
+from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.traffic import Traffic
 
 
@@ -57,9 +58,10 @@ class Core:
         limits: GatewayLimits | None = None,
         memory: ResponseMemory | None = None,
         new_id: Callable[[], int] | None = None,
+        address: str = "127.0.0.1:1",
     ) -> None:
         self.client, self.broker = Collected(), Collected()
-        self.state = ConnectionState(client="127.0.0.1:1")
+        self.state = ConnectionState(client=address)
         self.memory = memory or ResponseMemory(2**26)
         self.refusal: Refusal | None = None
         self.error: Exception | None = None

@@ -37,9 +37,9 @@ from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
-from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
+from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
 from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredView, ToldIds
 
 
@@ -78,16 +78,16 @@ class ScriptedUpstream:
     partition: TopicIdPartition
     local: ScriptedLocal
     asked: list[int] = field(default_factory=list)
-    memory: ResponseMemory = field(default_factory=lambda: ResponseMemory(2**26))
-    taken_bytes: int = 0
+    memory: MemoryPart = field(default_factory=lambda: ResponseMemory(2**28).part(lambda: "a client"))
+
+    @property
+    def taken_bytes(self) -> int:
+        return self.memory.held_bytes
 
     def take_memory(self, size_bytes: int) -> int:
-        taken = self.memory.take_some(size_bytes)
-        self.taken_bytes += taken
-        return taken
+        return self.memory.take_some(size_bytes)
 
     def give_memory_back(self, size_bytes: int) -> None:
-        self.taken_bytes -= size_bytes
         self.memory.give_back(size_bytes)
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:

@@ -13,8 +13,9 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import Rewrite
-from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.listener import ListenerSettings, serve_gateway
+from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.rewrites import ApiVersionsRewrite, frame_rewrites
 from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 
@@ -170,7 +171,7 @@ class Ends:
 async def gateway_between(
     *,
     limits: GatewayLimits | None = None,
-    memory_bytes: int = 2**26,
+    memory_bytes: int = 2**28,
     more: Callable[[dict[int, Rewrite]], None] | None = None,
     raw_tokens: bool = False,
     max_connections: int = 100,

@@ -24,8 +24,8 @@ from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
 from tiersidecar.services.gateway.address_watch import AddressWatch, AdvertisedListener
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
-from tiersidecar.services.gateway.limits import ResponseMemory
 from tiersidecar.services.gateway.listener import serve_gateway
+from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.unauthenticated import Unauthenticated
 from tiersidecar.tasks.roster import keep_roster
 

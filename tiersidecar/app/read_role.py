@@ -52,6 +52,7 @@ async def run_read(parts: Parts) -> None:
                     max_requests=config.read.max_requests,
                     recheck_s=config.read.recheck_ms / 1000,
                     write_timeout_s=config.read.write_timeout_ms / 1000,
+                    least_taken_bytes_per_s=config.read.write_least_bytes_per_second,
                 ),
             )
         )

@@ -14,7 +14,7 @@ from tiersidecar.services.gateway.exchange import (
     Rewrites,
     UpstreamClosedError,
 )
-from tiersidecar.services.gateway.limits import ResponseMemory
+from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.simulation.broker_port import SimulatedBroker
 from tiersidecar.simulation.chances import Chances
 
@@ -35,7 +35,8 @@ class ClientConnection:
         chances: Chances,
         name: str = "",
     ) -> None:
-        self._broker, self._rewrites, self._memory, self._chances = broker, rewrites, memory, chances
+        self._broker, self._rewrites, self._chances = broker, rewrites, chances
+        self._memory = memory.part(lambda: name)
         self._name = name
         self._places = {
             ApiKey.FETCH: f"fetch of the {name}" if name else "fetch",
@@ -43,7 +44,6 @@ class ClientConnection:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: f"epochs of the {name}",
         }
         self._state = ConnectionState()
-        self._taken_bytes = 0
 
     async def exchange(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
         """What the client gets.
@@ -54,7 +54,7 @@ class ClientConnection:
         try:
             return await self._exchange(api_key, version, body)
         finally:
-            self.give_memory_back(self._taken_bytes)  # the client has its response, or is gone
+            self._memory.close()  # the client has its response, or is gone
 
     async def _exchange(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
         rewrite = self._rewrites[api_key]
@@ -97,12 +97,9 @@ class ClientConnection:
     # -- as Upstream
 
     def take_memory(self, size_bytes: int) -> int:
-        taken_bytes = self._memory.take_some(size_bytes)
-        self._taken_bytes += taken_bytes
-        return taken_bytes
+        return self._memory.take_some(size_bytes)
 
     def give_memory_back(self, size_bytes: int) -> None:
-        self._taken_bytes -= size_bytes
         self._memory.give_back(size_bytes)
 
     async def ask(self, api_key: int, api_version: int, body: bytes, timeout_s: float) -> memoryview:

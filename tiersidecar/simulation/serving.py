@@ -29,7 +29,7 @@ from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 from tiersidecar.services.gateway.api_keys import ApiKey
 from tiersidecar.services.gateway.exchange import Rewrites, UpstreamClosedError
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
-from tiersidecar.services.gateway.limits import ResponseMemory
+from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.simulation.broker_port import SimulatedBroker
 from tiersidecar.simulation.broker_side import FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH

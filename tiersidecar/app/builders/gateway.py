@@ -43,6 +43,7 @@ def gateway_limits(section: GatewaySection) -> GatewayLimits:
         max_in_flight_requests=section.max_in_flight_requests,
         request_timeout_s=section.request_timeout_ms / 1000,
         write_timeout_s=section.write_timeout_ms / 1000,
+        least_taken_bytes_per_s=section.write_least_bytes_per_second,
         connect_timeout_s=section.connect_timeout_ms / 1000,
     )
 

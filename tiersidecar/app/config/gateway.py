@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.section import Section, refuse
-from tiersidecar.app.config.values import Address, FilePath, PositiveDurationMs, PositiveSize, Secret
+from tiersidecar.app.config.values import Address, FilePath, PositiveDurationMs, PositiveSize, Secret, Size
 from tiersidecar.services.gateway.advertised import AdvertisedAddresses
 
 ConnectionCount = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -107,6 +107,10 @@ class GatewaySection(Section):
     write_timeout_ms: PositiveDurationMs = 300_000
     """A client that takes nothing for so long while there is something for it is cut off."""
 
+    write_least_bytes_per_second: Size = 16_384
+    """What a client must take of what waits for it, on average over each `write.timeout.ms`; a slower one is cut off, with an
+    audit event. It asks for less, or reads on, if it needs longer for its records. 0: none."""
+
     connect_timeout_ms: PositiveDurationMs = 10_000
     """Time for a client's TLS handshake and for the connection to the broker."""
 
@@ -129,7 +133,9 @@ class GatewaySection(Section):
     """Time from a connection to its login."""
 
     response_memory_bytes: PositiveSize = 268_435_456
-    """Most bytes of responses that are held to be rewritten, of all connections together; further ones wait at the broker."""
+    """Most bytes of responses that are held to be rewritten, or filled in, of all connections together; further ones wait at
+    the broker. One connection has a quarter of it at most, and those of one user (or address, where no user is known) three
+    times what is left free. A response of more than a quarter is held beside it, one at a time."""
 
     audit_topic_name: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$", examples=["gateway-audit"])] = (
         None

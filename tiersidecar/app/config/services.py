@@ -129,6 +129,10 @@ class ReadSection(Section):
     write_timeout_ms: PositiveDurationMs = 60_000
     """A client that takes nothing for so long is cut off."""
 
+    write_least_bytes_per_second: Size = 4096
+    """What a client must take of a body, on average over each `write.timeout.ms` in which the service waits for it; a slower
+    one is cut off. 0: none."""
+
     chunk_cache_memory_bytes: Size = 134_217_728
     """Bytes of chunks kept in memory, shared by all readers. Segments of a filesystem store that are neither compressed nor
     encrypted are read where they lie and not kept: the kernel's page cache has them."""

@@ -16,14 +16,17 @@ from tiersidecar.services.gateway.audit import AuditTopic, audit_end
 from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
 from tiersidecar.services.gateway.host import Refusal
-from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.limits import GatewayLimits
+from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.side import MakeSide, SideEvents
 from tiersidecar.services.gateway.traffic import Traffic
 from tiersidecar.services.gateway.unauthenticated import PendingLogin
+from tiersidecar.services.least_pace import LeastPace
 
 log = structlog.get_logger(__name__)
 
 _CLOSE_TIMEOUT_S = 10.0
+_SLOW_READER = "slow_reader"
 
 
 class GatewayConnection:
@@ -53,6 +56,8 @@ class GatewayConnection:
         self._closed_s: float | None = None
         self._deadline_s: float | None = None  # for the request under way
         self._deadline_of = 0
+        self._looked_s, self._taken_bytes = 0.0, 0  # at the client, by the sweep before
+        self._pace = LeastPace(bytes_per_s=limits.least_taken_bytes_per_s, over_s=limits.write_timeout_s)
         self._state = ConnectionState(client=client_address)
         self._login = login
         self.client = make_client(self._events_of("client", self._client_data))
@@ -107,14 +112,27 @@ class GatewayConnection:
                 self.client.abort()
                 self.broker.abort()
             return
-        stuck_s = self.client.full_since_s
+        slowness = self._slowness(now_s)
         if self._deadline_s is not None and self.broker.full_since_s is not None:
             self._deadline_s += 1  # the broker is slow, not the client
         elif self._deadline_s is not None and now_s > self._deadline_s:
             self.close("slow_request")
-        if stuck_s is not None and now_s - stuck_s > self._limits.write_timeout_s:
-            self.close("slow_reader")
+        if slowness:
+            audit_refused(self._traffic.listener, self._state, _SLOW_READER, slowness, self._audit)
+            self.close(_SLOW_READER)
             self.client.abort()
+
+    def _slowness(self, now_s: float) -> str:
+        """Why the client takes its answers too slowly; nothing where it does not."""
+        side, looked_s = self.client, self._looked_s
+        taken_bytes = side.taken_bytes - self._taken_bytes
+        self._looked_s, self._taken_bytes = now_s, side.taken_bytes
+        if side.full_since_s is None or side.owes_since_s is None:
+            self._pace.begin_anew()
+            return ""
+        if now_s - side.full_since_s > self._limits.write_timeout_s:
+            return f"the client took nothing for {now_s - side.full_since_s:.0f} s of what was waiting for it"
+        return self._pace.took(taken_bytes, now_s - max(side.owes_since_s, looked_s))
 
     # As the host of the conversation
 

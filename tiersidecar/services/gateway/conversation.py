@@ -32,7 +32,7 @@ from tiersidecar.services.gateway.exchange import (
 )
 from tiersidecar.services.gateway.frames import WAITS, Frames, Looks, Needs, Passes, Takes, Verdict
 from tiersidecar.services.gateway.host import End, Host, LoggedIn, LoginWatch, Refusal
-from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.login import NO_API_KEY_FROM, LoginState, is_no_request
 from tiersidecar.services.gateway.pending import Fate, Pending
 from tiersidecar.services.gateway.request_heads import (
@@ -44,8 +44,10 @@ from tiersidecar.services.gateway.request_heads import (
     read_head,
     write_request_header,
 )
+from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.rewrites import unsupported_api_versions
 from tiersidecar.services.gateway.traffic import Traffic
+from tiersidecar.services.http_crowd import origin_of
 
 _SIZE_BYTES = 4
 _RESPONSE_HEAD_BYTES = 8
@@ -80,7 +82,9 @@ class Conversation:
         login: LoginWatch | None = None,
         new_id: Callable[[], int] | None = None,
     ) -> None:
-        self._state, self._traffic, self._limits, self._memory = state, traffic, limits, memory
+        self._state, self._traffic, self._limits = state, traffic, limits
+        address = origin_of(state.client.rpartition(":")[0])
+        self._memory = memory.part(lambda: state.login.named_principal or address)
         self._rewrites = {key: (rewrite, rewrite.versions()) for key, rewrite in rewrites.items()}
         self._client, self._broker, self._host, self._login = client, broker, host, login or LoggedIn()
         handshake = rewrites.get(ApiKey.SASL_HANDSHAKE)
@@ -155,11 +159,8 @@ class Conversation:
                 pending.rewrite.abandoned(pending.exchange)
         self._rewriting = None
         self._pending.clear()
-        if self._waits_for_bytes:
-            self._memory.forget(self._room)
-        self._memory.give_back(self._granted_bytes)
-        self._granted_bytes = self._waits_for_bytes = 0
-        self.give_memory_back(self._memory_bytes)
+        self._memory.close()
+        self._granted_bytes = self._waits_for_bytes = self._memory_bytes = 0
 
     def fail(self, error: Exception, malformed: Refusal = Refusal.MALFORMED) -> None:
         """End it, for ``error``; ``malformed`` says whose fault bytes are that are no message."""

@@ -39,7 +39,8 @@ class Upstream(Protocol):
         ...
 
     def take_memory(self, size_bytes: int) -> int:
-        """As many bytes of the response memory as are free, at most ``size_bytes``; 0 while others wait for some.
+        """As many bytes of the response memory as this client may have now, at most ``size_bytes``; 0 while others wait for
+        some.
 
         They are the response's: given back once the client has taken it, or the connection has ended.  Only for rewrites
         that are ``alone``.

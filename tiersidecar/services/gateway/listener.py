@@ -18,8 +18,9 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.connection import GatewayConnection
 from tiersidecar.services.gateway.exchange import Rewrites
-from tiersidecar.services.gateway.limits import GatewayLimits, ResponseMemory
+from tiersidecar.services.gateway.limits import GatewayLimits
 from tiersidecar.services.gateway.plain_side import READ_BUFFER_BYTES, PlainSide
+from tiersidecar.services.gateway.response_memory import ResponseMemory
 from tiersidecar.services.gateway.side import MakeSide, Side, SideEvents
 from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic

@@ -51,6 +51,11 @@ class Login:
     """Of this exchange, so far."""
     _claimed: str = ""
 
+    @property
+    def named_principal(self) -> str:
+        """The principal, where its name is known."""
+        return "" if self.principal in (ANONYMOUS, NOT_KNOWN) else self.principal
+
     # The broker has answered
 
     def shaken(self, mechanism: str, error_code: int, *, is_raw: bool) -> None:

@@ -29,6 +29,8 @@ class PlainSide:
         self._reading = self._watched = False
         self._closing = False
         self.full_since_s: float | None = None
+        self.owes_since_s: float | None = None
+        self.taken_bytes = 0
         self.is_gone = True  # until it is there
 
     @property
@@ -125,19 +127,21 @@ class PlainSide:
         if self._socket is None:
             return None
         try:
-            return self._socket.send(pieces[0]) if len(pieces) == 1 else self._socket.sendmsg(pieces)
+            sent = self._socket.send(pieces[0]) if len(pieces) == 1 else self._socket.sendmsg(pieces)
         except _TRY_AGAIN:
             return 0
         except OSError:
             self.abort()
             return None
+        self.taken_bytes += sent
+        return sent
 
     def _wait_with(self, pieces: Sequence[Buffer] | deque[Buffer]) -> None:
         if self._socket is None:
             return
         self._waiting.extend(pieces)
         self._loop.add_writer(self._socket, self._writable)
-        self.full_since_s = self._loop.time()
+        self.full_since_s = self.owes_since_s = self._loop.time()
         self._events.changed()
 
     def _writable(self) -> None:
@@ -150,7 +154,7 @@ class PlainSide:
             return
         if self._socket is not None:
             self._loop.remove_writer(self._socket)
-        self.full_since_s = None
+        self.full_since_s = self.owes_since_s = None
         if self._closing:
             self._end()
         else:
@@ -164,7 +168,8 @@ class PlainSide:
         self._loop.remove_writer(ended)
         ended.close()
         self._waiting.clear()
-        self.full_since_s, self.is_gone = None, True
+        self.full_since_s = self.owes_since_s = None
+        self.is_gone = True
         # Not now: whoever has written is in the middle of something.
         self._loop.call_soon(self._events.lost)
 

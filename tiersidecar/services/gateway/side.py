@@ -26,11 +26,13 @@ class SideEvents:
 class Side(Protocol):
     """One of the two connections.
 
-    ``full_since_s`` is when it last took something while more was waiting for it, None while nothing waits.  ``is_gone``
-    before :meth:`take`, and again at the end.
+    ``full_since_s`` is when it last took something while more was waiting for it, None while nothing waits; ``owes_since_s``
+    when that began.  ``taken_bytes`` is what it has taken in all.  ``is_gone`` before :meth:`take`, and again at the end.
     """
 
     full_since_s: float | None
+    owes_since_s: float | None
+    taken_bytes: int
     is_gone: bool
 
     @property

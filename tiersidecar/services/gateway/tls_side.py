@@ -33,6 +33,8 @@ class TlsSide(asyncio.Protocol):
         self._closing = False
         self._waiting: deque[Buffer] = deque()
         self.full_since_s: float | None = None
+        self.owes_since_s: float | None = None
+        self.taken_bytes = 0
         self.is_gone = True  # until it is there
 
     @property
@@ -75,6 +77,8 @@ class TlsSide(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         is_news, self.full_since_s = self.full_since_s is None, asyncio.get_running_loop().time()
+        if self.owes_since_s is None:
+            self.owes_since_s = self.full_since_s
         if is_news:
             self._events.changed()
 
@@ -82,13 +86,14 @@ class TlsSide(asyncio.Protocol):
         self.full_since_s = None
         if not self._hand_on():
             return
+        self.owes_since_s = None
         if self._closing:
             self._close()
         else:
             self._events.changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_gone, self.full_since_s = True, None
+        self.is_gone, self.full_since_s, self.owes_since_s = True, None, None
         self._waiting.clear()
         self._events.lost()
 
@@ -134,6 +139,7 @@ class TlsSide(asyncio.Protocol):
                 if len(piece) > _WRITE_BUFFER_BYTES - size:
                     self._waiting.appendleft(piece[_WRITE_BUFFER_BYTES - size :])
                 size += len(taken[-1])
+            self.taken_bytes += size  # or what came before, to make room for it
             self._transport.writelines(taken)
         return self.full_since_s is None
 

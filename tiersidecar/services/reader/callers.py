@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Collection
 
 from aiohttp import web
 
+from tiersidecar.domain.readable import cut_text
 from tiersidecar.ports.broker import AuthorizeRead, Credentials
 from tiersidecar.ports.store import Buffer
 from tiersidecar.services.http_crowd import origin_of
@@ -93,6 +94,13 @@ class Callers:
             origin = origin_of(request.remote or "")
             return f"address {origin}" if origin else ""
         return f"user {credentials.username}" if credentials.username else f"token {hash(credentials.token)}"
+
+    def name_of(self, request: web.Request) -> str:
+        """Return the user whom ``request`` names; empty where it names none."""
+        try:
+            return cut_text(self.credentials(request).username or "")
+        except ProblemError:
+            return ""
 
     def credentials(self, request: web.Request) -> Credentials:
         """What the broker is asked with: the request's own credentials, else those of the owner of the client certificate,

@@ -55,8 +55,9 @@ class ReaderServiceSettings:
     """Where to listen and what to bear.
 
     ``port`` 0 takes a free one.  ``max_requests`` are served at once, the others are shed: each may hold a chunk until its
-    client has taken it.  A client that takes nothing for ``write_timeout_s`` is cut off, and so is one that has not sent a
-    whole request ``head_timeout_s`` after it connected, or ``idle_timeout_s`` after the one before.  While a body is sent, the
+    client has taken it.  A client that takes nothing for ``write_timeout_s`` is cut off, or less than
+    ``least_taken_bytes_per_s`` on average over such a time, and so is one that has not sent a whole request ``head_timeout_s``
+    after it connected, or ``idle_timeout_s`` after the one before.  While a body is sent, the
     broker is asked every ``recheck_s`` whether the caller may still read the topic.  For a connection above
     ``max_connections`` one that waits for a request makes room.
     """
@@ -71,6 +72,7 @@ class ReaderServiceSettings:
     head_timeout_s: float = HEAD_TIMEOUT_S
     idle_timeout_s: float = IDLE_TIMEOUT_S
     write_timeout_s: float = 60.0
+    least_taken_bytes_per_s: int = 4096
     recheck_s: float = 60.0
     shutdown_timeout_s: float = 1.0
 
@@ -152,7 +154,12 @@ def reader_application(
         recheck_s=settings.recheck_s,
     )
     partitions = PartitionsOperations(path=path, catalogue=catalogue, callers=callers)
-    bodies = BodyWriter(write_timeout_s=settings.write_timeout_s, telemetry=telemetry)
+    bodies = BodyWriter(
+        write_timeout_s=settings.write_timeout_s,
+        least_taken_bytes_per_s=settings.least_taken_bytes_per_s,
+        name_of=callers.name_of,
+        telemetry=telemetry,
+    )
     reads = LogOperations(
         path=path,
         local=local,
@@ -248,7 +255,9 @@ class _Problems:
         try:
             return await handler(request)
         except BrokenStreamError as broken:
-            _log(request, broken.__cause__ or broken)
+            cause = broken.__cause__ or broken
+            if not isinstance(cause, SlowClientError):  # that has been told
+                _log(request, cause)
             return broken.response
         except Exception as error:  # noqa: BLE001 - the last stop: whatever it is, the caller is told and the log has it
             _log(request, error)
@@ -263,7 +272,7 @@ def _log(request: web.Request, error: BaseException) -> None:
             log.debug(
                 "read.shed", path=request.path
             )  # a line for each would be the next overload; a metric counts them
-        case TiersidecarError() | SlowClientError() | ConnectionError():
+        case TiersidecarError() | ConnectionError():
             log.info("read.failed", path=request.path, reason=str(error))
         case ProblemError() | web.HTTPException() | CallerNotAuthenticatedError():
             log.debug("read.refused", path=request.path)

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 
+import structlog
 from aiohttp import web
 
 from tiersidecar.ports.broker import CallerNotAuthenticatedError
 from tiersidecar.ports.metrics.reading import READ_RETURNED_BYTES
 from tiersidecar.ports.store import Buffer
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.least_pace import LeastPace
 from tiersidecar.services.reader.problems import Problem, ProblemError, problem_of
 from tiersidecar.services.reader.routes import NDJSON
+
+log = structlog.get_logger(__name__)
 
 _PIECE_BYTES = 256 * 1024
 """What is handed to the transport at once: it copies what the socket does not take."""
 
 
 class SlowClientError(Exception):
-    """The client took nothing for too long."""
+    """The client took nothing for too long, or too little."""
 
 
 class BrokenStreamError(Exception):
@@ -44,11 +48,18 @@ class NoMore:
 
 
 class BodyWriter:
-    """Writes bodies, and counts what clients took of them."""
+    """Writes bodies, and counts what clients took of them.  ``name_of`` gives the user whom a request names."""
 
-    def __init__(self, *, write_timeout_s: float, telemetry: Telemetry) -> None:
-        self._write_timeout_s = write_timeout_s
-        self._telemetry = telemetry
+    def __init__(
+        self,
+        *,
+        write_timeout_s: float,
+        least_taken_bytes_per_s: int,
+        name_of: Callable[[web.Request], str],
+        telemetry: Telemetry,
+    ) -> None:
+        self._write_timeout_s, self._least_taken_bytes_per_s = write_timeout_s, least_taken_bytes_per_s
+        self._name_of, self._telemetry = name_of, telemetry
 
     async def write(
         self,
@@ -70,16 +81,19 @@ class BodyWriter:
         """
         response = web.StreamResponse(status=status, headers={**headers, "Content-Type": media_type})
         await response.prepare(request)
+        pace = LeastPace(bytes_per_s=self._least_taken_bytes_per_s, over_s=self._write_timeout_s)
         try:
             if first is not None:
-                await self._write(response, first)
+                await self._write(response, first, pace)
             async for part in rest:
-                await self._write(response, part)
+                await self._write(response, part, pace)
             await self._taken(response.write_eof())
         except (ProblemError, CallerNotAuthenticatedError) as error:
             await self._refuse_rest(request, response, media_type, problem_of(error))
             raise BrokenStreamError(response) from error
         except Exception as error:
+            if isinstance(error, SlowClientError):
+                self._tell(request, error)
             _cut(request)
             raise BrokenStreamError(response) from error
         except asyncio.CancelledError:
@@ -105,20 +119,31 @@ class BodyWriter:
         aiohttp it would be waited for without end."""
         try:
             await self._taken(self._send(request, response))
-        except SlowClientError:
+        except SlowClientError as error:
+            self._tell(request, error)
             _cut(request)
         except ConnectionError:
             return response  # aiohttp finds out by itself
         return response
 
+    def _tell(self, request: web.Request, error: SlowClientError) -> None:
+        """At once: the handler may be cancelled when its connection ends."""
+        caller, address = self._name_of(request), request.remote
+        log.warning("read.cut.off", path=request.path, caller=caller, address=address, reason=str(error))
+
     async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
         await response.prepare(request)
         await response.write_eof()
 
-    async def _write(self, response: web.StreamResponse, part: Buffer) -> None:
+    async def _write(self, response: web.StreamResponse, part: Buffer, pace: LeastPace) -> None:
+        now_s = asyncio.get_running_loop().time
         for piece in pieces(part):
+            began_s = now_s()
             await self._taken(response.write(piece))
             self._telemetry.count(READ_RETURNED_BYTES, len(piece))
+            slowness = pace.took(len(piece), now_s() - began_s)
+            if slowness:
+                raise SlowClientError(slowness)
 
     async def _taken(self, writing: Awaitable[None]) -> None:
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -42,7 +42,7 @@ from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANG
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.exchange import ConnectionState
 from tiersidecar.services.gateway.fetch_sessions import FetchSession, FetchSessions
-from tiersidecar.services.gateway.limits import ResponseMemory
+from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
 
 END, LOCAL_START, HIGH_WATERMARK, FILL_BYTES = 245, 200, 246, 3000
 OTHER = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=3)
@@ -251,14 +251,16 @@ async def test_with_the_quota_used_up_the_answer_is_empty_without_error_and_held
 async def test_fills_count_in_the_response_memory_and_no_room_is_an_empty_answer() -> None:
     run, partition = await plain()
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
-        memory = world.upstream.memory = ResponseMemory(4000)
+        memory = ResponseMemory(16_000)
+        part = world.upstream.memory = memory.part(lambda: "a client")
         row = await row_of(world, 0)
-        assert row.records == batches_between("plain-0", 0, END), "one response may be larger than all of it"
+        assert 0 < len(row.records) <= 4000, "a quarter for each connection"
         assert memory.held_bytes == len(row.records), "until the client has taken it"
-        memory.give_back(len(row.records) - 1000)
+        part.give_back(len(row.records) - 1000)
         row = await row_of(world, 0)
         assert 0 < len(row.records) <= 3000, "as much as there is"
-        assert memory.take(10_000, lambda: None) is False
+        others = [memory.part(partial(str, other)) for other in "bcde"]
+        assert not all(other.take(4000, lambda: None) for other in others), "the last one waits"
         asking = asyncio.create_task(row_of(world, 0))
         await settle(200)
         assert not asking.done(), "held, or the client would spin"
@@ -267,20 +269,21 @@ async def test_fills_count_in_the_response_memory_and_no_room_is_an_empty_answer
         assert world.telemetry.by_label(GATEWAY_FILLS, "outcome")["no_room"] == 1
 
 
-@dataclass(slots=True)
-class NotedMemory(ResponseMemory):
-    wanted: list[int] = field(default_factory=list)
+class NotedMemory(MemoryPart):
+    def __init__(self) -> None:
+        super().__init__(ResponseMemory(2**40), lambda: "a client")
+        self.wanted: list[int] = []
 
     def take_some(self, size_bytes: int) -> int:
         self.wanted.append(size_bytes)
-        return ResponseMemory.take_some(self, size_bytes)
+        return super().take_some(size_bytes)
 
 
 async def test_a_fill_is_of_16_mib_at_most_whatever_its_client_allows() -> None:
     """A read goes on when its client has left, and nobody counts its bytes then: 2 GiB of each who comes and goes."""
     run, partition = await plain()
     async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
-        memory = world.upstream.memory = NotedMemory(2**40)
+        memory = world.upstream.memory = NotedMemory()
         asked = {partition: Ask(offset=0, max_bytes=2**31 - 1)}
         assert await fetched(world, asked, max_bytes=2**31 - 1) is not None
         assert memory.wanted == [16 * 2**20]

@@ -458,6 +458,43 @@ async def test_a_client_that_never_reads_is_cut_off() -> None:
     assert closed(ends)["slow_reader"] == 1
 
 
+async def test_a_client_that_takes_a_little_now_and_then_is_cut_off() -> None:
+    """Found by review: any progress began its time anew, so that it kept what it had been sent for as long as it liked."""
+    limits = GatewayLimits(write_timeout_s=2.0, least_taken_bytes_per_s=2**40)
+    with capture_logs() as logs:
+        async with gateway_between(limits=limits) as ends:
+            client, broker = await ends.pair()
+            client.stop_taking()
+            client.send(request(HEARTBEAT, 4, 1))
+            await broker.frame()
+            broker.send(response(1, bytes(256 * MIB)))
+            for _ in range(100):
+                client.take_again()
+                await asyncio.sleep(0.001)
+                client.stop_taking()
+                await asyncio.sleep(0.1)
+                if broker.writer.transport.is_closing():
+                    break
+            assert broker.writer.transport.is_closing()
+    assert closed(ends)["slow_reader"] == 1
+    (refused,) = [one for one in logs if one["event"] == "gateway.audit.refused"]
+    assert (refused["kind"], refused["principal"]) == ("slow_reader", "User:ANONYMOUS")
+    assert refused["client"].startswith("127.0.0.1:")
+    assert "the least" in refused["reason"]
+
+
+async def test_a_client_that_takes_all_there_is_may_wait_as_long_as_it_likes() -> None:
+    limits = GatewayLimits(write_timeout_s=0.2, least_taken_bytes_per_s=2**40)
+    async with gateway_between(limits=limits) as ends:
+        client, broker = await ends.pair()
+        for number in range(8):
+            client.send(request(HEARTBEAT, 4, number))
+            await broker.frame()
+            broker.send(response(number, bytes(100)))
+            await asyncio.sleep(0.1)
+            assert await client.frame() == response(number, bytes(100))
+
+
 @pytest.mark.parametrize(("each", "ip", "reason"), [(2, 9, "max_connections"), (9, 2, "max_connections_per_ip")])
 async def test_connections_above_a_limit_are_closed_at_once(each: int, ip: int, reason: str) -> None:
     async with gateway_between(max_connections=each, max_connections_per_ip=ip) as ends:
@@ -489,17 +526,17 @@ async def test_without_a_broker_a_client_is_turned_away() -> None:
 
 
 async def test_responses_that_are_collected_share_a_bounded_memory() -> None:
-    """Two clients, room for one response: the second is collected when the first is on its way; then all is given back."""
+    """Of clients at one address: what finds no room is collected when another is on its way; then all is given back."""
     event = asyncio.Event()
-    async with gateway_between(memory_bytes=3 * MIB, more=Filling(waits_for=event).put) as ends:
-        pairs = [await ends.pair() for _ in range(3)]
+    async with gateway_between(memory_bytes=9 * MIB, more=Filling(waits_for=event).put) as ends:
+        pairs = [await ends.pair() for _ in range(6)]
         for client, broker in pairs:
             client.send(request(LIST_OFFSETS, 1, 1))
             await broker.frame()
             broker.send(response(1, bytes(2 * MIB)))
         for _ in range(100):
             await asyncio.sleep(0)
-        assert ends.memory.held_bytes <= 3 * MIB
+        assert ends.memory.held_bytes <= 9 * MIB
         event.set()
         for client, _ in pairs:
             assert len(await client.frame()) == 8 + 2 * MIB + 2
@@ -513,7 +550,7 @@ async def test_responses_that_are_collected_share_a_bounded_memory() -> None:
 async def test_a_small_answer_does_not_wait_for_memory_that_large_ones_hold() -> None:
     """Nor does the answer to what a rewrite asks, which holds memory itself; and more from the client gives none of it back."""
     event = asyncio.Event()
-    async with gateway_between(memory_bytes=2 * MIB, more=Filling(waits_for=event, asks=True).put) as ends:
+    async with gateway_between(memory_bytes=8 * MIB + 64, more=Filling(waits_for=event, asks=True).put) as ends:
         large, large_broker = await ends.pair()
         large.send(request(LIST_OFFSETS, 1, 1))
         await large_broker.frame()
