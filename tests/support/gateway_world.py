@@ -40,7 +40,7 @@ from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
-from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredView, ToldIds
+from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, TieredView
 
 
 class FixedTiered:
@@ -49,13 +49,20 @@ class FixedTiered:
     def __init__(self, known: Sequence[TopicIdPartition]) -> None:
         self.known, self.is_ready, self.leader_epoch = known, True, LeaderEpoch(0)
 
-    def find(self, topic: str | bytes, partition: int, told: ToldIds = NOTHING_TOLD) -> TieredView | None:
+    def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
         if not self.is_ready:
             raise MetadataNotReadyError(subject=str(topic))
         for one in self.known:
             if topic in (one.topic, one.topic_id) and one.partition == partition:
-                return TieredView(topic_id_partition=one, leader_epoch=self.leader_epoch)
+                view = TieredView(topic_id_partition=one, leader_epoch=self.leader_epoch)
+                asker.check(view)
+                return view
         return None
+
+    def now(self) -> FixedTiered:
+        moment = FixedTiered(tuple(self.known))
+        moment.leader_epoch = self.leader_epoch
+        return moment
 
     def topic_id(self, topic: str) -> Uuid | None:
         return next((one.topic_id for one in self.known if one.topic == topic), None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
-from tiersidecar.decide.topics import INTERNAL_TOPICS
+from tiersidecar.decide.topics import INTERNAL_TOPICS, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.ports.log_dirs import LogDirs
@@ -31,7 +31,7 @@ from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpo
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
-from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredView, ToldIds
+from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, TieredView
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies
 
@@ -127,6 +127,23 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
     return rewrites
 
 
+@dataclass(frozen=True, slots=True)
+class BoardMoment:
+    """``services.gateway.tiered_partitions.Moment``: what the board had.  Each look at the cluster puts others there."""
+
+    topic_ids: Mapping[str, Uuid]
+    assignment: Mapping[TopicIdPartition, TieredPartition]
+
+    def find(self, topic: str, partition: int) -> TieredView | None:
+        """As the Protocol says."""
+        topic_id = self.topic_ids.get(topic)
+        if topic_id is None:
+            return None
+        found = TopicIdPartition(topic_id=topic_id, topic=topic, partition=partition)
+        tiered = self.assignment.get(found)
+        return None if tiered is None else TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
+
+
 class BoardTieredPartitions:
     """``services.gateway.tiered_partitions.TieredPartitions``: what the roster has put on the board, as far as the names on the
     broker's disk are still of the same topics."""
@@ -136,7 +153,7 @@ class BoardTieredPartitions:
         self._names: dict[Uuid, str] = {}
         self._names_of: Mapping[str, Uuid] | None = None
 
-    def find(self, topic: str | bytes, partition: int, told: ToldIds = NOTHING_TOLD) -> TieredView | None:
+    def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
         """As the Protocol says.  What a rule tiers, but the board has not met, may have just come to this broker."""
         name = topic if isinstance(topic, str) else self._name(Uuid(topic))
         if name in INTERNAL_TOPICS:
@@ -153,13 +170,19 @@ class BoardTieredPartitions:
         tiered = self._board.assignment.get(found)
         if tiered is not None:
             if isinstance(topic, str) and (
-                told.get(name, topic_id) != topic_id or self._log_dirs.topic_id_now(name, partition) != topic_id
+                asker.told.get(name, topic_id) != topic_id or self._log_dirs.topic_id_now(name, partition) != topic_id
             ):
                 raise MetadataNotReadyError(subject=f"topic {name}, which has been made anew")
-            return TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
+            view = TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
+            asker.check(view)
+            return view
         if self._policies.policy_for(name) is None:
             return None
         raise MetadataNotReadyError(subject=str(found))
+
+    def now(self) -> BoardMoment:
+        """As the Protocol says."""
+        return BoardMoment(self._board.topic_ids, self._board.assignment)
 
     def topic_id(self, topic: str) -> Uuid | None:
         """As the Protocol says."""

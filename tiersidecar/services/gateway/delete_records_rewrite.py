@@ -16,9 +16,15 @@ from typing import Any, Protocol
 import structlog
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.domain.errors import BrokerRefusedError, NobodyDecidesError, PublishTimeoutError, TiersidecarError
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    MetadataNotReadyError,
+    NobodyDecidesError,
+    PublishTimeoutError,
+    TiersidecarError,
+)
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.formats.wire.delete_records import check_each_partition_once, deletes_asked
@@ -31,7 +37,7 @@ from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.user_deletes import UserDelete
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.exchange import Exchange, Rewrite, Rewritten
+from tiersidecar.services.gateway.exchange import DeleteAsked, Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
     RowKey,
     changed_row,
@@ -39,7 +45,7 @@ from tiersidecar.services.gateway.messages import (
     read_exchange,
     write_rows,
 )
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions
+from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, TieredView
 
 log = structlog.get_logger(__name__)
 
@@ -50,13 +56,9 @@ _ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
 """After its own time limit the leader has moved its start, only not every follower has."""
 
 
+_MOST_EPOCHS = 10_000
 _LEAST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
 """Within the client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
-
-
-_MOST_BROKER_WAIT_S, _LATE_S = 60.0, 10.0
-"""An answer that is read later after its request than the client lets the broker wait, and this, is not acted upon: the rights
-of the client, and the topic of that name, may be others by now."""
 
 
 class SaidState(StateLog, StateChanges, Leases, Protocol):
@@ -140,6 +142,7 @@ class DeleteRecordsRewrite(Rewrite):
         self._broker, self._offsets = broker, offsets
         self._audit = audit
         self._clock, self._proposals, self._proposer = clock, proposals, proposer
+        self._epochs: dict[TopicIdPartition, LeaderEpoch] = {}
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -152,9 +155,26 @@ class DeleteRecordsRewrite(Rewrite):
             MalformedMessageError: it names a partition twice: which offset the broker has taken, its answer does not tell.
         """
         check_each_partition_once(exchange.request, exchange.api_version)
-        exchange.connection.deletes_told.clear()
-        exchange.connection.deletes_asked_s = self._clock.monotonic_s()
+        connection, known = exchange.connection, self._tiered.now()
+        connection.deletes_told.clear()
+        connection.asker.asked_at, connection.asked_s = known, self._clock.monotonic_s()
+        try:
+            connection.deletes_asked = {
+                (topic, partition): self._asked(view)
+                for topic, partition, _ in deletes_asked(exchange.request, exchange.api_version)
+                if (view := known.find(topic, partition)) is not None
+            }
+        except MetadataNotReadyError:
+            connection.deletes_asked = {}  # the state topic has not been read yet: nothing can be proposed
         return None
+
+    def _asked(self, view: TieredView) -> DeleteAsked:
+        partition = view.topic_id_partition
+        return DeleteAsked(
+            topic_id_partition=partition,
+            leader_epoch=max(view.leader_epoch, self._epochs.get(partition, view.leader_epoch)),
+            start_generation=self._state.partition_state(partition).start_generation,
+        )
 
     def abandoned(self, exchange: Exchange) -> None:
         """Have it in the audit log all the same: a client that is gone before the answer may have deleted."""
@@ -165,9 +185,9 @@ class DeleteRecordsRewrite(Rewrite):
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
-        took_s = self._clock.monotonic_s() - exchange.connection.deletes_asked_s
+        read_s = self._clock.monotonic_s()
         opened = await read_exchange(exchange, response, self._blocking)
-        is_late = took_s > min(opened.request.timeout.total_seconds(), _MOST_BROKER_WAIT_S) + _LATE_S
+        is_late = exchange.connection.is_late(read_s, opened.request.timeout.total_seconds())
         asked = opened.asked
         rows = {key: row for key, row in opened.rows.items() if row.error_code in _ACCEPTED}
         told = exchange.connection.deletes_told
@@ -192,12 +212,15 @@ class DeleteRecordsRewrite(Rewrite):
 
     async def _row(self, asking: _Asking, key: RowKey, row: Any, offset: int) -> Any:
         try:
-            view = self._tiered.find(*key, asking.exchange.connection.topic_ids)
+            view = self._tiered.find(*key, asking.exchange.connection.asker)
             if view is None:
                 return row
             if offset == HIGH_WATERMARK and row.error_code is ErrorCode.none:
                 offset = row.low_watermark  # what the high watermark was
-            low_watermark = await self._delete(asking, row, view.topic_id_partition, offset)
+            asked = asking.exchange.connection.deletes_asked.get(key)
+            if asked is None:
+                raise MetadataNotReadyError(subject=str(view.topic_id_partition))
+            low_watermark = await self._delete(asking, row, asked, offset)
         except NobodyDecidesError as error:
             log.warning("gateway.delete_records.failed", topic=key[0], partition=key[1], reason=str(error))
             return changed_row(row, error_code=ErrorCode.unsupported_version, low_watermark=Offset(-1))
@@ -207,14 +230,20 @@ class DeleteRecordsRewrite(Rewrite):
             return _asked_again(row)
         return row if row.error_code is not ErrorCode.none else changed_row(row, low_watermark=low_watermark)
 
-    async def _delete(self, asking: _Asking, row: Any, partition: TopicIdPartition, offset: int) -> Offset:
+    async def _delete(self, asking: _Asking, row: Any, asked: DeleteAsked, offset: int) -> Offset:
         """Propose the delete, and wait until the leader's sidecar has said it; gives the first offset that is left.
 
         Raises:
             NobodyDecidesError: the leader's sidecar is of a former release.
-            TiersidecarError: it has not been said in time, or not by this leader.
+            TiersidecarError: it has not been said in time, or not by this leader; or another one leads than when the broker was
+                asked, or an operator has set the start back since.
         """
-        exchange, view = asking.exchange, await asking.leaders.leader(partition)
+        exchange, partition = asking.exchange, asked.topic_id_partition
+        view = await asking.leaders.leader(partition)
+        if view.leader_epoch != asked.leader_epoch:
+            # An unclean election between the two may have given its offsets to other records.
+            self._learn(partition, view.leader_epoch)
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error="FENCED_LEADER_EPOCH")
         local = await self._local_offsets(partition)
         # Not all followers had it in time, but the leader's start is what the high watermark was.
         target = local.log_start_offset if offset == HIGH_WATERMARK else Offset(offset)
@@ -225,6 +254,9 @@ class DeleteRecordsRewrite(Rewrite):
         delete = UserDelete(offset=target, leader_epoch=view.leader_epoch, trims=False)
         await self._state.catch_up()  # what was said may have been undone since
         known = self._state.partition_state(partition)
+        if known.start_generation != asked.start_generation:
+            error = "an operator has set the remote log start back since the broker was asked"
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(partition), error=error)
         if not delete.is_said(known):
             self._require_decider(view)
             await self._proposals.propose(
@@ -236,7 +268,7 @@ class DeleteRecordsRewrite(Rewrite):
                     low_watermark=Offset(max(row.low_watermark, -1))
                     if row.error_code is ErrorCode.none
                     else Offset(-1),
-                    start_generation=known.start_generation,
+                    start_generation=asked.start_generation,
                     principal=exchange.connection.login.principal,
                     client_id=exchange.client_id or "",
                     address=exchange.connection.client,
@@ -247,6 +279,12 @@ class DeleteRecordsRewrite(Rewrite):
             await self._until_said(partition, delete, asking)
         start = self._state.partition_state(partition).remote_log_start_offset
         return max(start, (await self._reader.bounds(partition)).start)
+
+    def _learn(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
+        """The client's next delete is of this epoch, though the board may not know it for a while."""
+        if len(self._epochs) >= _MOST_EPOCHS:
+            self._epochs.clear()
+        self._epochs[partition] = leader_epoch
 
     def _require_decider(self, view: LeaderView) -> None:
         lease = self._state.lease(str(view.leader_id))

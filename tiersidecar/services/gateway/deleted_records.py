@@ -21,7 +21,7 @@ from tiersidecar.formats.wire.fetch_responses import (
     FilledPartition,
 )
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredPartitions, ToldIds
+from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, TieredPartitions
 
 
 class DeletedRecords:
@@ -56,7 +56,7 @@ class DeletedRecords:
         return topic_id is not None and offset < self._state.highest_start(topic_id, partition)
 
     def judge(
-        self, key: PartitionKey, offset: int, records: memoryview, told: ToldIds = NOTHING_TOLD
+        self, key: PartitionKey, offset: int, records: memoryview, asker: Asker = ANYBODY
     ) -> FilledPartition | None:
         """What a client gets instead of ``records``, asked for from ``offset`` on; None: they are his.
 
@@ -64,7 +64,7 @@ class DeletedRecords:
         before it.
         """
         try:
-            view = self._tiered.find(*key, told)
+            view = self._tiered.find(*key, asker)
             if view is None:
                 return None  # what the broker says of it stands, of its log start, too
             leader_epoch = read_batch_header(records).partition_leader_epoch

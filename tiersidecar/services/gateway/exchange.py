@@ -11,8 +11,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.services.gateway.login import Login
+from tiersidecar.services.gateway.tiered_partitions import Asker
 
 if TYPE_CHECKING:
     from tiersidecar.services.gateway.fetch_in_hand import Answered, InHand
@@ -52,33 +54,54 @@ class Upstream(Protocol):
         ...
 
 
+_MOST_BROKER_WAIT_S, _LATE_S = 60.0, 10.0
+"""How long a client may let the broker wait, and how much later its answer may be read."""
+
+
 class UpstreamClosedError(ConnectionError):
     """The broker connection of a client is gone; its client's connection ends too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteAsked:
+    """What was known of a partition when its delete was sent: an answer is of that leader, and of what an operator had not set
+    back yet."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: LeaderEpoch
+    start_generation: int
 
 
 @dataclass(slots=True)
 class ConnectionState:
     """What is remembered for one client connection, from its first request to its end.
 
-    ``client`` is its address.  ``topic_ids`` are what Metadata answers on this connection said last of topics by name.
+    ``client`` is its address.  ``asker`` is what Metadata answers on this connection said last of topics by name, and what was
+    known when the request under way was sent, at ``asked_s`` by the monotonic clock (of requests that are alone).
 
     Of Fetch: ``fetch_sessions`` is by session id (KIP-227); ``fetches_to_collect`` is how many responses are collected, however
     large, because the client has lately read what may have to be filled in; ``fetch_in_hand`` is the request that the broker is
     answering, ``fetch_answered`` the last answer that was filled.
 
     Of DeleteRecords: ``deletes_told`` are the partitions of the request under way that need no audit event any more,
-    ``deletes_asked_s`` is when it was sent, by the monotonic clock.
+    ``deletes_asked`` what was known of those that are tiered when it was sent.
     """
 
     client: str = ""
     login: Login = field(default_factory=Login)
-    topic_ids: dict[str, Uuid] = field(default_factory=dict)
+    asker: Asker = field(default_factory=Asker)
+    asked_s: float = 0.0
     fetch_sessions: dict[int, FetchSession] = field(default_factory=dict)
     fetches_to_collect: int = 0
     fetch_in_hand: InHand | None = None
     fetch_answered: Answered | None = None
     deletes_told: set[tuple[str, int]] = field(default_factory=set)
-    deletes_asked_s: float = 0.0
+    deletes_asked: dict[tuple[str, int], DeleteAsked] = field(default_factory=dict)
+
+    def is_late(self, now_s: float, allowed_s: float) -> bool:
+        """Whether an answer that is read now comes later than its request allows: the rights of the client, and the topic of
+        that name, may be others by now, so it is not acted upon."""
+        return now_s - self.asked_s > min(allowed_s, _MOST_BROKER_WAIT_S) + _LATE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

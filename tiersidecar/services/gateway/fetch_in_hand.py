@@ -117,7 +117,7 @@ class FetchesInHand:
                 return
             asked[row.key] = partition
         asked = {row.key: asked[row.key] for row in answered.rows}
-        judged = self._judge.judge_at_once(asked, exchange.connection.topic_ids)
+        judged = self._judge.judge_at_once(asked, exchange.connection.asker)
         if judged is not None:
             expected = Expected(answered=answered, asked=asked, judged=judged, since_s=self._clock.monotonic_s())
             exchange.connection.fetch_in_hand = InHand(exchange, request, expected)

@@ -50,6 +50,7 @@ FindAddresses = Callable[[int, memoryview], Sequence[Replacement]]
 """Of a version and a response: the gateways' addresses in place of brokers' (KIP-951)."""
 
 _NEW_SESSION = FULL_EPOCH.to_bytes(4, "big")
+_ASKED_AGAIN = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
 _TRIED_AGAIN = frozenset({OutOfRange.RETRY, OutOfRange.HOLE})
 
 
@@ -86,6 +87,8 @@ class FetchRewrite(Rewrite):
 
     def prepare(self, exchange: Exchange) -> Rewritten:
         """As it is, but for a fetch session that we could not keep up with: it is refused, by not asking for it."""
+        connection = exchange.connection
+        connection.asker.asked_at, connection.asked_s = self._judge.now(), self._clock.monotonic_s()
         position = session_epoch_position(exchange.api_version)
         if position is None or exchange.request[position : position + len(_NEW_SESSION)] != _NEW_SESSION:
             return None
@@ -142,9 +145,12 @@ class FetchRewrite(Rewrite):
         answered = Answered(version=version, response=response, fetched=fetched, rows=changed, addresses=addresses)
         if not rows:
             return _replaced(answered, withheld)
+        if exchange.connection.is_late(self._clock.monotonic_s(), request.max_wait_ms / 1000):
+            self._telemetry.count(GATEWAY_OUT_OF_RANGE, len(rows), outcome=OutOfRange.RETRY.name.lower())
+            return _replaced(answered, {**dict.fromkeys(known, _ASKED_AGAIN), **withheld})
         remember(exchange.connection, answered)
         out_of_range = _OutOfRange(exchange, request, fetched, known, withheld)
-        judged = self._judge.judge_at_once(known, exchange.connection.topic_ids)
+        judged = self._judge.judge_at_once(known, exchange.connection.asker)
         answers = None if judged is None else self._fill_at_once(out_of_range, judged)
         if answers is not None:
             return _replaced(answered, {**answers, **withheld})
@@ -163,7 +169,7 @@ class FetchRewrite(Rewrite):
         withheld = dict[PartitionKey, FilledPartition]()
         for row in suspects:
             records = response[row.records_start : row.records_start + row.records_bytes]
-            answer = self._deleted.judge(row.key, asked[row.key].fetch_offset, records, connection.topic_ids)
+            answer = self._deleted.judge(row.key, asked[row.key].fetch_offset, records, connection.asker)
             if answer is not None:
                 withheld[row.key] = answer
         return withheld
@@ -171,7 +177,7 @@ class FetchRewrite(Rewrite):
     def _filled_as_expected(self, exchange: Exchange, request: FetchRequest, expected: Expected) -> Rewritten:
         """None if not all of it has been read, or a topic has been made anew since it was judged."""
         answered = expected.answered
-        if not self._judge.is_still_of(expected.judged, exchange.connection.topic_ids):
+        if not self._judge.is_still_of(expected.judged, exchange.connection.asker):
             return None
         out_of_range = _OutOfRange(exchange, request, answered.fetched, expected.asked, {})
         answers = self._fill_at_once(out_of_range, expected.judged)
@@ -207,8 +213,8 @@ class FetchRewrite(Rewrite):
         """What replaces the broker's answers; those that stand are left out."""
         request, fetched = out_of_range.request, out_of_range.fetched
         began_s = self._clock.monotonic_s()
-        told = out_of_range.exchange.connection.topic_ids
-        judged = await self._judge.judge(out_of_range.asked, told)
+        asker = out_of_range.exchange.connection.asker
+        judged = await self._judge.judge(out_of_range.asked, asker)
         for one in judged.values():
             self._telemetry.count(GATEWAY_OUT_OF_RANGE, outcome=one.verdict.name.lower())
         patience = decide_patience(
@@ -221,11 +227,11 @@ class FetchRewrite(Rewrite):
         answers = await self._fill.fill(out_of_range.to_fill(judged, wait_s=wait_s))
         for key, one in judged.items():
             if one.verdict in _TRIED_AGAIN:
-                answers[key] = FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER)
+                answers[key] = _ASKED_AGAIN
         if not out_of_range.withheld and _is_held(fetched.partitions, judged, answers):
             await self._hold(answers, patience, began_s)
-        if not self._judge.is_still_of(judged, told):
-            return {key: FilledPartition(error_code=NOT_LEADER_OR_FOLLOWER) for key in out_of_range.asked}
+        if not self._judge.is_still_of(judged, asker):
+            return dict.fromkeys(out_of_range.asked, _ASKED_AGAIN)
         return {**answers, **out_of_range.withheld}
 
     async def _hold(self, answers: Mapping[PartitionKey, FilledPartition], patience: Patience, began_s: float) -> None:

@@ -29,7 +29,7 @@ from tiersidecar.services.gateway.messages import (
     read_exchange,
     write_rows,
 )
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, ToldIds
+from tiersidecar.services.gateway.tiered_partitions import Asker, TieredPartitions
 
 _LEAST_REPLICA = 0
 
@@ -58,6 +58,11 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         """See :class:`Rewrite`."""
         return range(2, 5)
 
+    def prepare(self, exchange: Exchange) -> Rewritten:
+        """As it is."""
+        exchange.connection.asker.asked_at = self._tiered.now()
+        return None
+
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         opened = await read_exchange(exchange, response, self._blocking)
@@ -69,17 +74,17 @@ class OffsetForLeaderEpochRewrite(Rewrite):
             for key, row in opened.rows.items()
             if row.error_code is ErrorCode.none and asked[key].leader_epoch >= 0
         }
-        told = exchange.connection.topic_ids
-        changed = await in_turns(lambda key, row: self._row(key, row, asked[key].leader_epoch, told), rows)
+        asker = exchange.connection.asker
+        changed = await in_turns(lambda key, row: self._row(key, row, asked[key].leader_epoch, asker), rows)
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
-    async def _row(self, key: RowKey, row: Any, leader_epoch: int, told: ToldIds) -> Any:
+    async def _row(self, key: RowKey, row: Any, leader_epoch: int, asker: Asker) -> Any:
         try:
-            view = self._tiered.find(*key, told)
+            view = self._tiered.find(*key, asker)
             if view is None:
                 return row
             end = await self._end(view.topic_id_partition, leader_epoch)
-            self._tiered.find(*key, told)  # still of the same topic
+            self._tiered.find(*key, asker)  # still of the same topic
         except TiersidecarError:
             unknown = {"leader_epoch": LeaderEpoch(-1), "end_offset": Offset(-1)}
             return changed_row(row, error_code=ErrorCode.not_leader_or_follower, **unknown)

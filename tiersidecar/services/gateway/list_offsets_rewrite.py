@@ -29,7 +29,7 @@ from tiersidecar.services.gateway.messages import (
     read_exchange,
     write_rows,
 )
-from tiersidecar.services.gateway.tiered_partitions import TieredPartitions, ToldIds
+from tiersidecar.services.gateway.tiered_partitions import Asker, TieredPartitions
 
 _NO_TIMESTAMP = -1
 _FIRST_WITH_TIMEOUT = 10
@@ -71,6 +71,11 @@ class ListOffsetsRewrite(Rewrite):
         """See :class:`Rewrite`."""
         return range(1, 12)
 
+    def prepare(self, exchange: Exchange) -> Rewritten:
+        """As it is."""
+        exchange.connection.asker.asked_at = self._tiered.now()
+        return None
+
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
         opened = await read_exchange(exchange, response, self._blocking)
@@ -86,21 +91,21 @@ class ListOffsetsRewrite(Rewrite):
         # As the broker takes it (ReplicaManager.fetchOffset): 0, which some clients send, is no limit of theirs.
         if exchange.api_version >= _FIRST_WITH_TIMEOUT and request.timeout.total_seconds() > 0:
             timeout_s = min(timeout_s, request.timeout.total_seconds())
-        told = exchange.connection.topic_ids
+        asker = exchange.connection.asker
         until_s = asyncio.get_running_loop().time() + timeout_s
-        changed = await in_turns(lambda key, row: self._row(key, row, asked[key].timestamp, until_s, told), rows)
+        changed = await in_turns(lambda key, row: self._row(key, row, asked[key].timestamp, until_s, asker), rows)
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
-    async def _row(self, key: RowKey, row: Any, timestamp: int, until_s: float, told: ToldIds) -> Any:
+    async def _row(self, key: RowKey, row: Any, timestamp: int, until_s: float, asker: Asker) -> Any:
         """The row as it is to be told; errors are such as every client tries again after."""
         try:
-            view = self._tiered.find(*key, told)
+            view = self._tiered.find(*key, asker)
             if view is None:
                 return row
             question = _Question(partition=view.topic_id_partition, timestamp=timestamp, row=row)
             async with asyncio.timeout_at(until_s):
                 answer = await self._answer(question)
-            return answer if self._tiered.find(*key, told) is not None else row
+            return answer if self._tiered.find(*key, asker) is not None else row
         except TimeoutError:
             return _failed(row, ErrorCode.request_timed_out)
         except TiersidecarError:

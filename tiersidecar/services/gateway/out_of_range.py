@@ -17,7 +17,7 @@ from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
-from tiersidecar.services.gateway.tiered_partitions import NOTHING_TOLD, TieredPartitions, TieredView, ToldIds
+from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, Moment, TieredPartitions, TieredView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,32 +66,36 @@ class OutOfRangeJudge:
         self._pending, self._holes, self._clock = pending, holes, clock
         self._known: dict[TopicIdPartition, _Known] = {}
 
-    def is_still_of(self, judged: Mapping[PartitionKey, Judged], told: ToldIds = NOTHING_TOLD) -> bool:
-        """Whether names are still of the topics that were judged: what is asked for by its id always is."""
-        return all(self._is_same(key, one, told) for key, one in judged.items() if isinstance(key[0], str))
+    def now(self) -> Moment:
+        """What is known now, for what is asked now."""
+        return self._tiered.now()
 
-    def _is_same(self, key: PartitionKey, judged: Judged, told: ToldIds) -> bool:
+    def is_still_of(self, judged: Mapping[PartitionKey, Judged], asker: Asker = ANYBODY) -> bool:
+        """Whether names are still of the topics that were judged: what is asked for by its id always is."""
+        return all(self._is_same(key, one, asker) for key, one in judged.items() if isinstance(key[0], str))
+
+    def _is_same(self, key: PartitionKey, judged: Judged, asker: Asker) -> bool:
         try:
-            view = self._tiered.find(*key, told)
+            view = self._tiered.find(*key, asker)
         except MetadataNotReadyError:
             return judged.partition is None
         return judged.partition is None or (view is not None and view.topic_id_partition == judged.partition)
 
     def judge_at_once(
-        self, asked: Mapping[PartitionKey, FetchPartition], told: ToldIds = NOTHING_TOLD
+        self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
     ) -> dict[PartitionKey, Judged] | None:
         """Each partition of ``asked`` to be filled, by what is remembered; None if any has to be looked at anew."""
         judged = dict[PartitionKey, Judged]()
         for key, wanted in asked.items():
-            found = self._remembered(key, wanted.fetch_offset, told)
+            found = self._remembered(key, wanted.fetch_offset, asker)
             if found is None:
                 return None
             judged[key] = found
         return judged
 
-    def _remembered(self, key: PartitionKey, offset: int, told: ToldIds) -> Judged | None:
+    def _remembered(self, key: PartitionKey, offset: int, asker: Asker) -> Judged | None:
         try:
-            view = self._tiered.find(*key, told)
+            view = self._tiered.find(*key, asker)
             partition = None if view is None else view.topic_id_partition
             known = None if partition is None else self._known.get(partition)
             if view is None or partition is None or known is None:
@@ -110,13 +114,13 @@ class OutOfRangeJudge:
         return Judged(verdict=OutOfRange.FILL, partition=partition, bounds=known.bounds, offsets=offsets)
 
     async def judge(
-        self, asked: Mapping[PartitionKey, FetchPartition], told: ToldIds = NOTHING_TOLD
+        self, asked: Mapping[PartitionKey, FetchPartition], asker: Asker = ANYBODY
     ) -> dict[PartitionKey, Judged]:
         """Each partition of ``asked``, for its fetch offset."""
         judged, views = dict[PartitionKey, Judged](), dict[PartitionKey, TieredView]()
         for key in asked:
             try:
-                view = self._tiered.find(*key, told)
+                view = self._tiered.find(*key, asker)
             except MetadataNotReadyError:
                 judged[key] = RETRY
             else:

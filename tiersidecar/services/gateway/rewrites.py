@@ -49,7 +49,7 @@ class MetadataRewrite(Rewrite):
 
     def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         if len(response) <= _LOOKED_THROUGH_BYTES:
-            told = exchange.connection.topic_ids
+            told = exchange.connection.asker.told
             for name, topic_id in addresses.topic_ids_in_metadata(exchange.api_version, response).items():
                 if self.topic_id(name) in (None, topic_id):
                     told.pop(name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.state_log import TopicState
+from tiersidecar.services.gateway.tiered_partitions import Asker
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies
 
@@ -79,9 +81,33 @@ def test_a_name_whose_directory_is_not_of_the_topic_that_is_known_is_nobody_s_fo
 def test_a_name_of_which_the_client_was_told_another_id_is_nobody_s_for_now() -> None:
     known = partitions(looked(Board()))
     with pytest.raises(MetadataNotReadyError):
-        known.find("tiered", 0, {"tiered": PLAIN})
-    assert known.find("tiered", 0, {"tiered": TIERED, "plain": TIERED}) is not None
-    assert known.find(bytes(TIERED), 0, {"tiered": PLAIN}) is not None
+        known.find("tiered", 0, Asker(told={"tiered": PLAIN}))
+    assert known.find("tiered", 0, Asker(told={"tiered": TIERED, "plain": TIERED})) is not None
+    assert known.find(bytes(TIERED), 0, Asker(told={"tiered": PLAIN})) is not None
+
+
+def test_what_has_become_another_since_it_was_asked_for_is_nobody_s() -> None:
+    """What was known at a moment stays so: each look at the cluster makes another board."""
+    board = looked(Board())
+    found = partitions(board)
+    asker = Asker(asked_at=found.now())
+    assert found.find("tiered", 0, asker) == found.find(bytes(TIERED), 0, asker)
+    ((here, known),) = board.assignment.items()
+    board.assignment = {here: replace(known, view=replace(known.view, leader_epoch=LeaderEpoch(8)))}
+    for topic in ("tiered", bytes(TIERED)):
+        with pytest.raises(MetadataNotReadyError):
+            found.find(topic, 0, asker)
+    assert found.find("tiered", 0, Asker(asked_at=found.now())) is not None
+
+
+def test_what_was_not_known_when_it_was_asked_for_is_nobody_s() -> None:
+    board = Board()
+    found = partitions(board)
+    asker = Asker(asked_at=found.now())
+    looked(board)
+    with pytest.raises(MetadataNotReadyError):
+        found.find("tiered", 0, asker)
+    assert found.find("plain", 0, asker) is None
 
 
 @pytest.mark.parametrize("topic", ["plain", bytes(PLAIN), "__consumer_offsets"])

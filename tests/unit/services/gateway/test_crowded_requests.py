@@ -127,7 +127,7 @@ async def test_a_delete_of_all_partitions_asks_once_for_their_leaders() -> None:
         for one in partitions
     )
     async with open_world(run, partition, local=(200, 246)) as world:
-        world.tiered.known = partitions
+        world.tiered.known, world.tiered.leader_epoch = partitions, LeaderEpoch(4)
         broker, clock = DescribedBroker(views), ManualClock()
         for one in partitions:
             world.state.partition_states[one] = PartitionState().with_delete(Offset(50), LeaderEpoch(4), 0)

@@ -376,7 +376,9 @@ def begun(world: World, offset: int, *, version: int = NEWEST, **fields: Any) ->
     """What the rewrite gives without waiting: pieces, or a coroutine."""
     asked = fetch_request(version, {world.partition: Ask(offset=offset, max_bytes=FILL_BYTES)}, **fields)
     response = fetch_response(version, {world.partition: out_of_range()})
-    return world.fetch.rewrite(world.exchange(1, version, asked), memoryview(response))
+    exchange = world.exchange(1, version, asked)
+    assert world.fetch.prepare(exchange) is None
+    return world.fetch.rewrite(exchange, memoryview(response))
 
 
 async def test_who_goes_on_is_answered_in_the_turn_of_the_loop_in_which_the_broker_has_authorised_it() -> None:

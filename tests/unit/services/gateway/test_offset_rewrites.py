@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -77,9 +77,10 @@ async def row_after(
     version: int,
     asked: dict[str, Any],
     answered: dict[str, Any],
+    between: Callable[[World], None] = lambda world: None,
     **request: Any,
 ) -> Any:
-    """The one partition's row that the client gets."""
+    """The one partition's row that the client gets, where ``between`` happens before the broker's answer is read."""
     topic = world.partition.topic
     schema: Any = load_request_schema(api_key, version)
     answer_schema: Any = load_response_schema(api_key, version)
@@ -92,6 +93,7 @@ async def row_after(
     exchange = world.exchange(api_key, version, body)
     assert version in rewrite.versions()
     assert rewrite.prepare(exchange) is None
+    between(world)
     pieces: Sequence[Any] | None = await rewritten(rewrite.rewrite(exchange, memoryview(response)))
     message, _ = read_message(answer_schema, response if pieces is None else b"".join(pieces))
     return message.topics[0].partitions[0]
@@ -361,7 +363,7 @@ async def deleted(
         replicas=(BrokerId(1),),
         in_sync_replicas=(BrokerId(1),),
     )
-    world.broker.views = (view,)
+    world.broker.views, world.tiered.leader_epoch = (view,), view.leader_epoch
     delays = TrashDelays(retention_ms=2_000, user_ms=1_000)
     sidecar = LeadersSidecar(broker=world.broker, state=world.state, clock=SystemClock(), delays=delays)
     sidecar.tiers(view)
@@ -470,7 +472,12 @@ async def test_what_was_undone_unseen_is_said_again_and_not_told_as_said() -> No
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
         await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
         world.state.publish_elsewhere(world.partition, BACK)
-        row = await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
+        answered = {"low_watermark": LOCAL_START, "error_code": ErrorCode.none}
+        row = await deleted(world, 50, answered)
+        assert row.error_code is ErrorCode.request_timed_out, (
+            "undone between its request and its answer, for all we know"
+        )
+        row = await deleted(world, 50, answered)
         await world.state.catch_up()
         assert row.error_code is ErrorCode.none
         state = world.state.partition_state(world.partition)
