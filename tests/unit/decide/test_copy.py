@@ -319,3 +319,38 @@ def test_the_segments_are_walked_only_where_the_newest_of_an_epoch_does_not_tell
     zombie = [remote_segment(0, 199)]
     cut = Lineage.of([(0, 0), (1, 150)])
     assert find_copied_offset(cut, lambda epoch: 199 if epoch == 0 else None, lambda epoch, offset: zombie[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "unstable"),
+    [
+        pytest.param(view([0, 100, 200]), None, id="nothing waits"),
+        pytest.param(view([0, 100, 200], lso=150), 100, id="the second is open"),
+        pytest.param(view([0, 100, 200], lso=50), 0, id="the first is, and the second behind it"),
+        pytest.param(
+            view([0, 100, 200], lso=150, policy=TopicPolicy(copy_lag_ms=10, copy_lag_bytes=10**9), now_ms=5),
+            None,
+            id="the first waits for something else: who holds up what is behind it is no matter yet",
+        ),
+        pytest.param(
+            view([0, 100, 200], lso=50, policy=TopicPolicy(copy_disabled=True)), 0, id="open, and switched off besides"
+        ),
+        pytest.param(replace(view([0, 100, 200], lso=50), first_epoch_offset=90), None, id="halted for good"),
+    ],
+)
+def test_which_segment_an_open_transaction_holds_back(given: CopyView, unstable: int | None) -> None:
+    found = decide_copy(given).unstable
+    assert (None if found is None else found.base_offset) == unstable
+
+
+@pytest.mark.parametrize(
+    ("copied", "is_pending"),
+    [
+        pytest.param(99, True, id="all behind it"),
+        pytest.param(198, True, id="its last offset"),
+        pytest.param(199, False, id="none"),
+    ],
+)
+def test_a_segment_is_pending_until_its_last_offset_is_remote(copied: int, is_pending: bool) -> None:
+    pending = pending_segments(local_segments(100, 200), copied)
+    assert [one.base_offset for one in pending] == ([100] if is_pending else [])

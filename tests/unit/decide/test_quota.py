@@ -9,13 +9,34 @@ from hypothesis import strategies as st
 from tiersidecar.decide.quota import RateQuota
 
 
-def test_throttle_time_follows_kafka() -> None:
+@pytest.mark.parametrize("begun_s", [pytest.param(0, id="a clock at 0"), pytest.param(86_400, id="one that runs")])
+def test_throttle_time_follows_kafka(begun_s: float) -> None:
     """T-74: 50 B/s over 11 windows of 1 s: 500 bytes at once throttle for 9 s, 8 s later for 1 s, then not."""
     quota = RateQuota(bytes_per_s=50)
-    quota.record(500, 0)
-    assert quota.throttle_s(1) == 9
-    assert quota.throttle_s(9) == pytest.approx(1)
-    assert quota.throttle_s(10) == 0
+    quota.record(500, begun_s)
+    assert quota.throttle_s(begun_s + 1) == 9
+    assert quota.throttle_s(begun_s + 9) == pytest.approx(1)
+    assert quota.throttle_s(begun_s + 10) == 0
+
+
+@pytest.mark.parametrize(
+    ("amounts", "now_s", "wait_s"),
+    [
+        pytest.param([(100, 500)], 110.999, 0, id="what was sent eleven windows ago still counts in the rate"),
+        pytest.param([(100, 600)], 110.999, 1.001, id="and holds up what is too much"),
+        pytest.param([(100, 600)], 111, 0, id="until the eleventh window is over"),
+        pytest.param([(100, 50)], 100, 0, id="a window's worth at once"),
+        pytest.param([(100, 51)], 100, 1.02, id="a byte more"),
+        pytest.param([(100, 30), (100.5, 30)], 100.5, 0.7, id="within one window it is one"),
+        pytest.param([(100, 100), (104, 400)], 104, 6, id="from the oldest window on"),
+    ],
+)
+def test_how_long_a_transfer_waits(amounts: list[tuple[float, float]], now_s: float, wait_s: float) -> None:
+    """At 50 bytes in a second."""
+    quota = RateQuota(bytes_per_s=50)
+    for at_s, amount_bytes in amounts:
+        quota.record(amount_bytes, at_s)
+    assert quota.throttle_s(now_s) == pytest.approx(wait_s)
 
 
 def test_an_update_takes_effect_at_once() -> None:

@@ -35,6 +35,16 @@ def ago(from_min: int, to_min: int) -> UnseenTime:
             (ago(60, 0),),
             id="set back and ahead again: one time",
         ),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS - 45 * MINUTE_MS, unseen=(ago(60, 45),)),
+            (ago(60, 0),),
+            id="away again at once: one time",
+        ),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS - 45 * MINUTE_MS, unseen=(ago(60, 46),)),
+            (ago(60, 46), ago(45, 0)),
+            id="a minute between them was seen",
+        ),
     ],
 )
 def test_what_a_process_that_starts_has_not_seen(known: SeenTime | None, expected: tuple[UnseenTime, ...]) -> None:
@@ -47,7 +57,7 @@ def test_of_very_many_times_the_oldest_are_one() -> None:
         seen = seen_at_start(seen, day * 24 * HOUR_MS)
         seen = SeenTime(until_ms=seen.until_ms + HOUR_MS, unseen=seen.unseen)
     assert len(seen.unseen) == 64
-    assert seen.unseen[0].from_ms == 0
+    assert seen.unseen[0] == UnseenTime(from_ms=0, to_ms=37 * 24 * HOUR_MS), "with what lies between them"
     assert seen.unseen[-1].to_ms == 100 * 24 * HOUR_MS
 
 

@@ -513,6 +513,50 @@ def test_a_users_delete_has_its_own_delay() -> None:
     assert soon.id == said.id != later.id, "those within a 24th of its own delay share an entry"
 
 
+NAME = user_delete(Offset(70), LeaderEpoch(3), generation=2, delays=DAY, now_ms=NOW_MS, by="someone")
+PURGED = replace(NAME, purged_ms=NAME.decided_ms)
+NEXT_MS = NOW_MS + 1000
+
+
+def said_by(opened_ms: int, leader_epoch: int = 3) -> SaidDelete:
+    return SaidDelete(opened_ms=opened_ms, leader_epoch=LeaderEpoch(leader_epoch), offset=Offset(70))
+
+
+@pytest.mark.parametrize(
+    ("entries", "deletes", "opened_ms"),
+    [
+        pytest.param([], [], NAME.id.opened_ms, id="the first in its time"),
+        pytest.param([NAME], [said_by(NAME.id.opened_ms)], NAME.id.opened_ms, id="another, which shares the entry"),
+        pytest.param([PURGED], [], NEXT_MS, id="an operator has purged the first: undone, that would come back"),
+        pytest.param([], [said_by(NAME.id.opened_ms)], NEXT_MS, id="the first is carried out, and its entry is gone"),
+        pytest.param([], [said_by(NAME.id.opened_ms, 4)], NAME.id.opened_ms, id="that of another epoch is another"),
+        pytest.param(
+            [PURGED],
+            [said_by(NEXT_MS), said_by(NEXT_MS + 1)],
+            NEXT_MS + 2,
+            id="the millisecond is taken, too, and the next one",
+        ),
+        pytest.param(
+            [replace(NAME, purged_ms=0)], [], NEXT_MS, id="purged, were it at the beginning of time: it is final"
+        ),
+    ],
+)
+def test_which_entry_a_users_delete_shares(
+    entries: list[TrashEntry], deletes: list[SaidDelete], opened_ms: int
+) -> None:
+    made = user_delete(
+        Offset(80),
+        LeaderEpoch(3),
+        generation=2,
+        delays=DAY,
+        now_ms=NEXT_MS,
+        by="other",
+        entries=entries,
+        user_deletes=deletes,
+    )
+    assert made.id == replace(NAME.id, opened_ms=opened_ms)
+
+
 @pytest.mark.parametrize(
     ("entries", "fields", "stop"),
     [
