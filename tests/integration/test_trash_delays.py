@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from datetime import datetime
 from pathlib import Path
@@ -108,6 +109,31 @@ def test_a_delay_is_not_over_because_the_clock_went_on_while_no_sidecar_was_ther
         assert finished(kafka, daemon) == before
         answer_of(daemon.config_path, "trash", "purge", topic, "--yes")
         wait_for(lambda: finished(kafka, daemon)[0].start_offset == 60, "what was purged waits for no clock", daemon)
+
+
+def test_a_delay_goes_on_where_a_state_dir_is_lost_at_each_start(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """A pod with an ``emptyDir``: what was seen stands in the lease, too.  A pause of less than 5 min counts."""
+    topic = "trash-empty-dir"
+    aged_topic(kafka, topic, dict.fromkeys(range(12), 1), STRICT)
+    settings = started(
+        tmp_path, kafka, topic, **UNGUARDED, **{"delete.delay": "5min", "user.delete.delay": "5min"}
+    ).settings
+    daemon = DaemonAhead(tmp_path, settings)
+    daemon.set_clock_ahead(0)
+    with daemon:
+        wait_until_trimmed(kafka, daemon, topic)
+        answer_of(daemon.config_path, "delete-records", topic, "-p", "0", "--offset", "60", "--yes")
+        for lives, minutes in enumerate((4, 8), 1):
+            wait_for_rounds(daemon)
+            assert finished(kafka, daemon)[0].start_offset == 0
+            daemon.stop()
+            shutil.rmtree(settings["state.dir"])
+            daemon.set_clock_ahead(minutes * 60_000)
+            daemon.start()
+            daemon.wait_until_ready()
+            wait_for(lambda seen=lives: len(daemon.events("clock.continued")) == seen, "the lease tells", daemon)
+        wait_for(lambda: finished(kafka, daemon)[0].start_offset == 60, "its delay is over", daemon)
+        assert len(daemon.events("clock.begun")) == 1, "only the first one knew of no time before it"
 
 
 def test_what_is_given_up_and_only_here_holds_trims_back_and_is_told(kafka: KafkaCluster, tmp_path: Path) -> None:

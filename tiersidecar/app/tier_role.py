@@ -43,10 +43,13 @@ from tiersidecar.tasks.roster import keep_roster
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.tier_lease import TierLease
 from tiersidecar.tasks.topic_checks import TopicChecks
+from tiersidecar.tasks.trash_watch import TrashWatch
 from tiersidecar.tasks.watch import Watch
 
 _SWEEP_INTERVAL_MAX_S = 60.0
 """How often at least topics that are gone are looked for."""
+_TRASH_INTERVAL_S = 60.0
+"""How often what is kept beyond its time is looked for."""
 _RECONCILE_INTERVAL_S = 300.0
 """How often the summary of the last reconcile run is read."""
 
@@ -102,6 +105,14 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
             deletion = build_topic_deletion(parts, role, remover=remover)
             interval_s = config.deletes_topic_grace_ms / 10_000
             group.create_task(deletion.run(min(interval_s, _SWEEP_INTERVAL_MAX_S)), name="topic deletion")
+            trash = TrashWatch(
+                board=parts.board,
+                state=parts.state,
+                trash_clock=parts.trash_clock,
+                clock=parts.clock,
+                telemetry=parts.telemetry,
+            )
+            group.create_task(trash.run(_TRASH_INTERVAL_S), name="trash watch")
             reconciled = ReconcileWatch(
                 store=parts.store,
                 key_prefix=config.store.key_prefix,

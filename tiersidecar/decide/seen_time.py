@@ -25,6 +25,28 @@ def seen_at_start(known: SeenTime | None, now_ms: int) -> SeenTime:
     return SeenTime(until_ms=now_ms, unseen=_joined(unseen))
 
 
+def seen_by_heir(former: SeenTime | None, *, began_ms: int, now_ms: int) -> SeenTime:
+    """What counts for a process that knows of no time before it, and has seen all from ``began_ms`` to ``now_ms``.
+
+    ``former`` is what the last holder of its broker's lease had seen, by its clock: where that was ahead of ours, nothing of it
+    counts.
+    """
+    if former is None or former.until_ms > now_ms:
+        return seen_at_start(None, began_ms)
+    return seen_at_start(former, began_ms)
+
+
+def seen_by_next(own: SeenTime, former: SeenTime | None) -> SeenTime:
+    """What counts for a process that has seen ``own``, once it holds its broker's lease after ``former``.
+
+    Two processes beside one broker have two clocks.  What was decided by one that was behind ours would be due too soon.
+    """
+    if former is None or own.until_ms - former.until_ms <= MOST_UNSEEN_MS:
+        return own
+    behind = UnseenTime(from_ms=former.until_ms, to_ms=own.until_ms)
+    return SeenTime(until_ms=own.until_ms, unseen=_joined((*own.unseen, behind)))
+
+
 def _joined(times: Iterable[UnseenTime]) -> tuple[UnseenTime, ...]:
     """Ascending and apart from each other; of too many the oldest two are one, with what lies between them."""
     joined: list[UnseenTime] = []

@@ -28,6 +28,11 @@ class TrashTime:
         """Whether it may be carried out.  What an operator purged waits for no clock."""
         return entry.is_purged or (not self.doubt and self.now_ms >= self.due_ms(entry))
 
+    def overdue_ms(self, entry: TrashEntry) -> int:
+        """For how long it has been due by the wall clock, while it is not, for nobody saw its delay pass; 0 where it is due, or
+        would not be."""
+        return 0 if self.is_due(entry) else max(self.now_ms - entry.due_ms, 0)
+
     def due_ms(self, entry: TrashEntry) -> int:
         """Later by what of its delay nobody saw pass."""
         due_ms = entry.due_ms

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
+from tiersidecar.domain.seen_time import SeenTime
+
 LEASE_FORMAT = 2
 """Of what a process that holds a lease writes into the state topic; processes of the first format have none."""
 
@@ -19,6 +21,8 @@ class Lease:
     never renewed.  ``broker_id`` is -1 for a command; the rest is for people.
     ``status_address`` is where the holder's status service is reached, ``host:port``; empty where a former release wrote it.
     ``decides_proposals``: the holder carries out the deletes that gateways propose; those of former releases do not say so.
+    ``seen`` is which time the holder has seen, over all its lives, when it wrote this; None in leases of commands and of former
+    releases.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Lease:
     decides_proposals: bool = False
     format: int = LEASE_FORMAT
     status_address: str = ""
+    seen: SeenTime | None = None
 
     @property
     def holder(self) -> tuple[int, str]:

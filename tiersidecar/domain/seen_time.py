@@ -1,4 +1,5 @@
-"""Which time a sidecar was there to see, by the wall clock of its machine, over all its lives with one ``state.dir``."""
+"""Which time a sidecar was there to see, by the wall clock of its machine, over all its lives: those with one ``state.dir``,
+and, where that was lost, those that held its broker's lease before."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 The holder counts itself valid from the moment at which it *sent* the last renewal that was read back; a contender waits for the
 whole duration after it has *seen* the last one, each by its own clock.  A process that stood still (SIGSTOP) finds its
 lease over when it goes on, and is asked so right before whatever it publishes, deletes or trims.
+
+Each renewal says which time its writer has seen: a process that finds nothing of that in its ``state.dir`` goes on from there.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ import structlog
 from tiersidecar.domain.errors import LeaseLostError, MetadataNotReadyError, RetriableError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.lease import Lease, reason_to_wait_for_sidecars
+from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.ports.broker import DescribeCluster
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.leases import Leases
 from tiersidecar.ports.metrics.process import TIER_LEASE_HELD
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.trash_clock import TrashClock
 
 log = structlog.get_logger(__name__)
 
@@ -79,8 +83,10 @@ class TierLease:
         broker: DescribeCluster,
         without_sidecar: Collection[int],
         clock: Clock,
+        trash_clock: TrashClock,
         telemetry: Telemetry,
     ) -> None:
+        self._trash_clock = trash_clock
         self._contender, self._leases, self._broker = contender, leases, broker
         self._without_sidecar, self._clock, self._telemetry = frozenset(without_sidecar), clock, telemetry
         self._duration_s = contender.duration_ms / 1000
@@ -187,6 +193,7 @@ class TierLease:
         await self._leases.catch_up()
         counts = self._what_counts()
         if self._may_claim(counts):
+            self._trash_clock.succeed(self._seen_before(counts))
             await self._publish(self._contender.claim(1 if counts is None else counts.term + 1, self._clock.now_ms()))
             await self._look_for_former_sidecars()
 
@@ -202,7 +209,13 @@ class TierLease:
             return True
         return self._clock.monotonic_s() - self._seen[1] >= max(counts.duration_ms / 1000, self._duration_s)
 
+    def _seen_before(self, counts: Lease | None) -> SeenTime | None:
+        """What the holder before us had seen, if it was beside this very broker."""
+        ours = (self._contender.cluster_id, self._contender.broker_id)
+        return counts.seen if counts is not None and (counts.cluster_id, counts.broker_id) == ours else None
+
     async def _publish(self, lease: Lease) -> None:
+        lease = replace(lease, seen=self._trash_clock.seen)
         sent = (self._clock.monotonic_s(), self._clock.now_ms())
         counts = await self._leases.publish_lease(lease)
         self._seen = (counts, self._clock.monotonic_s())

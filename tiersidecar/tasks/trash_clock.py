@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from tiersidecar.decide.expiry_stops import ClockReading, reason_to_doubt_clock
-from tiersidecar.decide.seen_time import seen_at_start
+from tiersidecar.decide.seen_time import seen_at_start, seen_by_heir, seen_by_next
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.errors import StateDirError
 from tiersidecar.domain.seen_time import SeenTime
@@ -18,19 +18,35 @@ _KEEP_INTERVAL_S = 60.0
 
 
 class TrashClock:
-    """One per process, from its start on.  ``known`` is what former processes kept in ``times``."""
+    """One per process, from its start on.  ``known`` is what former processes kept in ``times``, None where there is nothing:
+    then it goes on from what the last holder of its broker's lease said (:meth:`succeed`), and keeps nothing until then."""
 
     def __init__(self, *, clock: Clock, times: SeenTimes, known: SeenTime | None) -> None:
         self._clock, self._times = clock, times
         self._first = self._reading()
         self._unseen = seen_at_start(known, self._first.wall_ms).unseen
         self._trouble = self._doubt = ""
-        if known is None:
-            log.info(
-                "clock.begun", delays_count_from_ms=self._first.wall_ms, reason="state.dir tells of no time before"
-            )
-        elif self._unseen != known.unseen:
-            log.warning("clock.unseen", from_ms=known.until_ms, to_ms=self._first.wall_ms)
+        self._is_continued = known is not None
+        if known is not None:
+            self._tell_of_gap(known)
+
+    def succeed(self, former: SeenTime | None) -> None:
+        """Right before we claim our broker's lease: ``former`` is what its last holder had seen, None where nobody says."""
+        if self._is_continued:
+            own, self._unseen = self._unseen, seen_by_next(self.seen, former).unseen
+            if former is not None and self._unseen != own:
+                log.warning("clock.unseen", from_ms=former.until_ms, to_ms=self.now().seen_ms)
+            return
+        self._is_continued = True
+        began_ms, now_ms = self._first.wall_ms, self.now().seen_ms
+        self._unseen = seen_by_heir(former, began_ms=began_ms, now_ms=now_ms).unseen
+        if former is None or former.until_ms > now_ms:
+            lease = "nor does a lease" if former is None else "and by the lease it is later than by this clock"
+            reason = f"state.dir tells of no time before, {lease}"
+            log.info("clock.begun", delays_count_from_ms=began_ms, reason=reason)
+        else:
+            log.info("clock.continued", seen_until_ms=former.until_ms, reason="the lease tells of the time before")
+            self._tell_of_gap(former)
 
     def now(self) -> TrashTime:
         """This moment.  A doubt lasts until the process ends: what others decided by this clock meanwhile has a time that is as
@@ -44,6 +60,11 @@ class TrashClock:
             seen_ms=self._first.wall_ms + self._passed_ms(now),
         )
 
+    @property
+    def seen(self) -> SeenTime:
+        """What was seen until now.  A jump of the wall clock is not: the monotonic one counts."""
+        return SeenTime(until_ms=self.now().seen_ms, unseen=self._unseen)
+
     async def keep(self) -> None:
         """Keep what was seen; never ends."""
         while True:
@@ -51,16 +72,22 @@ class TrashClock:
             await self._clock.sleep(_KEEP_INTERVAL_S)
 
     async def note(self) -> None:
-        """Keep what was seen until now.  A jump of the wall clock is not seen: the monotonic one counts."""
-        now = self.now()
+        """Keep what was seen until now.  Not before it goes on from something: the process after this one would go on from
+        nothing, though the lease tells more."""
+        if not self._is_continued:
+            return
         try:
-            await self._times.write(SeenTime(until_ms=now.seen_ms, unseen=self._unseen))
+            await self._times.write(self.seen)
         except StateDirError as error:
             if str(error) != self._trouble:
                 log.warning("seen_time.not_written", error=str(error))
             self._trouble = str(error)
         else:
             self._trouble = ""
+
+    def _tell_of_gap(self, former: SeenTime) -> None:
+        if self._unseen != former.unseen:
+            log.warning("clock.unseen", from_ms=former.until_ms, to_ms=self._first.wall_ms)
 
     def _passed_ms(self, now: ClockReading) -> int:
         return int((now.monotonic_s - self._first.monotonic_s) * 1000)

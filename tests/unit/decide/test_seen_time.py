@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.expiry import HOUR_MS, NOW_MS
-from tiersidecar.decide.seen_time import MOST_UNSEEN_MS, seen_at_start
+from tiersidecar.decide.seen_time import MOST_UNSEEN_MS, seen_at_start, seen_by_heir, seen_by_next
 from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -49,6 +49,40 @@ def ago(from_min: int, to_min: int) -> UnseenTime:
 )
 def test_what_a_process_that_starts_has_not_seen(known: SeenTime | None, expected: tuple[UnseenTime, ...]) -> None:
     assert seen_at_start(known, NOW_MS) == SeenTime(until_ms=NOW_MS, unseen=expected)
+
+
+@pytest.mark.parametrize(
+    ("former", "unseen"),
+    [
+        pytest.param(None, (UnseenTime(from_ms=0, to_ms=NOW_MS - HOUR_MS),), id="no lease that tells"),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS - HOUR_MS - MINUTE_MS, unseen=(ago(90, 80),)), (ago(90, 80),), id="a restart"
+        ),
+        pytest.param(SeenTime(until_ms=NOW_MS - 2 * HOUR_MS), (ago(120, 60),), id="away for an hour"),
+        pytest.param(SeenTime(until_ms=NOW_MS - MINUTE_MS), (), id="it stood by while another held the lease"),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS + 1), (UnseenTime(from_ms=0, to_ms=NOW_MS - HOUR_MS),), id="this clock is behind"
+        ),
+    ],
+)
+def test_what_an_heir_has_seen_that_began_an_hour_ago(former: SeenTime | None, unseen: tuple[UnseenTime, ...]) -> None:
+    assert seen_by_heir(former, began_ms=NOW_MS - HOUR_MS, now_ms=NOW_MS).unseen == unseen
+
+
+@pytest.mark.parametrize(
+    ("former", "unseen"),
+    [
+        pytest.param(None, (ago(90, 80),), id="no lease that tells"),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS - MOST_UNSEEN_MS, unseen=(ago(9, 8),)), (ago(90, 80),), id="clocks agree"
+        ),
+        pytest.param(SeenTime(until_ms=NOW_MS - 30 * MINUTE_MS), (ago(90, 80), ago(30, 0)), id="that clock was behind"),
+        pytest.param(SeenTime(until_ms=NOW_MS + HOUR_MS), (ago(90, 80),), id="that clock was ahead"),
+    ],
+)
+def test_what_counts_after_a_holder_with_another_clock(former: SeenTime | None, unseen: tuple[UnseenTime, ...]) -> None:
+    own = SeenTime(until_ms=NOW_MS, unseen=(ago(90, 80),))
+    assert seen_by_next(own, former) == SeenTime(until_ms=NOW_MS, unseen=unseen)
 
 
 def test_of_very_many_times_the_oldest_are_one() -> None:

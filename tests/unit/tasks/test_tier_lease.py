@@ -15,10 +15,13 @@ from tests.support.scripted import MemoryStateLog
 from tiersidecar.domain.errors import BrokerUnreachableError, LeaseLostError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.lease import Lease
+from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 from tiersidecar.ports.broker import ClusterDescription
 from tiersidecar.ports.leases import Leases
 from tiersidecar.ports.metrics.process import TIER_LEASE_HELD
+from tiersidecar.ports.seen_times import NoSeenTimes
 from tiersidecar.tasks.tier_lease import Contender, TierLease
+from tiersidecar.tasks.trash_clock import TrashClock
 
 DURATION_S = 60
 
@@ -52,6 +55,10 @@ class Stage:
         self.clock, self.topic, self.brokers = ManualClock(), Topic(), Brokers(1)
         self.telemetry = RecordedTelemetry()
 
+    def new_clock(self) -> TrashClock:
+        """Of a state.dir that tells nothing."""
+        return TrashClock(clock=self.clock, times=NoSeenTimes(), known=None)
+
     def sidecar(
         self,
         instance: str,
@@ -61,6 +68,7 @@ class Stage:
         without_sidecar: tuple[int, ...] = (),
         duration_s: int = DURATION_S,
         leases: Leases | None = None,
+        trash_clock: TrashClock | None = None,
     ) -> TierLease:
         contender = Contender(
             cluster_id="c",
@@ -79,6 +87,7 @@ class Stage:
             broker=self.brokers,
             without_sidecar=without_sidecar,
             clock=self.clock,
+            trash_clock=trash_clock or self.new_clock(),
             telemetry=self.telemetry,
         )
 
@@ -206,9 +215,12 @@ async def test_a_claim_says_who_holds_it_and_a_renewal_that_it_is_one(stage: Sta
         duration_ms=DURATION_S * 1000,
         decides_proposals=True,
         status_address="host-of-a:8080",
+        seen=SeenTime(until_ms=claimed_ms, unseen=(UnseenTime(from_ms=0, to_ms=claimed_ms),)),
     )
     await stage.pass_time(DURATION_S / 4, lease)
-    renewal = replace(claim, renewal=True, renewed_ms=claimed_ms + DURATION_S * 250)
+    renewed_ms = claimed_ms + DURATION_S * 250
+    assert claim.seen is not None
+    renewal = replace(claim, renewal=True, renewed_ms=renewed_ms, seen=replace(claim.seen, until_ms=renewed_ms))
     assert stage.topic.written == [claim, renewal]
 
 
@@ -347,7 +359,7 @@ async def test_a_topic_that_is_away_is_told_once_and_again_the_next_time(stage: 
     with capture_logs() as told:
         keeping = asyncio.create_task(lease.keep())
         await stage.clock.advance(10)
-        assert [one["event"] for one in told] == ["tier_lease.retry"]
+        assert [one["event"] for one in told if one["log_level"] == "warning"] == ["tier_lease.retry"]
         stage.topic.away = False
         await stage.clock.advance(10)
         lease.require()
@@ -358,6 +370,38 @@ async def test_a_topic_that_is_away_is_told_once_and_again_the_next_time(stage: 
         await stage.clock.advance(10)
         lease.require()
     await end(keeping)
+
+
+async def test_a_new_state_dir_goes_on_from_what_the_lease_tells_was_seen(stage: Stage) -> None:
+    first = stage.sidecar("a")
+    await first.look()
+    begun_ms = stage.clock.now_ms()
+    await stage.pass_time(10 * DURATION_S, first)
+    trash_clock = stage.new_clock()
+    await stage.pass_time(DURATION_S + 5, stage.sidecar("anew", trash_clock=trash_clock))
+    assert trash_clock.now().unseen == (UnseenTime(from_ms=0, to_ms=begun_ms),), (
+        "and the first one from its own start on"
+    )
+
+
+@pytest.mark.parametrize("of", ["another cluster", "another broker"])
+async def test_what_was_seen_beside_another_broker_does_not_count(stage: Stage, of: str) -> None:
+    first = stage.sidecar("a")
+    await first.look()
+    lease = stage.topic.lease("1")
+    assert lease is not None
+    other = (
+        replace(lease, released=True, cluster_id="d")
+        if of == "another cluster"
+        else replace(lease, released=True, broker_id=2)
+    )
+    await stage.topic.publish_lease(other)
+    await stage.clock.advance(DURATION_S)
+    trash_clock = stage.new_clock()
+    second = stage.sidecar("b", trash_clock=trash_clock)
+    await second.look()
+    second.require()
+    assert trash_clock.now().unseen == (UnseenTime(from_ms=0, to_ms=stage.clock.now_ms()),)
 
 
 async def end(*tasks: asyncio.Task[None]) -> None:

@@ -4,36 +4,55 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.expiry import NOW_MS
-from tests.support.expiry_world import StoppedClock
+from tests.support.expiry import HOUR_MS, NOW_MS
+from tests.support.expiry_world import StoppedClock, run
 from tests.support.manual_clock import ManualClock
 from tiersidecar.domain.errors import StateDirError
 from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 from tiersidecar.ports.seen_times import NoSeenTimes
 from tiersidecar.tasks.trash_clock import TrashClock
 
+A_RESTART = SeenTime(until_ms=NOW_MS - 1000)
+AN_HOUR_AGO = SeenTime(until_ms=NOW_MS - HOUR_MS)
+UNSEEN = ("clock.unseen", {"from_ms": NOW_MS - HOUR_MS, "to_ms": NOW_MS})
+BEGUN = ("clock.begun", {"delays_count_from_ms": NOW_MS})
+CONTINUED = "clock.continued"
+
 
 @pytest.mark.parametrize(
-    ("known", "events"),
+    ("known", "former", "events"),
     [
-        pytest.param(None, [("clock.begun", {"delays_count_from_ms": NOW_MS})], id="a new state.dir"),
+        pytest.param(None, None, [BEGUN], id="a new state.dir, and no lease that tells"),
+        pytest.param(AN_HOUR_AGO, None, [UNSEEN], id="away for an hour"),
+        pytest.param(A_RESTART, A_RESTART, [], id="a restart"),
         pytest.param(
-            SeenTime(until_ms=NOW_MS - 3_600_000),
-            [("clock.unseen", {"from_ms": NOW_MS - 3_600_000, "to_ms": NOW_MS})],
-            id="away for an hour",
+            None,
+            A_RESTART,
+            [(CONTINUED, {"seen_until_ms": NOW_MS - 1000})],
+            id="a new state.dir, and a lease that tells",
         ),
-        pytest.param(SeenTime(until_ms=NOW_MS - 1000), [], id="a restart"),
+        pytest.param(
+            None,
+            AN_HOUR_AGO,
+            [(CONTINUED, {"seen_until_ms": NOW_MS - HOUR_MS}), UNSEEN],
+            id="a new state.dir, and a lease of an hour ago",
+        ),
+        pytest.param(
+            None, SeenTime(until_ms=NOW_MS + 1), [BEGUN], id="a new state.dir, and this clock is behind the lease"
+        ),
+        pytest.param(A_RESTART, AN_HOUR_AGO, [UNSEEN], id="the last holder's clock was behind"),
     ],
 )
 def test_a_start_says_what_time_does_not_count(
-    known: SeenTime | None, events: list[tuple[str, dict[str, int]]]
+    known: SeenTime | None, former: SeenTime | None, events: list[tuple[str, dict[str, Any]]]
 ) -> None:
     with capture_logs() as told:
-        TrashClock(clock=StoppedClock(), times=NoSeenTimes(), known=known)
+        TrashClock(clock=StoppedClock(), times=NoSeenTimes(), known=known).succeed(former)
     assert [one["event"] for one in told] == [event for event, _ in events]
     for one, (_, facts) in zip(told, events, strict=True):
         assert facts.items() <= one.items()
@@ -102,3 +121,14 @@ async def test_a_disk_that_takes_nothing_is_told_of_once_for_each_reason() -> No
     assert [one["event"] for one in told] == ["seen_time.not_written"] * 3
     assert [str(one["error"]).rsplit(": ", 1)[-1] for one in told] == ["no space left", "read-only", "read-only"]
     assert len(disk.kept) == 1
+
+
+def test_a_process_that_never_had_the_lease_keeps_nothing_that_hides_what_the_lease_tells() -> None:
+    """Its container is started again, with the same state.dir, before it could claim the lease."""
+    disk, clock = Disk(), StoppedClock()
+    process = TrashClock(clock=clock, times=disk, known=None)
+    run(process.note())
+    assert disk.kept == []
+    process.succeed(AN_HOUR_AGO)
+    run(process.note())
+    assert disk.kept == [SeenTime(until_ms=NOW_MS, unseen=(UnseenTime(from_ms=NOW_MS - HOUR_MS, to_ms=NOW_MS),))]

@@ -44,6 +44,7 @@ def build_tier_parts(parts: Parts) -> TierParts:
         broker=parts.broker,
         without_sidecar=config.deletes_brokers_without_sidecar,
         clock=parts.clock,
+        trash_clock=parts.trash_clock,
         telemetry=parts.telemetry,
     )
     owners = TopicOwners(

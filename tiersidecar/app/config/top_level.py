@@ -109,8 +109,7 @@ class TopLevelKeys(Section):
     """The broker's `log.dirs`, as the broker has them: a list, or separated by commas."""
 
     state_dir: FilePath = "/var/lib/tiersidecar"
-    """Directory of the sidecar's own files: caches and snapshots. All of it can be lost; the delays of the trash begin again
-    then. Not below a log dir."""
+    """Directory of the sidecar's own files: caches and snapshots. All of it can be lost. Not below a log dir."""
 
     pins_enabled: bool = True
     """Link sealed segments until they are remote, so that the broker may delete its own files before. false makes no new

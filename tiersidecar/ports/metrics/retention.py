@@ -54,6 +54,12 @@ TRASH_SEGMENTS = Metric(
     help="Remote segments that are decided to be deleted and wait until they are due.",
     labels=("topic", "partition"),
 )
+TRASH_OVERDUE_SECONDS = Metric(
+    name="tiersidecar_trash_overdue_seconds",
+    kind="gauge",
+    help="How long, at most, anything in the trash has been kept beyond its delay by the wall clock: it is not due, for the "
+    "sidecar did not see the delay pass, or its clock is in doubt. 0 when nothing is.",
+)
 FUTURE_SEGMENTS = Metric(
     name="tiersidecar_future_segments",
     kind="gauge",

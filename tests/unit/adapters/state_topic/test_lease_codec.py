@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from tiersidecar.adapters.state_topic.codec import partition_key
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease_key, write_lease
 from tiersidecar.domain.lease import Lease
+from tiersidecar.domain.seen_time import SeenTime, UnseenTime
 
 FIRST = Lease(
     name="repair",
@@ -91,6 +93,29 @@ def test_a_sidecar_says_where_its_status_is_and_one_of_a_former_release_does_not
     former = write_lease(replace(named, name="4", broker_id=4)).replace(b'"status_address":"b3:8091",', b"")
     fold.apply(lease_key("4"), former, where="test")
     assert [(one.name, one.status_address) for one in fold.leases()] == [("3", "b3:8091"), ("4", ""), ("repair", "")]
+
+
+SEEN = SeenTime(until_ms=90, unseen=(UnseenTime(from_ms=0, to_ms=7), UnseenTime(from_ms=20, to_ms=30)))
+HELD = replace(FIRST, name="3", broker_id=3, seen=SEEN)
+
+
+def test_a_lease_says_which_time_its_holder_has_seen() -> None:
+    assert folded(HELD).lease("3") == HELD
+
+
+@pytest.mark.parametrize("unseen", [b'[[0,7],[20,"x"]]', b"[[0]]", b"7", b'"later"'])
+def test_a_seen_time_that_cannot_be_read_takes_no_lease_away(unseen: bytes) -> None:
+    value = write_lease(HELD).replace(b"[[0,7],[20,30]]", unseen)
+    fold = StateFold()
+    fold.apply(lease_key("3"), value, where="test")
+    assert fold.lease("3") == replace(HELD, seen=None)
+
+
+def test_the_former_format_tells_of_no_seen_time_and_reads_ours() -> None:
+    """What this format adds are two fields of their own: a reader takes those that it knows."""
+    added = json.loads(write_lease(HELD)).keys() - json.loads(write_lease(replace(HELD, seen=None))).keys()
+    assert added == {"seen_until_ms", "unseen_ms"}
+    assert folded(replace(HELD, seen=None)).lease("3") == replace(HELD, seen=None)
 
 
 def test_leases_of_other_names_are_others() -> None:
