@@ -281,7 +281,7 @@ def _of_trash(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
         one for one in (*view.plan.expired, *view.plan.trash.waiting) if one.metadata.remote_log_segment_id.uuid == uuid
     )
     entry = _entry_of(view, row)
-    decided = f", decided by {entry.by or 'a sidecar'} at {moment_text(entry.decided_ms)}" if entry else ""
+    decided = f", decided by {entry.all_by or 'a sidecar'} at {moment_text(entry.decided_ms)}" if entry else ""
     given_up = f"it is given up{decided}: {removal.reason}"
     if stops.delete:
         return Finding(about="expiry", says=f"{given_up}; but nothing remote is deleted: {stops.delete}")

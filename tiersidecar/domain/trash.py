@@ -42,11 +42,36 @@ class TrashId:
     opened_ms: int
 
 
+MOST_DECIDERS = 16
+"""That one entry names; of more the latest.  Each delete has a line of its own in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Decider:
+    """Who decided, when last, and up to which offset (exclusive, -1 where that is not known); for people."""
+
+    decided_ms: int
+    by: str
+    up_to: Offset = NO_OFFSET
+
+
+def deciders_of(several: Iterable[Decider]) -> tuple[Decider, ...]:
+    """Of each name one, ascending by time.  Merged in whatever order, and however often, the result is the same."""
+    named: dict[str, Decider] = {}
+    for one in several:
+        known = named.get(one.by, one)
+        named[one.by] = Decider(
+            by=one.by, decided_ms=max(known.decided_ms, one.decided_ms), up_to=max(known.up_to, one.up_to)
+        )
+    return tuple(sorted(named.values())[-MOST_DECIDERS:])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashEntry:
     """``up_to`` is exclusive, -1 where ``segments`` are named or all is meant.  ``decided_ms`` is the time of the last decision
     in it, ``due_ms`` when it may be carried out, ``purged_ms`` up to which decision an operator waits no longer (-1: none).
-    ``from_offset`` is where the log started before the first decision in it, -1 where nobody has said."""
+    ``from_offset`` is where the log started before the first decision in it, -1 where nobody has said.  ``by`` decided last;
+    ``deciders`` are all who did, empty where that is one."""
 
     id: TrashId
     decided_ms: int
@@ -57,6 +82,17 @@ class TrashEntry:
     reason: str = ""
     by: str = ""
     from_offset: Offset = NO_OFFSET
+    deciders: tuple[Decider, ...] = ()
+
+    @property
+    def decisions(self) -> tuple[Decider, ...]:
+        """Who decided in it, ascending by time."""
+        return self.deciders or (Decider(by=self.by, decided_ms=self.decided_ms, up_to=self.up_to),)
+
+    @property
+    def all_by(self) -> str:
+        """The names of all who decided in it."""
+        return "; ".join(one.by for one in self.decisions)
 
     @property
     def kind(self) -> TrashKind:
@@ -80,6 +116,7 @@ class TrashEntry:
         if self.id != other.id:
             raise ValueError(f"{self.id} and {other.id} are two entries")
         last = max(self, other, key=lambda one: (one.decided_ms, one.reason, one.by))
+        deciders = deciders_of((*self.decisions, *other.decisions))
         return replace(
             last,
             due_ms=max(self.due_ms, other.due_ms),
@@ -87,6 +124,7 @@ class TrashEntry:
             segments=self.segments | other.segments,
             purged_ms=max(self.purged_ms, other.purged_ms),
             from_offset=min((one.from_offset for one in (self, other) if one.from_offset >= 0), default=NO_OFFSET),
+            deciders=deciders if len(deciders) > 1 else (),
         )
 
     def contains(self, other: TrashEntry) -> bool:

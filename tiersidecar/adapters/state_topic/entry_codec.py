@@ -1,14 +1,18 @@
-"""An entry of the trash in records of the state topic: its own, and the partition's, which may have kept some."""
+"""An entry of the trash in records of the state topic: its own, and the partition's, which may have kept some.
+
+Sidecars of earlier versions carry ``deciders`` along as they are: who decided last, by them, is in ``by`` alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import format_uuid, parse_uuid
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
-from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+from tiersidecar.domain.trash import Decider, TrashEntry, TrashId, TrashKind, deciders_of
 
 
 def entry_fields(entry: TrashEntry) -> dict[str, Any]:
@@ -22,6 +26,7 @@ def entry_fields(entry: TrashEntry) -> dict[str, Any]:
         "reason": entry.reason,
         "by": entry.by,
         "from_offset": entry.from_offset,
+        "deciders": [[one.decided_ms, one.up_to, one.by] for one in entry.deciders],
     }
 
 
@@ -32,7 +37,7 @@ def read_trash_entry(entry_id: TrashId, document: Mapping[str, Any], *, where: s
         CorruptDataError: a field is missing or of another type.
     """
     try:
-        return TrashEntry(
+        entry = TrashEntry(
             id=entry_id,
             decided_ms=_integer(document["decided_ms"]),
             due_ms=_integer(document["due_ms"]),
@@ -45,6 +50,23 @@ def read_trash_entry(entry_id: TrashId, document: Mapping[str, Any], *, where: s
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptDataError(where=where, position=0, reason=f"no entry of the trash: {error!r}") from error
+    deciders = _read_deciders(document.get("deciders", []))
+    return replace(entry, deciders=deciders_of((*deciders, _last(entry)))) if deciders else entry
+
+
+def _last(entry: TrashEntry) -> Decider:
+    return Decider(by=entry.by, decided_ms=entry.decided_ms)
+
+
+def _read_deciders(said: object) -> list[Decider]:
+    """None where they cannot be read: they are for people, and the decision counts without them."""
+    try:
+        return [
+            Decider(decided_ms=_integer(decided_ms), up_to=Offset(_integer(up_to)), by=str(by))
+            for decided_ms, up_to, by in said  # type: ignore[attr-defined]
+        ]
+    except (TypeError, ValueError):
+        return []
 
 
 def write_kept(entry: TrashEntry) -> dict[str, Any]:

@@ -182,7 +182,11 @@ def _row(
         "state": state,
         "decided": _iso(entry.decided_ms),
         "due": _iso(entry.due_ms),
-        "by": entry.by,
+        "by": entry.all_by,
+        "deciders": [
+            {"by": one.by, "decided": _iso(one.decided_ms), "up_to": one.up_to if one.up_to >= 0 else None}
+            for one in entry.decisions
+        ],
         "reason": entry.reason,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -17,7 +18,7 @@ from tiersidecar.adapters.state_topic.trash_codec import read_trash_key, trash_k
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+from tiersidecar.domain.trash import MOST_DECIDERS, TrashEntry, TrashId, TrashKind
 from tiersidecar.ports.state_log import PartitionState, SeenGeneration
 
 ID = TrashId(generation=1, leader_epoch=LeaderEpoch(4), kind=TrashKind.RETENTION, opened_ms=1_000)
@@ -40,8 +41,9 @@ entries = st.builds(
     segments=st.frozensets(st.sampled_from([bytes(15) + b"\x07", bytes(15) + b"\x08"])),
     purged_ms=st.integers(-1, 3),
     reason=st.sampled_from(["a", "b"]),
-    by=st.sampled_from(["x", "y"]),
+    by=st.sampled_from(["x", "y", "z"]),
 )
+BOTH = replace(ENTRY, by="x", up_to=Offset(50)).merged_with(replace(ENTRY, decided_ms=1_600, by="y", up_to=Offset(60)))
 
 
 def written(entry: TrashEntry, **former: Any) -> bytes:
@@ -59,7 +61,9 @@ def test_keys_can_be_read_by_people_and_sort_by_generation() -> None:
     assert trash_key(ORDERS, ID) == partition_key(ORDERS).replace(b"partition", b"trash") + b"/1/4/retention/1000"
 
 
-@pytest.mark.parametrize("entry", [ENTRY, NAMED, replace(ENTRY, purged_ms=1_500)], ids=["offset", "segments", "purged"])
+@pytest.mark.parametrize(
+    "entry", [ENTRY, NAMED, replace(ENTRY, purged_ms=1_500), BOTH], ids=["offset", "segments", "purged", "of two"]
+)
 def test_an_entry_comes_back_as_it_was(entry: TrashEntry) -> None:
     fold = folded(entry)
     assert fold.trash(ORDERS) == [entry]
@@ -87,6 +91,46 @@ def test_what_was_decided_after_a_purge_is_not_purged() -> None:
     later = purged.merged_with(replace(ENTRY, decided_ms=1_600, due_ms=9_100, up_to=Offset(80)))
     assert not TrashTime(now_ms=9_099).is_due(later)
     assert TrashTime(now_ms=9_100).is_due(later)
+
+
+def test_an_entry_of_several_names_each() -> None:
+    assert BOTH.all_by == "x; y"
+    assert [(one.by, one.decided_ms, one.up_to) for one in BOTH.decisions] == [("x", 1_500, 50), ("y", 1_600, 60)]
+    again = BOTH.merged_with(replace(ENTRY, decided_ms=1_700, by="x", up_to=Offset(55)))
+    assert [(one.by, one.decided_ms, one.up_to) for one in again.decisions] == [("y", 1_600, 60), ("x", 1_700, 55)]
+
+
+def test_of_very_many_the_latest_are_named() -> None:
+    several = [replace(ENTRY, decided_ms=number, by=f"user {number}") for number in range(MOST_DECIDERS + 5)]
+    (merged,) = folded(*several).trash(ORDERS)
+    assert merged.decisions[0].by == "user 5"
+    assert len(merged.decisions) == MOST_DECIDERS
+    assert folded(*several[::-1], *several).trash(ORDERS) == [merged]
+
+
+def test_a_sidecar_of_a_former_release_that_decides_last_is_named_with_those_before_it() -> None:
+    """It carries along what it does not know."""
+    former = json.loads(written(BOTH)) | {"by": "z", "decided_ms": 1_700, "up_to": 80}
+    fold = StateFold()
+    fold.apply(trash_key(ORDERS, ID), json.dumps(former).encode(), where="test")
+    (entry,) = fold.trash(ORDERS)
+    assert [(one.by, one.up_to) for one in entry.decisions] == [("x", 50), ("y", 60), ("z", -1)]
+    assert fold.trash_value(ORDERS, entry) is None
+
+
+@pytest.mark.parametrize("deciders", [None, 7, "x", [7], [[1, 2]], [["x", 2, "y"]], [[1, None, "y"]]])
+def test_names_that_cannot_be_read_take_no_decision_away(deciders: object) -> None:
+    fold = StateFold()
+    value = json.dumps(json.loads(written(BOTH)) | {"deciders": deciders}).encode()
+    fold.apply(trash_key(ORDERS, ID), value, where="test")
+    assert fold.trash(ORDERS) == [replace(BOTH, deciders=())]
+
+
+def test_a_record_of_the_former_format_names_one() -> None:
+    former = {name: value for name, value in json.loads(written(ENTRY)).items() if name != "deciders"}
+    fold = StateFold()
+    fold.apply(trash_key(ORDERS, ID), json.dumps(former).encode(), where="test")
+    assert fold.trash(ORDERS) == [ENTRY]
 
 
 def test_a_tombstone_ends_an_entry_and_its_neighbours_stay() -> None:

@@ -66,10 +66,9 @@ class Command:
         )
         await self.state.publish_partition_state(TIP, said)
 
-    async def users_delete(self, offset: int = 200, generation: int = 0) -> TrashEntry:
-        entry = user_delete(
-            Offset(offset), LeaderEpoch(0), generation=generation, delays=DELAYS, now_ms=self.clock.now_ms(), by="ann"
-        )
+    async def users_delete(self, offset: int = 200, generation: int = 0, by: str = "ann") -> TrashEntry:
+        now_ms = self.clock.now_ms()
+        entry = user_delete(Offset(offset), LeaderEpoch(0), generation=generation, delays=DELAYS, now_ms=now_ms, by=by)
         await self.state.put_into_trash(TIP, [entry])
         return entry
 
@@ -125,6 +124,16 @@ async def test_a_segment_is_counted_once_and_never_above_the_start(command: Comm
     await command.clock.advance(5)
     await command.users_delete(300)
     assert [(row["up_to"], row["segments"]) for row in await command.rows()] == [(100, 1), (300, 1)]
+
+
+async def test_two_users_whose_deletes_share_an_entry_are_both_named(command: Command) -> None:
+    await command.users_delete(100, by="ann")
+    await command.clock.advance(1)
+    await command.users_delete(200, by="bob")
+    (row,) = await command.rows()
+    assert row["by"] == "ann; bob"
+    assert [(one["by"], one["up_to"]) for one in row["deciders"]] == [("ann", 100), ("bob", 200)]
+    assert row["deciders"][0]["decided"] < row["deciders"][1]["decided"] == row["decided"]
 
 
 async def test_what_was_undone_is_listed_so_and_not_purged(command: Command) -> None:
