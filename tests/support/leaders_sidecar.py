@@ -15,6 +15,7 @@ from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
+from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.clock import Clock
 from tiersidecar.tasks.board import Board
@@ -26,7 +27,7 @@ CLUSTER = "scripted"
 POLICY = TopicPolicy(mode=RetentionMode.STRICT)
 
 
-def lease_of(broker_id: int, *, decides_proposals: bool = True) -> Lease:
+def lease_of(broker_id: int, *, decides_proposals: bool = True, seen: SeenTime | None = None) -> Lease:
     return Lease(
         name=str(broker_id),
         cluster_id=CLUSTER,
@@ -39,6 +40,7 @@ def lease_of(broker_id: int, *, decides_proposals: bool = True) -> Lease:
         renewed_ms=0,
         duration_ms=60_000,
         decides_proposals=decides_proposals,
+        seen=seen,
     )
 
 

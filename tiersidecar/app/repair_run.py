@@ -41,6 +41,7 @@ from tiersidecar.decide.reconcile_repair import (
 from tiersidecar.decide.trash import TrashDelays, needless
 from tiersidecar.domain.errors import ConfigError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
@@ -231,7 +232,7 @@ class Repairer:
             LeaderEpoch(NO_EPOCH if leader_epoch is None else leader_epoch),
             generation=self._session.state.partition_state(owner).start_generation,
             delays=TrashDelays(retention_ms=config.delete_delay, user_ms=config.user_delete_delay),
-            now_ms=self._session.clock.now_ms(),
+            now_ms=decision_ms(self._session.clock.now_ms(), self._session.state.known_leases()),
             reason=f"repair: {reason}",
             by="tiersidecar repair",
         )

@@ -65,6 +65,14 @@ def accepted_lease(known: Lease | None, written: Lease) -> Lease:
     return known
 
 
+def decision_ms(now_ms: int, leases: Iterable[Lease | None]) -> int:
+    """The time of what a command decides at ``now_ms``: no earlier than the sidecars whose ``leases`` these are have seen.
+
+    They carry it out by their clocks: by that of a machine that is behind it would be due too soon, or at once.
+    """
+    return max([now_ms, *(one.seen.until_ms for one in leases if one is not None and one.seen is not None)])
+
+
 def reason_to_wait_for_sidecars(
     nodes: Iterable[int], lease_of: Callable[[str], Lease | None], without_sidecar: Collection[int]
 ) -> str:

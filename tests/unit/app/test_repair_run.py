@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from tests.support.leaders_sidecar import lease_of
 from tests.support.local_batches import local_batches
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import LaggingMetadataLog
@@ -28,6 +29,7 @@ from tiersidecar.decide.reconcile_repair import Repair
 from tiersidecar.domain.errors import LeaseHeldError, MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.domain.segments import (
     LeaderView,
     MetadataEvent,
@@ -202,6 +204,16 @@ async def test_a_whole_segment_that_no_event_names_is_kept_unless_live_ones_hold
     assert await world.repair(*orphans) == [Repair.DELETE_OBJECT] * 3
     assert not any(world.has(orphan.key) for orphan in orphans)
     assert all(world.has(key) for key in planned_keys(metadata).in_upload_order)
+
+
+async def test_what_repair_decides_is_due_by_the_clocks_of_the_sidecars(world: World) -> None:
+    """Its own machine's may be behind them."""
+    _, twin = await world.add(0), await world.add(0)
+    leader_ms = world.clock.now_ms() + 48 * 3_600_000
+    await world.session.state.publish_lease(lease_of(1, seen=SeenTime(until_ms=leader_ms)))
+    assert await world.repair(world.finding(K.OFFSET_OVERLAP, twin)) == [Repair.TRASH_SEGMENT]
+    (entry,) = world.session.state.trash(world.builder.partition)
+    assert entry.due_ms == leader_ms + world.session.config.delete_delay
 
 
 async def test_stuck_copies_and_dangling_deletions_end(world: World) -> None:

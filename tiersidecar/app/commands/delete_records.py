@@ -9,6 +9,7 @@ import typer
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Partition, Topic, Yes
 from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LeaderView
 
@@ -97,7 +98,8 @@ async def _delete(session: Session, view: LeaderView, delete: UserDelete) -> Non
     from tiersidecar.reading.user_deletes import Asker
 
     tip = view.topic_id_partition
-    asker = Asker(by=operator("delete-records"), now_ms=session.clock.now_ms(), delays=trash_delays(session.config))
+    now_ms = decision_ms(session.clock.now_ms(), [session.state.lease(str(view.leader_id))])
+    asker = Asker(by=operator("delete-records"), now_ms=now_ms, delays=trash_delays(session.config))
     await delete.say(session.state, tip, asker)
     if not delete.trims:
         return

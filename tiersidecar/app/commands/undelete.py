@@ -15,6 +15,7 @@ from tiersidecar.decide.undelete import Range, UndeleteView, Undeletion, decide_
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TrashError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.lease import decision_ms, reason_to_wait_for_sidecars
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.policy import RetentionMode, TieringMode
 from tiersidecar.domain.segments import LeaderView
@@ -150,8 +151,6 @@ def _hole(session: Session, view: LeaderView, begin: int, stop: int) -> str:
 
 async def _reason_to_wait(session: Session) -> str:
     """A sidecar of a former release that leads would go on by the start before, and delete what is to come back."""
-    from tiersidecar.domain.lease import reason_to_wait_for_sidecars
-
     described = await session.broker.describe_cluster()
     without = session.config.deletes_brokers_without_sidecar
     return reason_to_wait_for_sidecars(described.brokers, session.state.lease, without)
@@ -176,7 +175,7 @@ async def _plan(session: Session, view: LeaderView, wanted: Wanted) -> Undeletio
             log_start_offset=log_start,
             user_deletes=known.user_deletes,
             may_be_pinned=_is_race(session, view),
-            now_ms=session.clock.now_ms(),
+            now_ms=decision_ms(session.clock.now_ms(), [session.state.lease(str(view.leader_id))]),
             to_offset=wanted.to_offset,
             since_ms=wanted.since_ms,
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.leaders_sidecar import lease_of
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.segments import TIP, remote_segment
@@ -18,6 +19,7 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import TrashKind
@@ -162,3 +164,18 @@ async def test_within_the_delay_all_can_be_undone_the_brokers_part_too(tmp_path:
     assert entry.by.endswith(", delete-records")
     assert [(one.offset, one.opened_ms) for one in known.user_deletes] == [(250, entry.id.opened_ms)]
     assert await command.steps(250) == (), "it is so already"
+
+
+@pytest.mark.parametrize("behind_ms", [0, 3 * 3_600_000])
+async def test_a_machine_whose_clock_is_behind_the_leaders_makes_nothing_due_too_soon(
+    tmp_path: Path, behind_ms: int
+) -> None:
+    """The leader's sidecar carries it out by its own clock, and says in its lease what that has seen."""
+    command, leader_ms = Command(tmp_path, delay="1h"), SystemClock().now_ms() + behind_ms
+    await command.metadata.assign([TIP])
+    await command.state.publish_lease(lease_of(1, seen=SeenTime(until_ms=leader_ms)))
+    await command.state.publish_lease(lease_of(2, seen=SeenTime(until_ms=leader_ms + 24 * 3_600_000)))
+    await command.delete(250)
+    (entry,) = command.state.trash(TIP)
+    assert entry.due_ms >= leader_ms + 3_600_000
+    assert entry.due_ms < leader_ms + 2 * 3_600_000, "the clock of a broker that does not lead it is no matter"
