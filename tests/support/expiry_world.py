@@ -96,7 +96,7 @@ class StoppedClock:
 class PausingMetadataLog(MemoryMetadataLog):
     """Durable somewhere between the two places; a crash between shows neither."""
 
-    async def publish(self, event: MetadataEvent) -> None:
+    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         await pause("metadata.sent")
         await super().publish(event)
         await pause("metadata.read_back")
@@ -300,6 +300,7 @@ class Sidecar:
                 board=self.board,
                 broker=self.broker,
                 state=world.state,
+                clock=clock,
                 failpoints=failpoints,
                 ownership=UNQUESTIONED,
             ),

@@ -25,7 +25,7 @@ class MemoryMetadataLog:
         self.events: list[MetadataEvent] = []
         self._caches: dict[TopicIdPartition, RemoteLogMetadataCache] = {}
 
-    async def publish(self, event: MetadataEvent) -> None:
+    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         if isinstance(event, RemotePartitionDeleteMetadata):
             tip = event.topic_id_partition
         else:
@@ -107,7 +107,7 @@ class LaggingMetadataLog(MemoryMetadataLog):
         """Another process's publish, durable at once."""
         self._unread.append(event)
 
-    async def publish(self, event: MetadataEvent) -> None:
+    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         await self._read()
         await super().publish(event)
 

@@ -103,11 +103,11 @@ def finished_before_upload() -> Patches:
 def upload_before_started() -> Patches:
     original = TopicBasedMetadataLog.publish
 
-    async def publish(self: TopicBasedMetadataLog, event: Any) -> None:
+    async def publish(self: TopicBasedMetadataLog, event: Any, **named: Any) -> None:
         if isinstance(event, RemoteLogSegmentMetadata):
-            _later(original(self, event))
+            _later(original(self, event, **named))
         else:
-            await original(self, event)
+            await original(self, event, **named)
 
     return [patch.object(TopicBasedMetadataLog, "publish", publish)]
 

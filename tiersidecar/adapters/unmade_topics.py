@@ -24,7 +24,7 @@ class UnmadeMetadataLog:
     readiness_reason: str | None = None
     halted_reason: str | None = None
 
-    async def publish(self, event: MetadataEvent) -> None:
+    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         raise MetadataNotReadyError(subject="a topic that observing must not make")
 
     async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tiersidecar.decide.expiry_standing import standings
+from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
@@ -18,6 +19,8 @@ from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashKind
 from tiersidecar.domain.user_deletes import SaidDelete, merged_deletes
 
 MOST_RANGES = 50
+NEARLY_DUE_MS = 10 * 60_000
+"""By how much a clock may be ahead of what was last heard of it: twice what a jump may have before it is doubted."""
 Range = tuple[int, int]
 """Offsets, [from, to)."""
 
@@ -88,6 +91,16 @@ def decide_undelete(view: UndeleteView) -> Undeletion:
         undone=merged_deletes(pending),
         is_needed=everything or offset < view.start_offset,
     )
+
+
+def may_be_on_its_way(entries: Iterable[TrashEntry], *, latest_ms: int, delays: TrashDelays) -> bool:
+    """Whether a deletion of what ``entries`` speak of may have been sent by now, by a process that is gone, too.
+
+    Something was due or purged, or nearly due by ``latest_ms``, the latest that any clock of the cluster says; or nothing
+    waits at all."""
+    if not (delays.retention_ms and delays.user_ms):
+        return True
+    return any(one.is_purged or one.due_ms <= latest_ms + NEARLY_DUE_MS for one in entries)
 
 
 def unavailable(

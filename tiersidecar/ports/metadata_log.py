@@ -15,13 +15,14 @@ from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 
 
 class PublishMetadata(Protocol):
-    async def publish(self, event: MetadataEvent) -> None:
+    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         """Write ``event`` (acks=all, idempotent) and return once our own consumer has applied it (S-091).
 
-        When it raises, or is cancelled, the event may or may not be durable: the caller must be able to do it again.
+        When it raises, or is cancelled, the event may or may not be durable: the caller must be able to do it again.  What was
+        not sent by then is not sent any more.
 
         Raises:
-            PublishTimeoutError: not read back within remote.log.metadata.consume.wait.ms.
+            PublishTimeoutError: not read back within remote.log.metadata.consume.wait.ms, or ``within_ms``.
             IllegalTransitionError: refused by the state machine before anything was written.
         """
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import structlog
 
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.ports.broker import DeleteRecords
+from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.ownership import Ownership
 
 log = structlog.get_logger(__name__)
+
+ASKED_WITHIN_S = 5.0
+"""After the look whether it is undone DeleteRecords is sent, or not at all: as ``removal.BEGUN_WITHIN_S``."""
 
 
 class LocalStart:
@@ -29,9 +33,11 @@ class LocalStart:
         board: Board,
         broker: DeleteRecords,
         state: StateLog,
+        clock: Clock,
         failpoints: Failpoints,
         ownership: Ownership,
     ) -> None:
+        self._clock = clock
         self._board, self._broker, self._state, self._failpoints = board, broker, state, failpoints
         self._ownership = ownership
 
@@ -56,7 +62,7 @@ class LocalStart:
         was decided in ``start_generation`` is undone.
 
         Raises:
-            MetadataNotReadyError: the state topic could not be read to its end: it may be undone.
+            MetadataNotReadyError: the state topic could not be read to its end, or not quickly: it may be undone.
             BrokerRefusedError: the broker does not; it is tried again.
         """
         tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
@@ -65,10 +71,13 @@ class LocalStart:
             return
         await self._state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
         await self._failpoints.reach("expire.trim.published")
+        looked_s = self._clock.monotonic_s()
         await self._state.catch_up()
         if self._state.partition_state(tip).start_generation != start_generation:
             log.info("expire.undone", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
             return
+        if self._clock.monotonic_s() - looked_s > ASKED_WITHIN_S:
+            raise MetadataNotReadyError(subject=str(tip))
         self._ownership.require_role()
         answer = (await self._broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
         if answer.error is not None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import structlog
 
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.domain.errors import IllegalTransitionError, TiersidecarError, UnknownSegmentError
+from tiersidecar.domain.errors import IllegalTransitionError, PublishTimeoutError, TiersidecarError, UnknownSegmentError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -23,6 +23,10 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.ownership import Ownership
 
 log = structlog.get_logger(__name__)
+
+BEGUN_WITHIN_S = 30.0
+"""After the look whether it is undone a deletion is begun, or its DELETE_SEGMENT_STARTED given up.  So none comes any more this
+long after an undelete is durable, whatever became of the process."""
 
 
 class SegmentRemover:
@@ -86,10 +90,11 @@ class SegmentRemover:
         await self._ownership.confirm(metadata.topic_id_partition)
         if metadata.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             await self._failpoints.reach("delete.begun")
+            until_s = self._clock.monotonic_s() + BEGUN_WITHIN_S
             if is_undone is not None and await is_undone():
                 return False
             self._ownership.require_role()
-            await self._begin(metadata)
+            await self._begin(metadata, None if is_undone is None else until_s)
         await self._failpoints.reach("delete.started.published")
         self._ownership.require_role()
         await self._store.delete_objects(self._keys_of(metadata))
@@ -98,16 +103,22 @@ class SegmentRemover:
         await self._failpoints.reach("delete.finished.published")
         return True
 
-    async def _begin(self, metadata: RemoteLogSegmentMetadata) -> None:
+    async def _begin(self, metadata: RemoteLogSegmentMetadata, until_s: float | None) -> None:
         """Not read back, even because it is cancelled, the segment is unsure: no undelete is answered until that is known."""
+        within_ms = None if until_s is None else int((until_s - self._clock.monotonic_s()) * 1000)
+        if within_ms is not None and within_ms <= 0:
+            subject, most_ms = str(metadata.topic_id_partition), int(BEGUN_WITHIN_S * 1000)
+            raise PublishTimeoutError(subject=subject, waited_ms=most_ms)  # nothing was sent
         try:
-            await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+            await self._publish(metadata, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, within_ms)
         except BaseException:
             self._unsure.add(metadata.remote_log_segment_id)
             raise
         self._unsure.discard(metadata.remote_log_segment_id)
 
-    async def _publish(self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> None:
+    async def _publish(
+        self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, within_ms: int | None = None
+    ) -> None:
         await self._metadata_log.publish(
             RemoteLogSegmentMetadataUpdate(
                 remote_log_segment_id=metadata.remote_log_segment_id,
@@ -115,5 +126,6 @@ class SegmentRemover:
                 event_timestamp_ms=self._clock.now_ms(),
                 state=state,
                 custom_metadata=metadata.custom_metadata,
-            )
+            ),
+            within_ms=within_ms,
         )

@@ -75,6 +75,7 @@ def expire_of(shell: TierShell) -> ExpireTask:
             board=shell.board,
             broker=shell.broker,
             state=shell.state,
+            clock=shell.clock,
             failpoints=shell.failpoints,
             ownership=UNQUESTIONED,
         ),

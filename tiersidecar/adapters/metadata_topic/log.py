@@ -160,7 +160,7 @@ class TopicBasedMetadataLog(MetadataLookups):
 
     # -- publishing
 
-    async def publish(self, event: MetadataEvent) -> None:
+    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         """As the port says.  An event of a partition that is not ready is not written: nobody here could check it.
 
         Raises:
@@ -182,8 +182,9 @@ class TopicBasedMetadataLog(MetadataLookups):
         if unreachable is not None:
             raise BrokerUnreachableError(address=self._settings.bootstrap_servers, reason=unreachable)
         value = write_event(event, knows_txn_index_empty=self._knows_txn_index_empty())
+        wait_ms = min(one for one in (self._settings.consume_wait_ms, within_ms) if one is not None)
         try:
-            async with asyncio.timeout(self._settings.consume_wait_ms / 1000):
+            async with asyncio.timeout(wait_ms / 1000):
                 offset = await self._producer.send(
                     self._settings.topic,
                     partition=partition.number,
@@ -195,7 +196,7 @@ class TopicBasedMetadataLog(MetadataLookups):
                     await self._failpoints.reach(_SENT[event.state])
                 await partition.read_back.wait(offset)
         except TimeoutError as error:
-            raise PublishTimeoutError(subject=str(owner), waited_ms=self._settings.consume_wait_ms) from error
+            raise PublishTimeoutError(subject=str(owner), waited_ms=wait_ms) from error
 
     async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
         """As the port says, within ``consume_wait_ms``."""

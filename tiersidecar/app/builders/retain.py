@@ -45,6 +45,7 @@ def build_expire(
             board=parts.board,
             broker=parts.broker,
             state=parts.state,
+            clock=parts.clock,
             failpoints=parts.failpoints,
             ownership=role.ownership,
         ),

@@ -11,7 +11,7 @@ import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
-from tiersidecar.decide.undelete import Range, UndeleteView, Undeletion, decide_undelete, unavailable
+from tiersidecar.decide.undelete import Range, UndeleteView, Undeletion, decide_undelete, may_be_on_its_way, unavailable
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TrashError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 ANSWER_TIMEOUT_S = 15.0
 """For the leader's sidecar to say that it knows: it looks several times a second."""
+_MARGIN_S = 5.0
+"""For a send that was given up to end, and for what the broker had received by then to be written."""
 _LOOK_AGAIN_S = 0.1
 _MEANWHILE = "another has moved or set back its start meanwhile; look again"
 Target = Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="A topic, or one partition of it.")]
@@ -131,6 +133,11 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
             f"{len(plan.segments)} remote segments ({size_bytes} bytes) come back, and a hold keeps retention off them"
         )
     notes = [_hole(session, view, begin, stop) for view, plan in needed.items() for begin, stop in plan.holes]
+    if any(_may_be_on_its_way(session, view) for view in needed):
+        wait_s = _most_on_its_way_s(session)
+        notes.append(
+            f"some of it is due, or nearly: what comes back is looked at {wait_s:.0f} s later, when no deletion comes any more"
+        )
     return Intent(
         facts=facts, steps=tuple(steps), notes=tuple(notes), apply=lambda: _undelete(session, views[0], needed)
     )
@@ -206,22 +213,45 @@ async def _undelete(session: Session, first: LeaderView, needed: dict[LeaderView
     state = session.topic_state(topic_id)
     if state is not None and _is_deleting(session, first):
         await session.state.publish_topic_state(topic_id, replace(state, mode=TieringMode.DETACHED.value))
-    for view, plan in needed.items():
-        await _set_back(session, view, plan)
-    found = [await _look_what_came_back(session, view, plan) for view, plan in needed.items()]
+    may_come = any([await _set_back(session, view, plan) for view, plan in needed.items()])
+    quiet_s = session.clock.monotonic_s() + (_most_on_its_way_s(session) if may_come else 0)
+    answers = {view: await _answer(session, view) for view in needed}
+    while session.clock.monotonic_s() < quiet_s:
+        await session.clock.sleep(_LOOK_AGAIN_S)
+    found = [await _look_what_came_back(session, view, plan, answers[view]) for view, plan in needed.items()]
     lost = "; ".join(one.lost for one in found if one.lost)
     if lost:
         raise TrashError(subject=f"topic {first.topic_id_partition.topic}", reason=lost)
     return {"undeleted": len(needed), "came_back": [one.facts for one in found]}
 
 
-async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> None:
+def _may_be_on_its_way(session: Session, view: LeaderView) -> bool:
+    from tiersidecar.app.builders.retain import trash_delays
+
+    latest_ms = decision_ms(session.clock.now_ms(), session.state.known_leases())
+    entries = session.state.trash(view.topic_id_partition)
+    return may_be_on_its_way(entries, latest_ms=latest_ms, delays=trash_delays(session.config))
+
+
+def _most_on_its_way_s(session: Session) -> float:
+    """How long after it is undone a deletion that was not seen to be undone may still arrive: one that a leader's sidecar sent
+    right after its last look, even one that has ended since.  See docs/operations/retention.md for what this leaves."""
+    from tiersidecar.tasks.local_start import ASKED_WITHIN_S
+    from tiersidecar.tasks.removal import BEGUN_WITHIN_S
+
+    trimmed_within_s = ASKED_WITHIN_S + session.config.broker.request_timeout_ms / 1000
+    return max(BEGUN_WITHIN_S, trimmed_within_s) + _MARGIN_S
+
+
+async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> bool:
+    """Whether a deletion of it may be on its way."""
     from tiersidecar.app.commands.session import operator
     from tiersidecar.ports.state_log import Hold, PartitionState
 
     tip = view.topic_id_partition
     await session.state.catch_up()
     known, entries = session.state.partition_state(tip), session.state.trash(tip)
+    may_come = _may_be_on_its_way(session, view)
     if any(one.id.generation != known.start_generation + 1 for one in plan.kept):
         raise TrashError(subject=str(tip), reason=_MEANWHILE)
     hold = Hold(
@@ -251,6 +281,7 @@ async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> Non
     if meanwhile := [one.offset for one in now.user_deletes if one not in plan.user_deletes]:
         reason = f"a user has deleted what is below offset {max(meanwhile)} meanwhile; that is not undone, look again"
         raise TrashError(subject=str(tip), reason=reason)
+    return may_come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,12 +292,13 @@ class _Found:
     lost: str = ""
 
 
-async def _look_what_came_back(session: Session, view: LeaderView, plan: Undeletion) -> _Found:
+async def _look_what_came_back(
+    session: Session, view: LeaderView, plan: Undeletion, seen: SeenGeneration | None
+) -> _Found:
     """A deletion that was sent before the leader read that it is undone is not undone.  From its answer on it sends none."""
     from tiersidecar.ports.broker import OffsetSpec
 
     tip = view.topic_id_partition
-    seen = await _answer(session, view)
     segments = [
         one
         for one in (await session.remote_segments([tip]))[tip]

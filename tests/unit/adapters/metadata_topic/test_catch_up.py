@@ -15,7 +15,12 @@ from tests.unit.adapters.metadata_topic.replicas import FACTS, Topic, owner
 from tests.unit.adapters.no_clients import NoClients
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
-from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, MetadataNotReadyError
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    MetadataNotReadyError,
+    PublishTimeoutError,
+)
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 
@@ -116,3 +121,34 @@ async def test_a_leader_that_does_not_know_its_end_yet_is_a_refusal() -> None:
     behind.broker.error = "OFFSET_NOT_AVAILABLE"
     with pytest.raises(BrokerRefusedError, match="OFFSET_NOT_AVAILABLE"):
         await behind.log.catch_up(US)
+
+
+class Silent:
+    """A producer whose broker does not answer; ``given_up`` counts the sends that were."""
+
+    given_up = 0
+
+    async def send(self, topic: str, **record: object) -> int:
+        try:
+            return await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+
+    async def close(self) -> None: ...
+
+
+async def test_a_publish_is_given_up_within_the_time_that_its_caller_has() -> None:
+    behind, producer = Behind(), Silent()
+    behind.log._producer = producer
+    with pytest.raises(PublishTimeoutError) as raised:
+        await behind.log.publish(added(1, 10, 19), within_ms=5)
+    assert (raised.value.waited_ms, producer.given_up) == (5, 1)
+
+
+async def test_nor_has_it_longer_than_all_publishes_have() -> None:
+    behind, producer = Behind(consume_wait_ms=5), Silent()
+    behind.log._producer = producer
+    with pytest.raises(PublishTimeoutError) as raised:
+        await behind.log.publish(added(1, 10, 19), within_ms=60_000)
+    assert (raised.value.waited_ms, producer.given_up) == (5, 1)
