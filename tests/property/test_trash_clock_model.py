@@ -119,9 +119,17 @@ class Broker:
 BEHIND = [("takes the lease", 1, 0, 0), ("is down", 0, 0, -600), ("takes the lease", 0, 0, 0)]
 """Machine 1 knows of a time of its own, and machine 0, by a clock that is ten hours behind, leads."""
 
+UNKNOWING = [
+    *[("jumps while it runs", 0, 0, -600), ("is down", 0, 0, -600), ("takes the lease", 1, 0, 0), ("runs", 0, 54, 0)],
+    *[("takes the lease", 0, 90, 0), ("jumps while it runs", 0, 90, 600)],
+]
+"""Machine 0 leads by a clock that is set right in two jumps; once it starts anew it knows what it has not seen."""
+
 
 @given(steps(10), steps(15))
 @example(BEHIND, [("takes the lease", 1, 1, 0)])
+@example([], [("is down", 1, 202, 600), ("takes the lease", 1, 79, 0)])
+@example(UNKNOWING, [("is down", 0, 126, 600), ("takes the lease", 1, 0, 0)])
 def test_nothing_is_due_before_its_delay_by_true_time(before: list[Step], after: list[Step]) -> None:
     """Whenever it was decided; but for five minutes at each start, jump and claim, which nobody can tell from a clock that is
     kept right."""

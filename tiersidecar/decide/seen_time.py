@@ -25,26 +25,31 @@ def seen_at_start(known: SeenTime | None, now_ms: int) -> SeenTime:
     return SeenTime(until_ms=now_ms, unseen=_joined(unseen))
 
 
-def seen_by_heir(former: SeenTime | None, *, began_ms: int, now_ms: int) -> SeenTime:
-    """What counts for a process that knows of no time before it, and has seen all from ``began_ms`` to ``now_ms``.
+def seen_by_heir(former: SeenTime | None, now_ms: int) -> SeenTime:
+    """What counts from ``now_ms`` on for a process that knows of no time before it, once it holds its broker's lease after
+    ``former``, what the last holder had seen.
 
-    ``former`` is what the last holder of its broker's lease had seen, by its clock: where that was ahead of ours, nothing of it
-    counts.
+    What it saw itself before that does not count: the last holder saw it, too, by a clock that may be another.  Where that was
+    ahead of ours, nothing of it counts.
     """
-    if former is None or former.until_ms > now_ms:
-        return seen_at_start(None, began_ms)
-    return seen_at_start(former, began_ms)
+    return seen_at_start(None if former is None or former.until_ms > now_ms else former, now_ms)
 
 
 def seen_by_next(own: SeenTime, former: SeenTime | None) -> SeenTime:
     """What counts for a process that has seen ``own``, once it holds its broker's lease after ``former``.
 
-    Two processes beside one broker have two clocks.  What was decided by one that was behind ours would be due too soon.
+    Two processes beside one broker have two clocks.  What was decided by one that was behind ours, or did not know, would be
+    due too soon: what either has not seen until now does not count.
     """
-    if former is None or own.until_ms - former.until_ms <= MOST_UNSEEN_MS:
+    if former is None:
         return own
-    behind = UnseenTime(from_ms=former.until_ms, to_ms=own.until_ms)
-    return SeenTime(until_ms=own.until_ms, unseen=_joined((*own.unseen, behind)))
+    now_ms = own.until_ms
+    theirs = [
+        UnseenTime(from_ms=one.from_ms, to_ms=min(one.to_ms, now_ms)) for one in former.unseen if one.from_ms < now_ms
+    ]
+    if now_ms - former.until_ms > MOST_UNSEEN_MS:
+        theirs.append(UnseenTime(from_ms=former.until_ms, to_ms=now_ms))
+    return SeenTime(until_ms=now_ms, unseen=_joined((*own.unseen, *theirs)))
 
 
 def _joined(times: Iterable[UnseenTime]) -> tuple[UnseenTime, ...]:

@@ -38,12 +38,12 @@ class TrashClock:
                 log.warning("clock.unseen", from_ms=former.until_ms, to_ms=self.now().seen_ms)
             return
         self._is_continued = True
-        began_ms, now_ms = self._first.wall_ms, self.now().seen_ms
-        self._unseen = seen_by_heir(former, began_ms=began_ms, now_ms=now_ms).unseen
+        now_ms = self.now().seen_ms
+        self._unseen = seen_by_heir(former, now_ms).unseen
         if former is None or former.until_ms > now_ms:
             lease = "nor does a lease" if former is None else "and by the lease it is later than by this clock"
             reason = f"state.dir tells of no time before, {lease}"
-            log.info("clock.begun", delays_count_from_ms=began_ms, reason=reason)
+            log.info("clock.begun", delays_count_from_ms=now_ms, reason=reason)
         else:
             log.info("clock.continued", seen_until_ms=former.until_ms, reason="the lease tells of the time before")
             self._tell_of_gap(former)
@@ -87,7 +87,7 @@ class TrashClock:
 
     def _tell_of_gap(self, former: SeenTime) -> None:
         if self._unseen != former.unseen:
-            log.warning("clock.unseen", from_ms=former.until_ms, to_ms=self._first.wall_ms)
+            log.warning("clock.unseen", from_ms=former.until_ms, to_ms=self.now().seen_ms)
 
     def _passed_ms(self, now: ClockReading) -> int:
         return int((now.monotonic_s - self._first.monotonic_s) * 1000)

@@ -54,19 +54,16 @@ def test_what_a_process_that_starts_has_not_seen(known: SeenTime | None, expecte
 @pytest.mark.parametrize(
     ("former", "unseen"),
     [
-        pytest.param(None, (UnseenTime(from_ms=0, to_ms=NOW_MS - HOUR_MS),), id="no lease that tells"),
+        pytest.param(None, (UnseenTime(from_ms=0, to_ms=NOW_MS),), id="no lease that tells"),
+        pytest.param(SeenTime(until_ms=NOW_MS - MINUTE_MS, unseen=(ago(90, 80),)), (ago(90, 80),), id="a restart"),
         pytest.param(
-            SeenTime(until_ms=NOW_MS - HOUR_MS - MINUTE_MS, unseen=(ago(90, 80),)), (ago(90, 80),), id="a restart"
+            SeenTime(until_ms=NOW_MS - HOUR_MS), (ago(60, 0),), id="away for an hour, or that clock was behind"
         ),
-        pytest.param(SeenTime(until_ms=NOW_MS - 2 * HOUR_MS), (ago(120, 60),), id="away for an hour"),
-        pytest.param(SeenTime(until_ms=NOW_MS - MINUTE_MS), (), id="it stood by while another held the lease"),
-        pytest.param(
-            SeenTime(until_ms=NOW_MS + 1), (UnseenTime(from_ms=0, to_ms=NOW_MS - HOUR_MS),), id="this clock is behind"
-        ),
+        pytest.param(SeenTime(until_ms=NOW_MS + 1), (UnseenTime(from_ms=0, to_ms=NOW_MS),), id="this clock is behind"),
     ],
 )
-def test_what_an_heir_has_seen_that_began_an_hour_ago(former: SeenTime | None, unseen: tuple[UnseenTime, ...]) -> None:
-    assert seen_by_heir(former, began_ms=NOW_MS - HOUR_MS, now_ms=NOW_MS).unseen == unseen
+def test_what_an_heir_has_seen(former: SeenTime | None, unseen: tuple[UnseenTime, ...]) -> None:
+    assert seen_by_heir(former, NOW_MS) == SeenTime(until_ms=NOW_MS, unseen=unseen)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +71,12 @@ def test_what_an_heir_has_seen_that_began_an_hour_ago(former: SeenTime | None, u
     [
         pytest.param(None, (ago(90, 80),), id="no lease that tells"),
         pytest.param(
-            SeenTime(until_ms=NOW_MS - MOST_UNSEEN_MS, unseen=(ago(9, 8),)), (ago(90, 80),), id="clocks agree"
+            SeenTime(until_ms=NOW_MS - MOST_UNSEEN_MS, unseen=(ago(9, 8),)),
+            (ago(90, 80), ago(9, 8)),
+            id="clocks agree, and the other had not seen a minute",
+        ),
+        pytest.param(
+            SeenTime(until_ms=NOW_MS + HOUR_MS, unseen=(ago(9, -60),)), (ago(90, 80), ago(9, 0)), id="set ahead, unseen"
         ),
         pytest.param(SeenTime(until_ms=NOW_MS - 30 * MINUTE_MS), (ago(90, 80), ago(30, 0)), id="that clock was behind"),
         pytest.param(SeenTime(until_ms=NOW_MS + HOUR_MS), (ago(90, 80),), id="that clock was ahead"),
