@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from tiersidecar.services.gateway.audit import AuditTopic, audit_end
+from tiersidecar.services.gateway.audit import AuditTopic, audit_end, audit_refused
 from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
 from tiersidecar.services.gateway.host import Refusal
