@@ -102,7 +102,8 @@ def test_what_the_history_that_counts_has_aborted_is_hidden_though_the_other_one
     sidecars = Sidecars(tmp_path, cluster, topics=[{"name": TOPIC, "local.retention.bytes": 1}])
     listen = f"127.0.0.1:{free_port()}"
     new, histories = sidecars[2], Histories(cluster, sidecars)
-    new.settings["gateway"] = {"listeners": [{"listen": listen}]}
+    addresses = {str(node): listen for node in (1, 2, 3)}  # broker 2 leads whenever the gateway is asked
+    new.settings["gateway"] = {"listeners": [{"listen": listen, "advertised.nodes": addresses}]}
     with sidecars[1] as old, new:
         old.wait_until_ready(READY_S)
         new.wait_until_ready(READY_S)  # the topics of both are there while all brokers are
