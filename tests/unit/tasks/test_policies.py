@@ -15,7 +15,14 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.policies import TopicPolicies, resolved_policy
 
 CONFIGURED = TopicPolicy(retention_ms=1000, local_retention_ms=10, copy_lag_ms=5)
-STATE = TopicState(topic="orders", mode="strict", retention_ms=2000, retention_bytes=50, local_retention_ms=20)
+STATE = TopicState(
+    topic="orders",
+    mode="strict",
+    retention_ms=2000,
+    retention_bytes=50,
+    local_retention_ms=20,
+    local_retention_bytes=30,
+)
 
 
 def said(mode: str) -> TopicState:
@@ -30,13 +37,19 @@ def said(mode: str) -> TopicState:
         pytest.param(
             None,
             STATE,
-            TopicPolicy(retention_ms=2000, retention_bytes=50, local_retention_ms=20),
+            TopicPolicy(retention_ms=2000, retention_bytes=50, local_retention_ms=20, local_retention_bytes=30),
             id="only the state topic",
         ),
         pytest.param(
             CONFIGURED,
             STATE,
-            TopicPolicy(retention_ms=2000, retention_bytes=50, local_retention_ms=20, copy_lag_ms=5),
+            TopicPolicy(
+                retention_ms=2000,
+                retention_bytes=50,
+                local_retention_ms=20,
+                local_retention_bytes=30,
+                copy_lag_ms=5,
+            ),
             id="both: retention and mode by the state topic, the rest by the configuration",
         ),
         pytest.param(
@@ -72,6 +85,24 @@ def said(mode: str) -> TopicState:
             TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True),
             id="a local one likewise",
         ),
+        pytest.param(
+            None,
+            replace(STATE, retention_ms=-1, retention_bytes=-1, local_retention_ms=-2, local_retention_bytes=-2),
+            TopicPolicy(),
+            id="no limit, and local data for as long as the total",
+        ),
+        pytest.param(
+            None,
+            replace(STATE, retention_bytes=-2),
+            TopicPolicy(mode=RetentionMode.RACE, copy_disabled=True),
+            id="a total that is as long as the total is none",
+        ),
+        pytest.param(
+            replace(CONFIGURED, copy_disabled=True),
+            said("strict"),
+            TopicPolicy(retention_ms=2000, copy_lag_ms=5, copy_disabled=True),
+            id="the configuration may switch copying off",
+        ),
     ],
 )
 def test_resolution(default: TopicPolicy | None, state: TopicState | None, expected: TopicPolicy | None) -> None:
@@ -96,3 +127,15 @@ def test_the_state_is_of_a_topic_id_not_of_a_name() -> None:
     found = policies.policy_for("orders")
     assert found is not None
     assert found.retention_ms == 2000
+
+
+def test_whom_trims_wait_for_where_no_rule_names_the_topic_comes_from_all() -> None:
+    board, state = Board(), MemoryStateLog()
+    asyncio.run(state.publish_topic_state(TIP.topic_id, STATE))
+    board.topic_ids = {"orders": TIP.topic_id}
+    unnamed = TopicPolicy(holds=TrimHolds(groups=("billing",)))
+    policies = TopicPolicies(board=board, state=state, defaults=lambda topic: None, unnamed=unnamed)
+    found = policies.policy_for("orders")
+    assert found is not None
+    assert found.holds.groups == ("billing",)
+    assert policies.policy_for("another") is None
