@@ -40,7 +40,7 @@ class Store:
 class Topic(MemoryMetadataLog):
     late = False
 
-    async def publish(self, event: MetadataEvent) -> None:
+    async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         if self.late:
             raise PublishTimeoutError(subject=str(TIP), waited_ms=1)
         await super().publish(event)
