@@ -11,7 +11,7 @@ from tiersidecar.adapters.proposals_topic.codec import read_proposal, write_prop
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
@@ -44,6 +44,13 @@ def lease_of(broker_id: int, *, decides_proposals: bool = True, seen: SeenTime |
     )
 
 
+class SoundLogs:
+    """Nothing is lost."""
+
+    async def require(self, tip: TopicIdPartition) -> None:
+        return None
+
+
 class LeadersSidecar:
     """``ports.proposals.Propose``; ``task`` is the daemon's own, and each record goes through the topic's bytes."""
 
@@ -67,6 +74,7 @@ class LeadersSidecar:
             broker=broker,
             state=state,
             ownership=ownership,
+            sound=SoundLogs(),
             cluster_id=CLUSTER,
             broker_id=broker_id,
             delays=delays,

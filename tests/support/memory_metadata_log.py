@@ -20,6 +20,7 @@ class MemoryMetadataLog:
 
     halted_reason: str | None = None
     readiness_reason: str | None = None
+    topic_id: str = "metadata-topic-id"
 
     def __init__(self) -> None:
         self.events: list[MetadataEvent] = []

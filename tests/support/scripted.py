@@ -151,8 +151,10 @@ class MemoryStateLog:
 
     halted_reason: str | None = None
     readiness_reason: str | None = None
+    topic_id: str = "state-topic-id"
 
     def __init__(self) -> None:
+        self.losses: set[str] = set()
         self.partition_states: dict[TopicIdPartition, PartitionState] = {}
         self.of_the_first_format: set[TopicIdPartition] = set()
         self.topics: dict[Uuid, TopicState] = {}
@@ -160,6 +162,12 @@ class MemoryStateLog:
         self.leases: dict[str, Lease] = {}
         self.entries: dict[tuple[TopicIdPartition, TrashId], TrashEntry] = {}
         self._unread: list[tuple[TopicIdPartition, PartitionState]] = []
+
+    def accepted_losses(self) -> Collection[str]:
+        return self.losses
+
+    async def accept_losses(self, topic_ids: Mapping[str, str], *, by: str) -> None:
+        self.losses |= set(topic_ids.values())
 
     async def catch_up(self) -> None:
         self._read()

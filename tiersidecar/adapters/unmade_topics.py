@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid
@@ -21,6 +21,7 @@ from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 class UnmadeMetadataLog:
     """``ports.metadata_log.MetadataLog`` of a topic without events."""
 
+    topic_id: str = ""
     readiness_reason: str | None = None
     halted_reason: str | None = None
 
@@ -96,6 +97,13 @@ class UnmadeStateLog:
 
     readiness_reason: str | None = None
     halted_reason: str | None = None
+    topic_id: str = ""
+
+    def accepted_losses(self) -> Collection[str]:
+        return ()
+
+    async def accept_losses(self, topic_ids: Mapping[str, str], *, by: str) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
 
     async def catch_up(self) -> None:
         return None

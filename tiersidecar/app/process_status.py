@@ -28,6 +28,7 @@ from tiersidecar.tasks.lanes import Lanes
 from tiersidecar.tasks.pending_copies import pending_copies
 from tiersidecar.tasks.transaction_waits import wait_told
 
+_LOSSES_SHOWN = 10
 _LONG_OVER = 3
 """Durations of a lease."""
 
@@ -79,6 +80,7 @@ class ProcessStatus:
             untrimmable_topics=self.board.untrimmable_topics,
             log_dir_faults=self.board.local.faults,
             disk_troubles=self.board.disk_troubles,
+            losses=_some((*self.board.missing_owners.values(), *self.board.lost_logs.values())),
             deletes_blocked=self.deletes_blocked(),
             disks=[_disk(note) for note in self.board.disks],
             standing_by=self.standing_by(),
@@ -181,6 +183,12 @@ def sidecars_of(leases: Iterable[Lease], now_ms: int) -> list[SidecarStatus]:
         if lease.broker_id >= 0
     ]
     return sorted(found, key=lambda one: one.node_id)
+
+
+def _some(losses: Sequence[str]) -> Sequence[str]:
+    """Of a store that is not mounted each topic says the same; /status?halted=1 has all."""
+    hidden = len(losses) - _LOSSES_SHOWN
+    return [*losses[:_LOSSES_SHOWN], *([f"and {hidden} more"] if hidden > 0 else [])]
 
 
 def _disk(note: DiskNote) -> DiskStatus:

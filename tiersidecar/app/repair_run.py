@@ -255,17 +255,19 @@ class Repairer:
             self._desk,
             self._damaged[owner] | {format_uuid(uuid) for uuid in requested},
             is_native=await self._is_native(owner.topic),
-            not_ours=await self._not_ours(store, format_uuid(owner.topic_id), lives_here=lives_here),
+            not_ours=await self._not_ours(store, owner, lives_here=lives_here),
         )
 
     async def _is_native(self, topic: str) -> bool:
         configs = await self._session.broker.describe_topic_configs([topic])
         return configs.get(topic, {}).get("remote.storage.enable") == "true"
 
-    async def _not_ours(self, store: Store, topic_id: str, *, lives_here: bool) -> str:
+    async def _not_ours(self, store: Store, owner: TopicIdPartition, *, lives_here: bool) -> str:
         """Why the topic id's data are not this cluster's, as the store says, or else because it has no such topic."""
         cluster_id = (await self._session.broker.describe_cluster()).cluster_id
-        said = await read_owner(store, self._key_prefix, topic_id)
+        said = await read_owner(store, self._key_prefix, format_uuid(owner.topic_id))
+        if said is None and self._session.state.partition_state(owner).owner_seen_ms >= 0:
+            return "the store had an owner object of it, and has none now: it is not the store that it was"
         if said is None:
             return "" if lives_here else "the cluster has no topic of this id, and the store does not say whose it is"
         return (
@@ -314,5 +316,5 @@ class Repairer:
 class _LookedAt:
     """Claims of a segment whose owner was looked at when its deletion was decided, a moment ago."""
 
-    async def claim(self, tip: TopicIdPartition) -> None:
+    async def claim(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
         return None

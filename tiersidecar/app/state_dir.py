@@ -18,7 +18,7 @@ _ONLY_OURS = 0o077
 """The umask of the daemon: nobody but its own user reads what it writes.  Objects of a filesystem store, which a native broker
 or a Spark job may read, have modes of their own (``store.objects.readable.by``)."""
 
-_OWN_FILES = ("tier.lock", "instance", "copies-in-flight*", "remote-log-metadata.*")
+_OWN_FILES = ("tier.lock", "instance", "copies-in-flight*", "remote-log-metadata.*", "state-topic.*")
 
 
 def keep_files_private() -> None:

@@ -20,6 +20,7 @@ from tiersidecar.app.builders.retain import (
     DeleteGuard,
     build_expire,
     build_log_start_watch,
+    build_lost_logs,
     build_proposals,
     build_remover,
     build_retain,
@@ -176,6 +177,7 @@ def _watch(
         waits.report()
 
     caught_up = CatchUp(parts.metadata, parts.state)
+    lost = build_lost_logs(parts)
     parts.status.explains = ExplainTask(
         board=parts.board,
         state=parts.state,
@@ -199,10 +201,10 @@ def _watch(
         lag=lag,
         backfill=backfill,
         lanes=lanes,
-        copy=caught_up.before(copy.run),
-        retain=caught_up.before(retain.run),
+        copy=caught_up.before(lost.before(copy.run)),
+        retain=caught_up.before(lost.before(retain.run)),
         retain_has_work=retain.has_work,
-        recopy=caught_up.before(recopy.run),
+        recopy=caught_up.before(lost.before(recopy.run)),
         recopy_has_work=recopy.has_work,
         follow=follow.run,
         follow_has_work=follow.has_work,

@@ -157,6 +157,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             broker_id=identity.broker_id,
             incarnation=identity.incarnation,
             roles=ground.roles,
+            blocking=ground.blocking,
         )
     )
     status.metadata, status.state, status.leases = metadata, state, state

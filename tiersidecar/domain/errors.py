@@ -19,7 +19,12 @@ class RetriableError(TiersidecarError):
 
 
 class PartitionHaltedError(TiersidecarError):
-    """One partition cannot go on without its cause being mended; no other partition is concerned."""
+    """One partition cannot go on without its cause being mended; no other partition is concerned.
+
+    ``is_watched``: whoever mends it does so outside, and it is looked for as often as after an error that mends itself.
+    """
+
+    is_watched = False
 
 
 class FatalError(TiersidecarError):
@@ -347,6 +352,36 @@ class NotOwnedError(PartitionHaltedError):
 
     def __str__(self) -> str:
         return f"the remote data of {self.topic} are not this cluster's: {self.key} {self.reason}"
+
+
+class OwnerMissingError(PartitionHaltedError):
+    """The store has no owner object of a topic id whose segments were seen in it: it is not the store that it was."""
+
+    is_watched = True
+
+    def __init__(self, *, topic: str, topic_id: str, key: str) -> None:
+        super().__init__(topic, topic_id, key)
+        self.topic, self.topic_id, self.key = topic, topic_id, key
+
+    def __str__(self) -> str:
+        return (
+            f"the store has no {self.key}, though segments of {self.topic} were copied to it: it is not the store that it was "
+            "(not mounted, emptied, or another endpoint, bucket or key.prefix). Nothing is copied, trimmed or deleted until "
+            f"the object is back, or an operator says `tiersidecar adopt {self.topic_id}`"
+        )
+
+
+class TopicLossError(PartitionHaltedError):
+    """One of the sidecars' own topics has lost what it knew of a partition: another one proves it."""
+
+    is_watched = True
+
+    def __init__(self, *, subject: str, reason: str) -> None:
+        super().__init__(subject, reason)
+        self.subject, self.reason = subject, reason
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.reason}"
 
 
 class LeaseLostError(RetriableError):

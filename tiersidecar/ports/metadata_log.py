@@ -116,6 +116,11 @@ class MetadataLog(PublishMetadata, MetadataView, MetadataAssignment, CatchUpMeta
     def readiness_reason(self) -> str | None:
         """Why not every assigned partition is ready yet, for people; None when all are."""
 
+    @property
+    def topic_id(self) -> str:
+        """The topic's id as it is now; empty while that is not known."""
+        ...
+
 
 class ReadEpochs(Protocol):
     """Epoch blobs of finished segments, for the lineage; implemented by the reading side over the store."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.ports.accepted_losses import AcceptedLosses
 from tiersidecar.ports.leases import KnownLeases, Leases
 from tiersidecar.ports.state_log import StateChanges, StateLog
 from tiersidecar.ports.trash import TrashLog
@@ -66,5 +67,7 @@ class RecopyRequests(Protocol):
         """It is done, or has nothing to it any more (a tombstone); return after read-back."""
 
 
-class RequestingStateLog(StateLog, StateChanges, RecopyRequests, Leases, KnownLeases, TrashLog, Protocol):
+class RequestingStateLog(
+    StateLog, StateChanges, RecopyRequests, Leases, KnownLeases, TrashLog, AcceptedLosses, Protocol
+):
     """The whole state topic."""

@@ -76,6 +76,8 @@ class PartitionState:
     ``seen`` is the leader's answer to the last undelete.  ``kept`` are the entries of the trash that the undelete let stand.
     They come with its start, for the command may end between two records, and count as if they were in the trash until the
     leader answers: by then it has put them there.
+    ``owner_seen_ms`` is when the owner object was first seen in the store while segments of the partition were remote, -1 while
+    it was not, or a release wrote this that made none: where the object is missing after that, the store is another one.
     """
 
     remote_log_start_offset: Offset = NO_OFFSET
@@ -83,6 +85,7 @@ class PartitionState:
     trim_offset: Offset = NO_OFFSET
     trim_epoch: LeaderEpoch = NO_EPOCH
     accepted_loss_epoch: LeaderEpoch = NO_EPOCH
+    owner_seen_ms: int = -1
     earlier_starts: tuple[SaidStart, ...] = ()
     start_generation: int = 0
     hold: Hold | None = None
@@ -147,6 +150,7 @@ class PartitionState:
             trim_offset=trim.trim_offset,
             trim_epoch=trim.trim_epoch,
             accepted_loss_epoch=max(self.accepted_loss_epoch, later.accepted_loss_epoch),
+            owner_seen_ms=max(self.owner_seen_ms, later.owner_seen_ms),
             earlier_starts=self._earlier_starts_with(later),
             start_generation=start.start_generation,
             hold=max((one for one in (self.hold, later.hold) if one is not None), default=None),

@@ -96,6 +96,12 @@ class Board:
     unproven_from: dict[TopicIdPartition, UnprovenFrom] = field(default_factory=dict)
     """Where it waits."""
 
+    missing_owners: dict[Uuid, str] = field(default_factory=dict)
+    """Topic ids whose owner object is gone from the store, and what that means."""
+
+    lost_logs: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """What proves that one of the sidecars' own topics has forgotten the partition."""
+
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
     """Why somebody has to look at a disk, by its log dirs."""
@@ -168,8 +174,10 @@ class Board:
             self.behind_trash,
             self.unproven,
             self.unproven_from,
+            self.lost_logs,
             self.follow_notes,
             self.transaction_waits,
         ):
             hints.pop(partition, None)
+        self.missing_owners.pop(partition.topic_id, None)
         self.expiry_looked.discard(partition)

@@ -131,19 +131,20 @@ class Lanes:
             bound.warning("lane.retry", error=str(error), failures=record.failures, backoff_ms=int(delay_s * 1000))
         except PartitionHaltedError as error:
             is_known = record.halted == str(error)
-            self._halt(key, record, str(error))
+            backoff = self._backoff
+            self._halt(key, record, str(error), backoff.maximum_s if error.is_watched else backoff.halted_s)
             (bound.debug if is_known else bound.error)("lane.halted", error=str(error))
         except FatalError:
             raise
         except Exception as error:  # noqa: BLE001  a bug in one partition must not take the others down
-            self._halt(key, record, f"unexpected {type(error).__name__}: {error}")
+            self._halt(key, record, f"unexpected {type(error).__name__}: {error}", self._backoff.halted_s)
             bound.exception("lane.halted", error=str(error))
         else:
             self._succeeded(key, record)
 
-    def _halt(self, key: LaneKey, record: _Record, reason: str) -> None:
+    def _halt(self, key: LaneKey, record: _Record, reason: str, delay_s: float) -> None:
         record.halted = reason
-        record.not_before_s = self._clock.monotonic_s() + self._backoff.halted_s
+        record.not_before_s = self._clock.monotonic_s() + delay_s
         self._telemetry.gauge(HALTED_PARTITIONS, 1, topic=key[0].topic, partition=str(key[0].partition))
 
     def _succeeded(self, key: LaneKey, record: _Record) -> None:

@@ -15,12 +15,14 @@ class Ownership(Protocol):
             LeaseLostError: another process may hold it.
         """
 
-    async def confirm(self, tip: TopicIdPartition) -> None:
-        """As :meth:`require_role`, and once the topic's remote data are known for this cluster's.
+    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+        """As :meth:`require_role`, and once the topic's remote data are known for this cluster's, in this very store: ``anew``
+        where no answer of some seconds ago will do.
 
         Raises:
             LeaseLostError: as above.
             NotOwnedError: they are another cluster's.
+            OwnerMissingError: this is not the store that they are in.
             StoreError: the store is away.
         """
 
@@ -31,7 +33,7 @@ class RoleLease(Protocol):
 
 
 class Claims(Protocol):
-    async def claim(self, tip: TopicIdPartition) -> None:
+    async def claim(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
         """Return once the topic's id is this cluster's."""
 
 
@@ -44,9 +46,9 @@ class LeasedOwnership:
     def require_role(self) -> None:
         self._lease.require()
 
-    async def confirm(self, tip: TopicIdPartition) -> None:
+    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
         self._lease.require()
-        await self._claims.claim(tip)
+        await self._claims.claim(tip, anew=anew)
         self._lease.require()
 
 
@@ -56,7 +58,7 @@ class Unquestioned:
     def require_role(self) -> None:
         return None
 
-    async def confirm(self, tip: TopicIdPartition) -> None:
+    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
         return None
 
 

@@ -62,6 +62,15 @@ class ProposalsBroker(DescribePartitions, ListOffsets, Protocol):
     """What deciding asks of the broker."""
 
 
+class RequireSoundLogs(Protocol):
+    async def require(self, tip: TopicIdPartition) -> None:
+        """Return where no topic of the sidecars has forgotten the partition: what is said of it now would hide that.
+
+        Raises:
+            TopicLossError: one has.
+        """
+
+
 class ProposalsTask:
     """All of the proposals that concern this broker, in the order in which they came."""
 
@@ -74,6 +83,7 @@ class ProposalsTask:
         broker: ProposalsBroker,
         state: DeletesLog,
         ownership: Ownership,
+        sound: RequireSoundLogs,
         cluster_id: str,
         broker_id: BrokerId,
         delays: TrashDelays,
@@ -82,7 +92,7 @@ class ProposalsTask:
         telemetry: Telemetry,
     ) -> None:
         self._proposals, self._board, self._policies = proposals, board, policies
-        self._broker, self._state, self._ownership = broker, state, ownership
+        self._broker, self._state, self._ownership, self._sound = broker, state, ownership, sound
         self._cluster_id, self._broker_id, self._delays = cluster_id, broker_id, delays
         self._clock, self._trash_clock, self._telemetry = clock, trash_clock, telemetry
         self._waiting: list[Waiting] = []
@@ -191,6 +201,7 @@ class ProposalsTask:
         if local is None:  # the leader has just changed, or says nothing of itself yet
             return False
         try:
+            await self._sound.require(tip)
             known = self._state.partition_state(tip)
             verdict = judge_proposal(
                 proposal,

@@ -115,7 +115,7 @@ class TopicDeletion:
         if not self._absences or self._guard.reason_not_to_delete_remote or self._state.halted_reason is not None:
             return
         live_brokers = (await self._broker.describe_cluster()).brokers
-        failure: StoreError | None = None
+        failure: StoreError | PartitionHaltedError | None = None
         for topic_id, absence in self._absences.items():
             partitions = sorted(by_topic[topic_id])
             if is_ours_to_delete(
@@ -130,7 +130,7 @@ class TopicDeletion:
                     await self._delete_topic(topic_id, partitions)
                 except StoreStalledError:
                     raise
-                except StoreError as error:  # an object that the store keeps must not keep the topics after it
+                except (StoreError, PartitionHaltedError) as error:  # what stops one topic must not stop those after it
                     failure = failure or error
         if failure is not None:
             raise failure

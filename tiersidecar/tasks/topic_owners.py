@@ -2,6 +2,9 @@
 
 Several clusters may share a bucket.  A cluster claims the ids that it leads, by a put that succeeds only where nothing is; what
 another one has claimed is never copied to, trimmed or deleted.  ``tiersidecar adopt`` alone overwrites a claim.
+
+An object that was seen while segments were remote, and is missing now, proves that this is not the store that it was: the state
+topic keeps that it was seen.  It is not made anew then.
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ from dataclasses import dataclass
 
 import structlog
 
-from tiersidecar.domain.errors import NotOwnedError, ObjectExistsError, ObjectNotFoundError
+from tiersidecar.domain.errors import NotOwnedError, ObjectExistsError, ObjectNotFoundError, OwnerMissingError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.own_objects import OWNERS
+from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.store import BytesBody, OwnerStore
+from tiersidecar.tasks.board import Board
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +80,9 @@ class TopicOwners:
         self,
         *,
         store: OwnerStore,
+        state: StateLog,
+        metadata: MetadataView,
+        board: Board,
         key_prefix: str,
         clock: Clock,
         cluster_id: str,
@@ -80,33 +90,59 @@ class TopicOwners:
         incarnation: str,
     ) -> None:
         self._store, self._key_prefix, self._clock = store, key_prefix, clock
+        self._state, self._metadata, self._board = state, metadata, board
         self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
         self._ours_s: dict[Uuid, float] = {}
 
-    async def claim(self, tip: TopicIdPartition) -> None:
+    async def claim(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
         """Return once the topic's id is this cluster's, claimed now where nobody had: only for ids that this cluster leads, or
-        has led.
+        has led.  ``anew`` believes no answer of before.
 
         Raises:
             NotOwnedError: it is another cluster's, or nobody can tell whose.
+            OwnerMissingError: this is not the store that segments of it were copied to.
             StoreError: the store is away.
         """
         now_s = self._clock.monotonic_s()
-        if now_s - self._ours_s.get(tip.topic_id, -_BELIEVED_S) < _BELIEVED_S:
-            return
-        self._ours_s.pop(tip.topic_id, None)
+        if anew or now_s - self._ours_s.get(tip.topic_id, -_BELIEVED_S) >= _BELIEVED_S:
+            self._ours_s.pop(tip.topic_id, None)
+            await self._look(tip)
+            self._ours_s[tip.topic_id] = now_s
+        self._board.missing_owners.pop(tip.topic_id, None)
+        await self._say_seen(tip)
+
+    async def _look(self, tip: TopicIdPartition) -> None:
         key = owner_key(self._key_prefix, tip.topic_id)
         reason = ""
         for _ in range(_READ_AGAIN):  # one wrong byte on its way must not park the partition
             try:
                 data = await self._store.fetch_object(key)
             except ObjectNotFoundError:
+                self._require_never_seen(key, tip)
                 data = await self._make(key, tip)
             reason = self._reason_not_ours(data)
             if not reason:
-                self._ours_s[tip.topic_id] = now_s
                 return
         raise NotOwnedError(topic=tip.topic, key=key, reason=reason)
+
+    def _require_never_seen(self, key: str, tip: TopicIdPartition) -> None:
+        """By what any sidecar of the cluster has said of any partition of the topic id."""
+        of_topic = [tip, *(one for one in self._state.partitions() if one.topic_id == tip.topic_id)]
+        if all(self._state.partition_state(one).owner_seen_ms < 0 for one in of_topic):
+            return
+        error = OwnerMissingError(topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
+        if tip.topic_id not in self._board.missing_owners:
+            log.error("topic.owner.missing", topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
+        self._board.missing_owners[tip.topic_id] = str(error)
+        raise error
+
+    async def _say_seen(self, tip: TopicIdPartition) -> None:
+        """Once, and only while segments are remote: until then a store may be changed for another one, nothing is in it."""
+        if self._state.partition_state(tip).owner_seen_ms >= 0 or not self._metadata.is_ready(tip):
+            return
+        segments = self._metadata.list_remote_log_segments(tip)
+        if any(one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for one in segments):
+            await self._state.publish_partition_state(tip, PartitionState(owner_seen_ms=self._clock.now_ms()))
 
     async def _make(self, key: str, tip: TopicIdPartition) -> bytes:
         """What is there then: another may have been faster."""

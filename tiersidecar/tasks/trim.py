@@ -118,6 +118,8 @@ class TrimTask:
             if self._observe_only:
                 log.info("trim.observed", topic=tip.topic, partition=tip.partition, offset=steps[-1].offset)
                 return
+            if not any(one.forced for one in steps):  # a disk that is full waits for no store
+                await self._ownership.confirm(tip, anew=True)
             proven = await self._proven(tip, steps[:_STEPS_AT_ONCE], log_start_offset)
             if not proven:
                 return

@@ -512,6 +512,13 @@ async def test_what_the_store_calls_another_clusters_is_left(world: World, owner
     assert len(world.in_trash()) == (1 if repair is Repair.TRASH_SEGMENT else 0)
 
 
+async def test_in_a_store_that_is_not_the_one_it_was_all_is_left(world: World) -> None:
+    twin = [await world.add(0), await world.add(0)][1]
+    seen = PartitionState(owner_seen_ms=7)
+    await world.session.state.publish_partition_state(twin.topic_id_partition, seen)
+    assert await world.repair(world.finding(K.OFFSET_OVERLAP, twin)) == [Repair.LEAVE]
+
+
 async def test_what_is_of_a_topic_that_is_not_here_is_left(world: World) -> None:
     twin = [await world.add(0), await world.add(0)][1]
     (orphan,) = world.orphan_of(twin, with_manifest=False)

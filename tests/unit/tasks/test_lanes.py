@@ -12,7 +12,7 @@ from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.segments import TIP
 from tiersidecar.adapters.clock import SystemIds
-from tiersidecar.domain.errors import CorruptDataError, PartitionCountError, StoreError
+from tiersidecar.domain.errors import CorruptDataError, PartitionCountError, StoreError, TopicLossError
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.lanes import Backoff, Lane, Lanes
@@ -135,6 +135,15 @@ async def test_stop_cancels_at_the_next_await_and_a_new_epoch_starts_afresh(cloc
         await settle()
         assert cancelled.is_set()
         assert lanes.start(TIP, Lane.COPY, Work(), "copy orders-3@6")
+
+
+async def test_what_an_operator_mends_outside_is_looked_for_soon(clock: ManualClock) -> None:
+    async with make_lanes(clock) as lanes:
+        assert lanes.start(TIP, Lane.COPY, Work(TopicLossError(subject="orders-3", reason="lost")), "copy")
+        await settle()
+        assert lanes.halted(TIP) == "orders-3: lost"
+        await clock.advance(BACKOFF.maximum_s)
+        assert lanes.start(TIP, Lane.COPY, Work(), "copy")
 
 
 async def test_why_a_partition_is_parked_is_said_once(clock: ManualClock) -> None:

@@ -57,7 +57,7 @@ class Owner(Unquestioned):
         if self.asked >= self.lost:
             raise LeaseLostError(reason="standing by")
 
-    async def confirm(self, tip: TopicIdPartition) -> None:
+    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
         if self.is_foreign:
             raise NotOwnedError(topic=tip.topic, key="owner", reason="is another cluster's")
 

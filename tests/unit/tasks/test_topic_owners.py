@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from tests.support.manual_clock import ManualClock
-from tests.support.segments import TIP
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.scripted import MemoryStateLog
+from tests.support.segments import TIP, remote_segment
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.domain.errors import NotOwnedError
-from tiersidecar.domain.ids import BrokerId, format_uuid
+from tiersidecar.domain.errors import NotOwnedError, OwnerMissingError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, format_uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
+from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.topic_owners import TopicOwner, TopicOwners, owner_key, read_owning_cluster
 
 KEY = owner_key("prefix/", TIP.topic_id)
@@ -22,15 +29,34 @@ class Stage:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock, ids=SystemIds())
+        self.state, self.metadata, self.board = MemoryStateLog(), MemoryMetadataLog(), Board()
 
     def owners(self, cluster_id: str) -> TopicOwners:
         return TopicOwners(
             store=self.store,
+            state=self.state,
+            metadata=self.metadata,
+            board=self.board,
             key_prefix="prefix/",
             clock=self.clock,
             cluster_id=cluster_id,
             broker_id=BrokerId(1),
             incarnation="x",
+        )
+
+    async def copied(self, tip: TopicIdPartition = TIP) -> None:
+        """A segment of the partition is remote."""
+        await self.metadata.assign([tip])
+        segment = remote_segment(0, 9, tip=tip)
+        await self.metadata.publish(replace(segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
+        await self.metadata.publish(
+            RemoteLogSegmentMetadataUpdate(
+                remote_log_segment_id=segment.remote_log_segment_id,
+                broker_id=BrokerId(1),
+                event_timestamp_ms=0,
+                state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+                custom_metadata=None,
+            )
         )
 
     async def overwrite(self, data: bytes) -> None:
@@ -76,6 +102,55 @@ async def test_an_answer_counts_for_ten_seconds(stage: Stage) -> None:
     await stage.clock.advance(2)
     with pytest.raises(NotOwnedError):
         await ours.claim(TIP)
+
+
+async def test_no_answer_counts_for_whoever_asks_anew(stage: Stage) -> None:
+    ours = stage.owners("ours")
+    await ours.claim(TIP)
+    await stage.overwrite(b'{"cluster_id":"theirs"}')
+    with pytest.raises(NotOwnedError):
+        await ours.claim(TIP, anew=True)
+
+
+async def test_an_object_that_was_seen_with_segments_is_not_made_anew(stage: Stage) -> None:
+    """Another store has taken the place of the one that they were copied to."""
+    await stage.copied()
+    await stage.owners("ours").claim(TIP)
+    await stage.store.delete_objects([KEY])
+    with pytest.raises(OwnerMissingError, match="not the store that it was") as raised:
+        await stage.owners("ours").claim(TIP)
+    assert list(stage.board.missing_owners.values()) == [str(raised.value)]
+    with pytest.raises(OwnerMissingError):  # nor for a partition of the topic of which nothing is remote
+        await stage.owners("ours").claim(replace(TIP, partition=0))
+    await stage.overwrite(b'{"cluster_id":"ours"}')
+    await stage.owners("ours").claim(TIP)
+    assert stage.board.missing_owners == {}
+
+
+async def test_until_a_segment_is_remote_the_store_may_be_another_one(stage: Stage) -> None:
+    await stage.metadata.assign([TIP])
+    ours = stage.owners("ours")
+    await ours.claim(TIP)
+    await stage.store.delete_objects([KEY])
+    await stage.clock.advance(11)
+    await ours.claim(TIP)
+    assert stage.state.partition_state(TIP).owner_seen_ms == -1
+
+
+async def test_what_is_believed_is_still_said_to_be_seen(stage: Stage) -> None:
+    """The first segment is finished within the ten seconds of the claim before it."""
+    ours = stage.owners("ours")
+    await ours.claim(TIP)
+    await stage.copied()
+    await ours.claim(TIP)
+    assert stage.state.partition_state(TIP).owner_seen_ms >= 0
+
+
+async def test_state_of_a_release_without_owner_objects_is_claimed(stage: Stage) -> None:
+    await stage.copied()
+    await stage.state.publish_partition_state(TIP, PartitionState())
+    await stage.owners("ours").claim(TIP)
+    assert read_owning_cluster(await stage.store.fetch_object(KEY)) == "ours"
 
 
 def test_an_owner_object_has_these_bytes() -> None:

@@ -16,7 +16,7 @@ from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import TieredPartition
-from tiersidecar.domain.errors import BrokerRefusedError, LeaseLostError
+from tiersidecar.domain.errors import BrokerRefusedError, LeaseLostError, OwnerMissingError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
@@ -27,6 +27,7 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
+from tiersidecar.tasks.ownership import Unquestioned
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 NOTHING_KEPT = TopicPolicy(local_retention_bytes=0)
@@ -245,14 +246,30 @@ async def test_a_deposed_leader_deletes_nothing(stage: Stage, place: str) -> Non
 async def test_a_process_whose_lease_is_over_deletes_nothing(stage: Stage) -> None:
     await stage.copy()
 
-    class Lost:
+    class Lost(Unquestioned):
         def require_role(self) -> None:
             raise LeaseLostError(reason="standing by")
 
-    stage.shell.trim._ownership = Lost()  # type: ignore[assignment]
+    stage.shell.trim._ownership = Lost()
     with pytest.raises(LeaseLostError):
         await stage.trim()
     assert stage.shell.broker.deleted == []
+
+
+async def test_a_store_that_is_not_the_one_it_was_stops_the_trim(stage: Stage) -> None:
+    """Asked anew: an answer of some seconds ago may be another store's."""
+    await stage.copy()
+    asked: list[bool] = []
+
+    class NotTheStore(Unquestioned):
+        async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+            asked.append(anew)
+            raise OwnerMissingError(topic=tip.topic, topic_id="id", key="owners/id.json")
+
+    stage.shell.trim._ownership = NotTheStore()
+    with pytest.raises(OwnerMissingError):
+        await stage.trim()
+    assert (stage.shell.broker.deleted, asked) == ([], [True])
 
 
 @pytest.mark.parametrize(

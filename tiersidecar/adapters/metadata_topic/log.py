@@ -26,7 +26,7 @@ from tiersidecar.domain.errors import (
     MetadataNotReadyError,
     PublishTimeoutError,
 )
-from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import (
     MetadataEvent,
@@ -253,6 +253,12 @@ class TopicBasedMetadataLog(MetadataLookups):
     @property
     def halted_reason(self) -> str | None:
         return self._replica.halted_reason
+
+    @property
+    def topic_id(self) -> str:
+        """As the port says."""
+        facts = self._replica.facts
+        return "" if facts is None else format_uuid(facts.topic_id)
 
 
 def _owner(event: MetadataEvent) -> TopicIdPartition:

@@ -20,6 +20,7 @@ from tiersidecar.adapters.state_topic.codec import (
 )
 from tiersidecar.adapters.state_topic.entry_codec import read_trash_entry
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease, read_lease_key, write_lease
+from tiersidecar.adapters.state_topic.loss_codec import read_loss, read_loss_key
 from tiersidecar.adapters.state_topic.recopy_codec import read_recopy, read_recopy_key
 from tiersidecar.adapters.state_topic.trash_codec import (
     TrashKey,
@@ -42,6 +43,7 @@ class StateFold:
     """No I/O.  ``lowered`` has the keys whose last record says less than is known: a deposed leader wrote it, or a loser of a
     lease, and compaction would leave nothing else, so what is known must be written again.
 
+    ``losses`` has the topic ids of each acceptance of a loss, by its id.
     Records of another cluster, which come with a mirrored topic, count for nothing; ``foreign`` has them by their keys.
     """
 
@@ -53,6 +55,7 @@ class StateFold:
         self._topics: dict[Uuid, TopicState] = {}
         self._recopies: dict[bytes, RecopyRequest] = {}
         self._leases: dict[bytes, Lease] = {}
+        self.losses: dict[str, frozenset[str]] = {}
         self._trash: dict[tuple[Uuid, int], dict[bytes, TrashEntry]] = {}
         self._documents: dict[bytes, dict[str, Any]] = {}
         self.lowered: set[bytes] = set()
@@ -105,6 +108,8 @@ class StateFold:
             claimed = read_lease(name, document, where=where)
             counts = self._leases[key] = accepted_lease(self._leases.get(key), claimed)
             (self.lowered.discard if counts == claimed else self.lowered.add)(key)
+        elif (loss_id := read_loss_key(key)) is not None:
+            self.losses[loss_id] = read_loss(document, where=where)
         elif (thrown := read_trash_key(key)) is not None:
             self._apply_trash(key, thrown, document, where=where)
         self._documents[key] = document

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -22,7 +22,9 @@ from tiersidecar.adapters.sessions import keep_trying, run_until_one_ends, runni
 from tiersidecar.adapters.state_topic.codec import Writer, partition_key, stamped, topic_key
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, write_lease
+from tiersidecar.adapters.state_topic.loss_codec import loss_key, write_loss
 from tiersidecar.adapters.state_topic.recopy_codec import recopy_key, write_recopy
+from tiersidecar.adapters.state_topic.remembered import LastRecord, NoMemory, RememberedTopic, TopicMemory
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.state_topic.trash_codec import read_trash_key, trash_key
 from tiersidecar.domain.errors import (
@@ -49,8 +51,9 @@ _POLL_MS = 500
 _MAX_RECORDS = 200
 """A few milliseconds of folding between two looks at the loop."""
 _RECOVERY = (
-    "What was read before still holds here, and nothing is deleted. Restore the topic, or accept the loss by starting the "
-    "sidecar again: remote log starts and tiering settings that are in no record any more are then forgotten."
+    "Nothing is deleted, and what no record says any more is not guessed at, also after a restart. Restore the topic, or "
+    "accept the loss with `tiersidecar accept-topic-loss`, and start the sidecars again that ran when it was lost: remote log "
+    "starts, users' deletes, holds, the trash and tiering settings that are in no record any more are then forgotten."
 )
 
 
@@ -64,8 +67,9 @@ async def open_state_topic(
     telemetry: Telemetry,
     failpoints: Failpoints = NO_FAILPOINTS,
     clients: TopicClients | None = None,
+    memory: TopicMemory | None = None,
 ) -> AsyncIterator[TopicBasedStateLog]:
-    """Keep the state log running for as long as the body does.  Entering does no I/O: the broker may be away.
+    """Keep the state log running for as long as the body does.  Entering asks nobody: the broker may be away.
 
     Raises:
         PartitionCountError: at any time, cancelling the body: the topic has more than one partition.
@@ -79,7 +83,9 @@ async def open_state_topic(
         telemetry=telemetry,
         failpoints=failpoints,
         clients=clients,
+        memory=memory or NoMemory(),
     )
+    await log.remember()
     try:
         async with running(log.run(), name="state log"):
             yield log
@@ -100,6 +106,7 @@ class TopicBasedStateLog:
         telemetry: Telemetry,
         failpoints: Failpoints,
         clients: TopicClients,
+        memory: TopicMemory | None = None,
     ) -> None:
         self._settings, self._broker, self._clock, self._ids, self._telemetry = settings, broker, clock, ids, telemetry
         self._failpoints, self._ends = failpoints, EndOffsets(broker)
@@ -114,8 +121,15 @@ class TopicBasedStateLog:
         self._lost: str | None = None
         self._rewritten: str | None = None
         self._last: ConsumerRecord | None = None
+        self._reported: str | None = None
+        self._memory = memory or NoMemory()
+        self._remembered: RememberedTopic | None = None
 
     # -- running
+
+    async def remember(self) -> None:
+        """Learn what a process before this one knew of the topic."""
+        self._remembered = await self._memory.read()
 
     async def run(self) -> None:
         """Connect, read, and begin again whenever contact is lost.
@@ -135,18 +149,15 @@ class TopicBasedStateLog:
         )
 
     async def _session(self, connected: Callable[[], None]) -> None:
-        known = self._facts
-        facts = await ensure_topic(self._broker, self._settings.required_topic, may_create=known is None)
+        facts = await self._topic()
+        self._forget_other_cluster(facts)
         begin, end = await self._offset(facts, OffsetSpec.EARLIEST), await self._offset(facts, OffsetSpec.LATEST)
         connected()
-        if self._rewritten is not None:
-            self._lost = self._rewritten
-        elif known is not None and known.topic_id != facts.topic_id:
-            self._lost = f"{self._settings.topic} was made anew"
-        elif self._position > end:
-            self._lost = f"{self._settings.topic} ends at offset {end}, but was read up to {self._position} before"
-        else:
-            self._facts, self._lost, self._unreachable = facts, None, None
+        self._lost = self._loss(facts, end)
+        if self._lost is not None and await self._is_accepted(facts, begin, end):
+            self._lost = self._rewritten = self._remembered = None
+        if self._lost is None:
+            self._facts, self._unreachable = facts, None
             self._fold.cluster_id = facts.cluster_id
             self._begin, self._position, self._ready_at = begin, max(self._position, begin), end
         self._report_halt()
@@ -154,10 +165,88 @@ class TopicBasedStateLog:
             self._unreachable = self._lost
             await self._clock.sleep(self._settings.watch_interval_ms / 1000)
             return
-        work = {"state topic": self._read(), "state topic, watch": self._watch()}
+        work = {"state topic": self._read(), "state topic, watch": self._watch(), "state topic, memory": self._keep()}
         if self._settings.may_write:
             work["state topic, mend"] = self._mend()
         await run_until_one_ends(work)
+
+    async def _topic(self) -> TopicFacts:
+        """Of a topic that was read before, nobody makes another one.
+
+        Raises:
+            BrokerRefusedError: it is gone, or cannot be made.
+        """
+        is_known = self._facts is not None or self._remembered is not None
+        try:
+            return await ensure_topic(self._broker, self._settings.required_topic, may_create=not is_known)
+        except BrokerRefusedError as error:
+            if is_known and error.error == "UNKNOWN_TOPIC_OR_PARTITION":
+                self._lost = f"{self._settings.topic} is gone"
+                self._report_halt()
+            raise
+
+    def _forget_other_cluster(self, facts: TopicFacts) -> None:
+        remembered = self._remembered
+        if remembered is not None and remembered.cluster_id != facts.cluster_id:
+            _log.warning("state.memory.discarded", reason=f"it is of cluster {remembered.cluster_id}")
+            self._remembered = None
+
+    def _loss(self, facts: TopicFacts, end: Offset) -> str | None:
+        """Why this is not the topic that was read before, by this process or one before it."""
+        if self._rewritten is not None:
+            return self._rewritten
+        now, known = format_uuid(facts.topic_id), self._remembered
+        before = format_uuid(self._facts.topic_id) if self._facts is not None else None
+        if before is None and known is not None:
+            before = known.topic_id
+        if before is not None and before != now:
+            return f"{self._settings.topic} was made anew: it has topic id {now}, {before} was read before"
+        position = max(self._position, -1 if known is None else known.position)
+        if position > end:
+            return f"{self._settings.topic} ends at offset {end}, but was read up to {position} before"
+        return None
+
+    async def _is_accepted(self, facts: TopicFacts, begin: Offset, end: Offset) -> bool:
+        """Whether the topic, as it is now, has an acceptance that was not in it before.  A process that read the former one
+        keeps what it knows until it is started again."""
+        if self._facts is not None or self._remembered is None:
+            return False
+        found = StateFold(facts.cluster_id)
+        async with self._clients.open_consumer() as consumer:
+            consumer.assign([self._partition])
+            consumer.seek(self._partition, begin)
+            while await consumer.position(self._partition) < end:
+                for records in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_MAX_RECORDS)).values():
+                    for record in records:
+                        found.apply(record.key, record.value, where=f"{self._settings.topic}-0 offset {record.offset}")
+                await asyncio.sleep(0)
+        new = sorted(found.losses.keys() - self._remembered.accepted)
+        if new:
+            _log.warning("state.loss.accepted", topic=self._settings.topic, loss=self._lost, acceptance=new[0])
+        return bool(new)
+
+    async def _keep(self) -> None:
+        """Keep in ``state.dir`` what is known of the topic."""
+        kept = None
+        while True:
+            known = self._known()
+            if known is not None and known != kept:
+                await self._memory.write(known)
+                kept = known
+            await self._clock.sleep(self._settings.remember_interval_ms / 1000)
+
+    def _known(self) -> RememberedTopic | None:
+        """None while it is not all read, or lost."""
+        facts, last = self._facts, self._last
+        if facts is None or self._lost is not None or not self.is_ready:
+            return None
+        return RememberedTopic(
+            cluster_id=facts.cluster_id,
+            topic_id=format_uuid(facts.topic_id),
+            position=Offset(self._position),
+            last=None if last is None else LastRecord.of(last.offset, last.key, last.value),
+            accepted=frozenset(self._fold.losses),
+        )
 
     async def _offset(self, facts: TopicFacts, spec: OffsetSpec) -> Offset:
         asked = self._partition_of(facts)
@@ -187,6 +276,7 @@ class TopicBasedStateLog:
                 if record.offset < self._position:
                     self._require_same(record)
                     continue
+                self._require_as_remembered(record)
                 self._last = record
                 self._fold.apply(record.key, record.value, where=f"{self._settings.topic}-0 offset {record.offset}")
         self._position = max(self._position, await consumer.position(self._partition))
@@ -206,6 +296,25 @@ class TopicBasedStateLog:
         )
         # What was known stays what readers go by, as when the topic was made anew.
         self._ready_at = self._position
+        self._report_halt()
+        raise BrokerRefusedError(api="Fetch", subject=self._settings.topic, error="LOG_TRUNCATION_DETECTED")
+
+    def _require_as_remembered(self, record: ConsumerRecord) -> None:
+        """Likewise of the record that a process before this one read last.  What is there now is not taken for what was known.
+
+        Raises:
+            BrokerRefusedError: as above.
+        """
+        last = None if self._remembered is None else self._remembered.last
+        if last is None or record.offset != last.offset:
+            return
+        if LastRecord.of(record.offset, record.key, record.value) == last:
+            return
+        self._unreachable = self._lost = self._rewritten = (
+            f"{self._settings.topic} has another record at offset {record.offset} than was read there before"
+        )
+        self._fold, self._facts, self._last = StateFold(self._fold.cluster_id), None, None
+        self._position, self._ready_at = -1, None
         self._report_halt()
         raise BrokerRefusedError(api="Fetch", subject=self._settings.topic, error="LOG_TRUNCATION_DETECTED")
 
@@ -237,11 +346,20 @@ class TopicBasedStateLog:
         self._report_halt()
 
     def _report_halt(self) -> None:
-        self._telemetry.gauge(UNSAFE_TOPICS, float(self.halted_reason is not None), topic=self._settings.topic)
+        halted = self.halted_reason
+        if halted != self._reported:
+            self._reported = halted
+            if halted is None:
+                _log.info("state.topic.sound", topic=self._settings.topic)
+            else:
+                _log.error("state.topic.halted", topic=self._settings.topic, reason=halted)
+        self._telemetry.gauge(UNSAFE_TOPICS, float(halted is not None), topic=self._settings.topic)
 
     async def close(self) -> None:
-        """Stop the producer."""
+        """Stop the producer, and keep what is known of the topic."""
         await self._producer.close()
+        if (known := self._known()) is not None:
+            await self._memory.write(known)
 
     # -- reading
 
@@ -320,6 +438,23 @@ class TopicBasedStateLog:
     def trash_partitions(self) -> Sequence[TopicIdPartition]:
         self._require_ready()
         return self._fold.trash_partitions()
+
+    @property
+    def topic_id(self) -> str:
+        """See :class:`~tiersidecar.ports.accepted_losses.AcceptedLosses`."""
+        return "" if self._facts is None else format_uuid(self._facts.topic_id)
+
+    def accepted_losses(self) -> Collection[str]:
+        """Likewise."""
+        self._require_ready()
+        return frozenset().union(*self._fold.losses.values())
+
+    async def accept_losses(self, topic_ids: Mapping[str, str], *, by: str) -> None:
+        """Likewise; raises as :meth:`publish_partition_state`."""
+        key = loss_key(format_uuid(self._ids.random_uuid()))
+        async with self._writing_of(key):
+            self._require_ready()
+            await self._write(key, write_loss(topic_ids, by=by, now_ms=self._clock.now_ms()), subject=key.decode())
 
     async def advanced(self) -> None:
         """See :class:`~tiersidecar.ports.state_log.StateChanges`."""

@@ -24,6 +24,7 @@ class StateTopicSettings:
     retry_interval_ms: int = 100
     retry_max_interval_ms: int = 10_000
     watch_interval_ms: int = 5_000
+    remember_interval_ms: int = 2_000
     mend_after_ms: int = 2_000
     may_write: bool = True
     client_id: str = "tiersidecar"

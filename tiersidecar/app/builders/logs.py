@@ -12,6 +12,7 @@ from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.proposals_topic.log import ProposalsTopicSettings, open_proposals_topic
 from tiersidecar.adapters.state_topic.log import open_state_topic
+from tiersidecar.adapters.state_topic.remembered import FileMemory
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.unmade_topics import UnmadeMetadataLog, UnmadeProposals, UnmadeStateLog
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
@@ -87,8 +88,10 @@ async def open_state_log(
     broker_id: int = -1,
     incarnation: str = "",
     roles: frozenset[Role] = frozenset(),
+    blocking: Blocking | None = None,
 ) -> AsyncIterator[RequestingStateLog]:
-    """``state.topic.name``; made when missing, unless we only observe."""
+    """``state.topic.name``; made when missing, unless we only observe.  With ``blocking`` what is known of it is kept in
+    ``state.dir``, in a file per process; a command, which has no role, keeps none."""
     topic = config.state_topic_name
     if await _stays_unmade(config, broker, topic, clock):
         yield UnmadeStateLog()
@@ -105,8 +108,11 @@ async def open_state_log(
         incarnation=incarnation,
         may_write=not roles or Role.TIER in roles,  # a command has none
     )
+    memory = None
+    if blocking is not None and roles and config.mode is not Mode.OBSERVE:
+        memory = FileMemory(Path(config.state_dir) / f"state-topic.{'-'.join(sorted(roles))}.json", blocking=blocking)
     async with open_state_topic(
-        settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, failpoints=failpoints
+        settings, broker=broker, clock=clock, ids=ids, telemetry=telemetry, failpoints=failpoints, memory=memory
     ) as state:
         yield state
 

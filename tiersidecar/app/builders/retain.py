@@ -17,6 +17,7 @@ from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.log_start_watch import LogStartWatch
+from tiersidecar.tasks.lost_logs import LostLogs
 from tiersidecar.tasks.proposals import ProposalsTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.retain import RetainTask
@@ -122,6 +123,7 @@ def build_proposals(parts: Parts, role: TierParts) -> ProposalsTask:
         broker=parts.broker,
         state=parts.state,
         ownership=role.ownership,
+        sound=build_lost_logs(parts),
         cluster_id=parts.identity.cluster_id,
         broker_id=parts.identity.broker_id,
         delays=trash_delays(parts.config),
@@ -129,6 +131,11 @@ def build_proposals(parts: Parts, role: TierParts) -> ProposalsTask:
         trash_clock=parts.trash_clock,
         telemetry=parts.telemetry,
     )
+
+
+def build_lost_logs(parts: Parts) -> LostLogs:
+    """Likewise."""
+    return LostLogs(board=parts.board, metadata=parts.metadata, state=parts.state, lineages=parts.lineages)
 
 
 def build_log_start_watch(parts: Parts) -> LogStartWatch:

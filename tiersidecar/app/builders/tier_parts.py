@@ -49,6 +49,9 @@ def build_tier_parts(parts: Parts) -> TierParts:
     )
     owners = TopicOwners(
         store=parts.store,
+        state=parts.state,
+        metadata=parts.metadata,
+        board=parts.board,
         key_prefix=config.store.key_prefix,
         clock=parts.clock,
         cluster_id=identity.cluster_id,

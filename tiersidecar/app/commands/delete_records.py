@@ -14,7 +14,11 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LeaderView
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tiersidecar.app.commands.session import Session
+    from tiersidecar.domain.ids import TopicIdPartition
+    from tiersidecar.domain.segments import RemoteLogSegmentMetadata
     from tiersidecar.reading.user_deletes import UserDelete
 
 HIGH_WATERMARK = -1
@@ -75,7 +79,10 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
     later = f", once {Quantity('duration_ms').format(delay_ms)} are over" if delay_ms else ""
     steps = []
     if not delete.is_said(known):
-        below = [one for one in (await session.remote_segments([tip]))[tip] if one.end_offset < target]
+        segments = (await session.remote_segments([tip]))[tip]
+        if lost := _reason_state_lost(session, tip, segments):
+            return Intent(facts=facts, refusal=lost)
+        below = [one for one in segments if one.end_offset < target]
         size_bytes = sum(one.segment_size_in_bytes for one in below)
         if target < known.remote_log_start_offset and view.leader_epoch == known.remote_log_start_epoch:
             moved = f"the remote log starts at {known.remote_log_start_offset} already; no later undelete goes below {target}"
@@ -89,6 +96,24 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
     if trims:
         steps.append(f"the broker deletes its records in [{log_start}, {target})")
     return Intent(facts=facts, steps=tuple(steps), apply=lambda: _delete(session, view, delete))
+
+
+def _reason_state_lost(session: Session, tip: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata]) -> str:
+    """A delete would make the first record of a partition that the state topic has forgotten, and so hide that it has."""
+    from tiersidecar.decide.lost_logs import KnownOfPartition, reason_log_lost
+    from tiersidecar.domain.states import RemoteLogSegmentState
+
+    return reason_log_lost(
+        KnownOfPartition(
+            has_record=tip in session.state.partitions(),
+            has_segments=any(one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for one in segments),
+            was_seen=False,  # that is the sidecar's affair
+            remote_log_start_offset=-1,
+            trim_offset=-1,
+            state_loss_accepted=session.state.topic_id in session.state.accepted_losses(),
+            metadata_loss_accepted=False,
+        )
+    )
 
 
 async def _delete(session: Session, view: LeaderView, delete: UserDelete) -> None:

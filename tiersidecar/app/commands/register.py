@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from tiersidecar.app.commands.accept_log_loss import accept_log_loss
+from tiersidecar.app.commands.accept_topic_loss import accept_topic_loss
 from tiersidecar.app.commands.adopt import adopt
 from tiersidecar.app.commands.cat import cat
 from tiersidecar.app.commands.delete_records import delete_records
@@ -30,6 +31,9 @@ def register_commands(app: typer.Typer) -> None:
     app.command("disable", short_help="Stop tiering a topic, and put its own retention back.")(disable)
     app.command("delete-records", short_help="Delete records below an offset, remote and local.")(delete_records)
     app.command("accept-log-loss", short_help="Confirm that all replicas of a partition were lost.")(accept_log_loss)
+    app.command("accept-topic-loss", short_help="Confirm that the sidecars' own topics lost records.")(
+        accept_topic_loss
+    )
     app.command("adopt", short_help="Make the remote data of a topic id this cluster's.")(adopt)
     app.command("reconcile", short_help="Compare the store with the metadata, on Spark.")(reconcile)
     app.command("repair", short_help="Repair what a reconcile report found.")(repair)

@@ -49,6 +49,7 @@ def render_page(summary: StatusSummary, reasons: Sequence[str], partitions: Sequ
         f"{_troubles('Topics that are not trimmed', summary.untrimmable_topics)}"
         f"{_troubles('Log dirs with faults', summary.log_dir_faults)}"
         f"{_troubles('Disks that fill up', summary.disk_troubles)}"
+        f"{_troubles('Lost', {str(number): one for number, one in enumerate(summary.losses, 1)})}"
         f"{_troubles('Standing by', {'tier': summary.standing_by} if summary.standing_by else {})}"
         f"{_partitions(partitions)}"
         "<p class=dim><a href=status>status as JSON</a> · <a href=metrics>metrics</a> · "

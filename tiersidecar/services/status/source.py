@@ -68,6 +68,9 @@ class StatusSummary:
     log_dir_faults: Mapping[str, str] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
     disks: Sequence[DiskStatus] = ()
+    losses: Sequence[str] = ()
+    """What is proven to be lost, or to be another store than it was; nothing is done with it."""
+
     deletes_blocked: str = ""
     """Why nothing remote may be deleted in the whole cluster."""
 

@@ -92,6 +92,7 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "trim_offset": -1,
         "trim_epoch": -1,
         "accepted_loss_epoch": -1,
+        "owner_seen_ms": -1,
         "earlier_starts": [],
         "start_generation": 0,
         "hold": None,

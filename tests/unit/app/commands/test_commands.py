@@ -25,7 +25,7 @@ def config(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("command", ["enable", "disable", "delete-records", "accept-log-loss"])
+@pytest.mark.parametrize("command", ["enable", "disable", "delete-records", "accept-log-loss", "accept-topic-loss"])
 def test_each_command_says_what_it_does(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0

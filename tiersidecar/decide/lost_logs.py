@@ -1,0 +1,45 @@
+"""Whether one of the sidecars' own topics has forgotten a partition: what the other one says of it proves it.
+
+A state record is durable before anything of a partition is remote, and what was trimmed was remote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_ACCEPT = "Restore it, or accept the loss with `tiersidecar accept-topic-loss`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownOfPartition:
+    """What both topics say of a partition that is led here; both have been read to their ends.
+
+    ``has_record``: the state topic names it.  ``has_segments``: the metadata topic has a segment of it that is finished.
+    ``was_seen``: the state topic says that its segments were seen in the store.  The offsets are as of the partition's history.
+    The last two tell whether an operator has accepted what the topics, as they are now, have lost.
+    """
+
+    has_record: bool
+    has_segments: bool
+    was_seen: bool
+    remote_log_start_offset: int
+    trim_offset: int
+    state_loss_accepted: bool
+    metadata_loss_accepted: bool
+
+
+def reason_log_lost(known: KnownOfPartition) -> str:
+    """What is proven to be lost, for people; empty where nothing is."""
+    if known.has_segments and not known.has_record and not known.state_loss_accepted:
+        return (
+            "segments of it are remote, but the state topic has no record of it: the topic lost what users deleted, where the "
+            f"remote log starts and how the topic is tiered. {_ACCEPT}; nothing is copied, trimmed or deleted until then"
+        )
+    trimmed = known.was_seen and known.trim_offset > max(known.remote_log_start_offset, 0)
+    if trimmed and not known.has_segments and not known.metadata_loss_accepted:
+        return (
+            f"the local log was trimmed to {known.trim_offset} because that was remote, but the remote log metadata topic "
+            "has no segment of it: the topic lost its events, unless disk.pressure.policy gave up what was not remote. "
+            f"{_ACCEPT}; nothing is copied, trimmed or deleted until then"
+        )
+    return ""
