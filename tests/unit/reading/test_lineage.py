@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -73,14 +75,14 @@ class Setting:
             metadata=self.metadata, epochs=self.blobs, live=self.live, blocking=InlineBlocking(), clock=self.clock
         )
 
-    async def segment(self, number: int, start: int, end: int, blob: Epochs) -> None:
+    async def segment(self, number: int, start: int, end: int, blob: Epochs, owner: TopicIdPartition = ORDERS) -> None:
         """A finished segment whose own epochs follow from its blob."""
-        await self.metadata.assign([ORDERS])
+        await self.metadata.assign([owner])
         own = Lineage.of(sorted(blob.items())).entries_in_range(start, end + 1)
-        event = added(number, start, end, {entry.epoch: entry.start_offset for entry in own})
+        event = added(number, start, end, {entry.epoch: entry.start_offset for entry in own}, owner=owner)
         self.blobs.blobs[event.remote_log_segment_id] = entries(blob)
         await self.metadata.publish(event)
-        await self.metadata.publish(updated(number, FINISHED))
+        await self.metadata.publish(updated(number, FINISHED, owner=owner))
 
     async def lineage(self) -> Epochs:
         return dict((await self.keeper.lineage(ORDERS)).entries)
@@ -393,6 +395,14 @@ async def test_a_lineage_is_carried_on_without_a_blob_while_pins_and_live_file_c
     setting.live.epochs, setting.live.pinned = {0: 30, 3: 60, 4: 90}, {0: 0}
     assert await setting.lineage() == {0: 0, 3: 60, 4: 90}
     assert setting.blobs.reads == [0]
+
+
+async def test_two_partitions_that_are_asked_for_at_once_have_each_their_own() -> None:
+    setting, other = Setting({}), replace(ORDERS, partition=1)
+    await setting.segment(1, 0, 49, {0: 0})
+    await setting.segment(2, 0, 49, {7: 0}, owner=other)
+    first, second = await asyncio.gather(setting.keeper.lineage(ORDERS), setting.keeper.lineage(other))
+    assert (dict(first.entries), dict(second.entries)) == ({0: 0}, {7: 0})
 
 
 async def test_before_the_replay_there_is_no_lineage() -> None:
