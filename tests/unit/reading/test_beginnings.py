@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import NamedTuple, cast
 
 import pytest
 
-from tests.support.faulty_store import FaultyStore
+from tests.support.faulty_store import FaultyStore, flip_bit
 from tests.support.remote_builder import RemoteBuilder
 from tests.support.remote_runs import open_run, segments_of
 from tests.support.segments import remote_segment
 from tests.unit.reading.test_histories import source
 from tests.unit.reading.test_part_reads import read, remote
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.reading.index_cache import RemoteIndexes
+from tiersidecar.reading.read_path import ReadSettings
 from tiersidecar.reading.segment_lookup import Located
 from tiersidecar.reading.segment_reader import Allowance, beginning_of, first_batch
 
@@ -139,3 +141,29 @@ async def test_who_has_had_a_part_and_wants_more_of_it_goes_on_behind_it() -> No
         assert found == made.log[13 * 20 * 1024 :][: 20 * 1024]
         found = await read(path, made, 3, 2 * 20 * 1024 + 100)
         assert found == made.log[3 * 20 * 1024 :][: 2 * 20 * 1024]
+
+
+@pytest.mark.parametrize("damaged", [1, 3, 7])
+async def test_what_was_returned_before_a_broken_chunk_is_not_returned_again(damaged: int) -> None:
+    """The read goes on where it was, with the chunk fetched anew."""
+    builder = RemoteBuilder(chunk_size=1000)
+    made = source(0, 35)
+    await builder.add(made)
+    broken = list[ByteRange]()
+
+    def once(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
+        if not key.endswith(".log") or byte_range is None or byte_range.start != 1000 * damaged or broken:
+            return data
+        broken.append(byte_range)
+        return flip_bit(data, 8 * 500)
+
+    store = FaultyStore(builder.run.store, once)
+    # Each chunk by itself, and none ahead.
+    settings = ReadSettings(merged_fetch_bytes=0, read_ahead_bytes=0)
+    async with (
+        open_run(builder.run, store=store, settings=settings) as path,
+        aclosing(path.reader.stream_batches(builder.partition, 0)) as parts,
+    ):
+        found = [bytes(part.batches.buffer) async for part in parts]
+    assert broken
+    assert b"".join(found) == b"".join(one.data for one in made.batches)
