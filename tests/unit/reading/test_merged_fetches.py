@@ -206,3 +206,13 @@ async def test_who_has_waited_longest_goes_first_and_one_who_left_while_waiting_
         store.gate.set()
         await asyncio.gather(first, second, third)
     assert [key for key, _, _ in store.asked] == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("size", [10, 30], ids=["with others", "alone"])
+async def test_a_request_that_hangs_has_a_time_limit_and_gives_its_place_back(size: int) -> None:
+    store = GatedStore()
+    fetches = MergedFetches(store, max_parallel=1, max_bytes=40, timeout_s=0.05, telemetry=RecordedTelemetry())
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"the-key.*did not come within 0\.05 s"):
+            await fetches.fetch_range("the-key", ByteRange(0, size))
+    assert len(store.asked) == 2
