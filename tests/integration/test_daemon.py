@@ -61,7 +61,7 @@ def active_base(cluster: KafkaCluster, topic: str) -> int:
     return max(int(log.stem) for log in cluster.leader_of(topic, 0).partition_dir(topic, 0).glob("*.log"))
 
 
-def wait_until_trimmed(cluster: KafkaCluster, daemon: Daemon, topic: str) -> int:
+def wait_until_trimmed(cluster: KafkaCluster, daemon: Daemon, topic: str, timeout_s: float = 60.0) -> int:
     """The local start, once it is the active segment's base."""
 
     def trimmed() -> int | None:
@@ -71,7 +71,7 @@ def wait_until_trimmed(cluster: KafkaCluster, daemon: Daemon, topic: str) -> int
             return None
         return start if 0 < start == active else None
 
-    return int(wait_for(trimmed, f"{topic} is trimmed to its active segment", daemon))
+    return int(wait_for(trimmed, f"{topic} is trimmed to its active segment", daemon, timeout_s))
 
 
 def assert_every_sealed_segment_once(cluster: KafkaCluster, daemon: Daemon, topic: str) -> None:

@@ -23,7 +23,7 @@ from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -265,9 +265,7 @@ class Sidecar:
         self.lineages, self.guard = FixedLineage(lineage), DeleteSwitch()
         failpoints = PausingFailpoints()
         self.board.assignment = {world.tip: self.partition}
-        self.board.local = (
-            LogDirsView(partitions={world.tip: self._local(local)}, faults={}) if local else self.board.local
-        )
+        self.board.local = LogDirsView(partitions={world.tip: self._local(local or _EMPTY)}, faults={})
         self.remover = SegmentRemover(
             metadata_log=world.metadata,
             store=world.store,
@@ -338,8 +336,20 @@ class Sidecar:
 
     def _local(self, segments: tuple[LocalSegment, ...]) -> LocalPartition:
         return LocalPartition(
-            topic_id_partition=self.world.tip, log_dir="/logs", directory="/logs/x", segments=segments, leader_epochs=()
+            topic_id_partition=self.world.tip,
+            log_dir="/logs",
+            directory="/logs/x",
+            segments=segments,
+            leader_epochs=(EpochEntry(self.leader_epoch, Offset(0)),),
         )
+
+
+_EMPTY = (
+    LocalSegment(
+        directory="/logs/x", base_offset=Offset(1 << 40), next_base_offset=None, size_bytes=0, modified_ms=1 << 50
+    ),
+)
+"""Where all is remote: the broker has the active segment only."""
 
 
 def _in_state(segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> RemoteLogSegmentMetadata:

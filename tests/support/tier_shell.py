@@ -37,6 +37,7 @@ from tiersidecar.reading.open_at_cuts import OpenAtCuts
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import CopyAdmission
@@ -297,6 +298,7 @@ class TierShell:
                 failpoints=self.failpoints,
             ),
             waits=self.waits,
+            batch_epochs=BatchEpochs(board=self.board, log_dirs=self.log_dirs),
             observe_only=False,
         )
 

@@ -64,7 +64,9 @@ class ProcessStatus:
         return [reason for ask in self.reasons if (reason := ask())]
 
     def partitions(self) -> Sequence[PartitionStatus]:
-        return [self._partition(tiered) for tiered in self.board.assignment.values()]
+        misplaced = (self.board.unseen.get(tip) for tip in self.board.misplaced)
+        unseen = [tiered for tiered in misplaced if tiered is not None]
+        return [self._partition(tiered) for tiered in (*self.board.assignment.values(), *unseen)]
 
     def summary(self) -> StatusSummary:
         return StatusSummary(
@@ -81,6 +83,7 @@ class ProcessStatus:
             log_dir_faults=self.board.local.faults,
             disk_troubles=self.board.disk_troubles,
             losses=_some((*self.board.missing_owners.values(), *self.board.lost_logs.values())),
+            misplaced={str(tip): reason for tip, reason in self.board.misplaced.items()},
             deletes_blocked=self.deletes_blocked(),
             disks=[_disk(note) for note in self.board.disks],
             standing_by=self.standing_by(),
@@ -127,7 +130,8 @@ class ProcessStatus:
             remote_segments=segments,
             remote_size_bytes=size_bytes,
             halted_reason=halted or None,
-            held_back_reason=self.board.untrimmable_topics.get(tip.topic)
+            held_back_reason=self.board.misplaced.get(tip)
+            or self.board.untrimmable_topics.get(tip.topic)
             or self.board.expiry_stops.get(tip)
             or self.board.unproven.get(tip)
             or self._trim_hold(tip)

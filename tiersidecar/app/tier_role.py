@@ -46,6 +46,7 @@ from tiersidecar.tasks.tier_lease import TierLease
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trash_watch import TrashWatch
 from tiersidecar.tasks.watch import Watch
+from tiersidecar.tasks.whereabouts import Whereabouts
 
 _SWEEP_INTERVAL_MAX_S = 60.0
 """How often at least topics that are gone are looked for."""
@@ -196,6 +197,7 @@ def _watch(
         board=parts.board,
         roster=parts.roster,
         checks=checks,
+        whereabouts=Whereabouts(board=parts.board, clock=parts.clock, telemetry=parts.telemetry),
         metadata=parts.metadata,
         in_flight=in_flight,
         lag=lag,

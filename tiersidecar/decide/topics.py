@@ -61,6 +61,19 @@ def decide_assignment(
     return chosen
 
 
+def decide_unseen(
+    leader_views: Iterable[LeaderView],
+    local: Iterable[TopicIdPartition],
+    broker_id: BrokerId,
+    policy_for: Callable[[str], TopicPolicy | None],
+) -> dict[TopicIdPartition, TieredPartition]:
+    """Partitions to be tiered that the broker leads, and of which no healthy log dir here has the directory: as
+    :func:`decide_assignment` would have them if it were there."""
+    present = frozenset(local)
+    led = [view for view in leader_views if view.leader_id == broker_id and view.topic_id_partition not in present]
+    return decide_assignment(led, [view.topic_id_partition for view in led], broker_id, policy_for)
+
+
 def reason_not_to_tier(configs: Mapping[str, str | None]) -> str:
     """Why a topic with these broker settings cannot be tiered at all; empty when it can."""
     if _is_true(configs.get("remote.storage.enable")):

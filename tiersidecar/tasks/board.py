@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from tiersidecar.decide.disk_pressure import DiskState
+from tiersidecar.decide.place import reason_to_doubt_directory
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
@@ -70,6 +71,13 @@ class Board:
     local: LogDirsView = NO_LOG_DIRS
     assignment: Mapping[TopicIdPartition, TieredPartition] = field(default_factory=dict)
     topic_ids: Mapping[str, Uuid] = field(default_factory=dict)
+    unseen: Mapping[TopicIdPartition, TieredPartition] = field(default_factory=dict)
+    """Partitions that this broker leads and that are to be tiered, without a directory on a healthy log dir here."""
+
+    misplaced: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Why nothing is done with a led partition: its directory is not here, or is not the one that the broker writes.  Only what
+    has lasted for a while is told."""
+
     departing: set[TopicIdPartition] = field(default_factory=set)
     """Partitions of topics that are gone, whose metadata is kept until their remote data is gone as well."""
 
@@ -110,6 +118,9 @@ class Board:
     transaction_waits: dict[TopicIdPartition, tuple[TransactionWait, ...]] = field(default_factory=dict)
     """Open transactions that hold up copying, or readers of committed records."""
 
+    batch_epochs: dict[TopicIdPartition, tuple[EpochEntry, ...]] = field(default_factory=dict)
+    """Leader epochs of local batches that the live file has forgotten, and no pin knows."""
+
     pins: PinBoard = field(default_factory=PinBoard)
     follow_notes: dict[TopicIdPartition, FollowNote] = field(default_factory=dict)
     watch_trouble: str = "the log dirs and the broker have not been looked at yet"
@@ -126,8 +137,9 @@ class Board:
         return () if local is None else local.leader_epochs
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
-        """What the pins of the partition know of it."""
-        return self.pins.epochs_of(topic_id_partition)
+        """What the pins of the partition know of it, and what its batches have told."""
+        pinned, told = self.pins.epochs_of(topic_id_partition), self.batch_epochs.get(topic_id_partition)
+        return pinned if told is None else Lineage(told).extended_by(pinned).entries
 
     def leader_epochs_with_pins(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """The live file, reaching back as far as the pins do; empty when the partition is not on a healthy log dir.  Where the
@@ -135,7 +147,7 @@ class Board:
         local = self.local.partitions.get(topic_id_partition)
         if local is None:
             return ()
-        return Lineage(self.pins.epochs_of(topic_id_partition)).extended_by(local.leader_epochs).entries
+        return Lineage(tuple(self.pinned_leader_epochs(topic_id_partition))).extended_by(local.leader_epochs).entries
 
     def lineage_on_disk(self, topic_id_partition: TopicIdPartition) -> Lineage:
         """What live file and pins tell of the partition's history, for what must be known while the store is away."""
@@ -146,9 +158,21 @@ class Board:
         return None
 
     def leads(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
-        """Whether this broker still leads the partition in this very epoch, as far as we know."""
+        """Whether this broker still leads the partition in this very epoch, as far as we know, and what we read is its log."""
         tiered = self.assignment.get(partition)
-        return tiered is not None and tiered.role is PartitionRole.LEADER and tiered.view.leader_epoch == leader_epoch
+        if tiered is None or tiered.role is not PartitionRole.LEADER or tiered.view.leader_epoch != leader_epoch:
+            return False
+        return self.is_proven(tiered)
+
+    def is_proven(self, partition: TieredPartition) -> bool:
+        """Whether the directory that we see is the one that the broker writes; of a follower's nothing says so.
+
+        Another of the same name and topic id may be left of an earlier disk, or under another mount.
+        """
+        if partition.role is not PartitionRole.LEADER:
+            return True
+        local = self.local.partitions.get(partition.view.topic_id_partition)
+        return local is not None and not reason_to_doubt_directory(partition.view, local)
 
     def holds(self, partition: TieredPartition) -> bool:
         """Whether the partition still is what it was: in the same role and leader epoch, as far as we know."""
@@ -177,6 +201,7 @@ class Board:
             self.lost_logs,
             self.follow_notes,
             self.transaction_waits,
+            self.batch_epochs,
         ):
             hints.pop(partition, None)
         self.missing_owners.pop(partition.topic_id, None)

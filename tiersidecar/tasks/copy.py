@@ -21,6 +21,7 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
@@ -62,6 +63,7 @@ class CopyTask:
         guard: MayDelete,
         first_start: FirstStart,
         waits: TransactionWaits,
+        batch_epochs: BatchEpochs,
         observe_only: bool,
     ) -> None:
         self._board, self._broker, self._metadata = board, broker, metadata
@@ -70,7 +72,7 @@ class CopyTask:
         self._blocking = blocking
         self._clock, self._lag, self._gaps, self._observe_only = clock, lag, gaps, observe_only
         self._guard, self._first_start, self._holes = guard, first_start, LocalHoles(metadata)
-        self._waits = waits
+        self._waits, self._batch_epochs = waits, batch_epochs
 
     async def run(self, partition: TieredPartition) -> None:
         """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
@@ -83,6 +85,8 @@ class CopyTask:
             plan = await self._plan(partition, local, lineage)
             if not plan.segments:
                 if plan.halted:
+                    if await self._batch_epochs.ask(local, lineage):
+                        continue
                     raise SegmentWithoutEpochError(subject=str(tip), reason=plan.halted)
                 return
             if self._observe_only:

@@ -111,4 +111,5 @@ class ExplainTask:
             return "mode is observe"
         refused = self._board.refused_topics.get(tip.topic, "")
         halted = self._lanes.halted(tip)
+        refused = refused or self._board.misplaced.get(tip, "")
         return refused or (f"the partition is halted: {halted}" if halted else "")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from tiersidecar.decide.topics import TieredPartition, decide_assignment
+from tiersidecar.decide.topics import TieredPartition, decide_assignment, decide_unseen
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
@@ -61,7 +61,9 @@ class Roster:
         # After the answer: files as they were before it have no word of the leader epoch that it tells of.
         await self._scan()
         self._board.topic_ids = {view.topic_id_partition.topic: view.topic_id_partition.topic_id for view in views}
-        assignment = decide_assignment(views, self._board.local.partitions, self._broker_id, self._policy_for)
+        present = self._board.local.partitions
+        assignment = decide_assignment(views, present, self._broker_id, self._policy_for)
+        self._board.unseen = decide_unseen(views, present, self._broker_id, self._policy_for)
         changed = tuple(
             before for tip, before in self._board.assignment.items() if _is_other(assignment.get(tip), before)
         )

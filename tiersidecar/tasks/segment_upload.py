@@ -228,6 +228,10 @@ class SegmentUploader:
         lineage = await self._lineages.lineage(tip)
         if lineage.entries_in_range(segment.base_offset, next_base_offset_of(segment)) != epochs:
             raise SegmentChangedError(path=segment.log_path, reason="the partition's leader epochs changed")
+        if not self._board.is_proven(partition):
+            raise SegmentChangedError(
+                path=segment.log_path, reason="its directory is not the one that the broker writes"
+            )
 
     async def _finish(
         self, partition: TieredPartition, started: RemoteLogSegmentMetadata, custom_metadata: bytes | None

@@ -22,6 +22,7 @@ from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.pending_copies import pending_copies
 from tiersidecar.tasks.roster import Roster
 from tiersidecar.tasks.topic_checks import TopicChecks
+from tiersidecar.tasks.whereabouts import Whereabouts
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +42,7 @@ class Watch:
         board: Board,
         roster: Roster,
         checks: TopicChecks,
+        whereabouts: Whereabouts,
         metadata: MetadataView,
         in_flight: InFlight,
         lag: CopyLagReport,
@@ -58,6 +60,7 @@ class Watch:
         telemetry: Telemetry,
     ) -> None:
         self._board, self._roster, self._checks, self._metadata = board, roster, checks, metadata
+        self._whereabouts = whereabouts
         self._in_flight, self._lag, self._backfill, self._lanes = in_flight, lag, backfill, lanes
         self._copy, self._retain, self._retain_has_work = copy, retain, retain_has_work
         self._recopy, self._recopy_has_work = recopy, recopy_has_work
@@ -85,7 +88,8 @@ class Watch:
         """
         for before in await self._roster.look():
             self._let_go(before)
-        await self._checks.refresh({tip.topic for tip in self._board.assignment})
+        await self._checks.refresh({tip.topic for tip in (*self._board.assignment, *self._board.unseen)})
+        self._whereabouts.look()
         self._in_flight.report_age()
         self._report()
         await self._report_lags()
@@ -120,7 +124,7 @@ class Watch:
             tip = partition.view.topic_id_partition
             if self._follow_has_work(partition):
                 self._start(partition, Lane.FOLLOW, self._follow)
-            if not self._metadata.is_ready(tip):
+            if not self._metadata.is_ready(tip) or not self._board.is_proven(partition):
                 continue
             if self._recopy_has_work(partition):
                 self._start(partition, Lane.RECOPY, self._recopy)

@@ -69,3 +69,23 @@ def test_the_remote_log_start_is_the_one_of_this_history() -> None:
         run(world.state.publish_partition_state(TIP, state))
         shown += [one.remote_log_start_offset for one in status.partitions()]
     assert shown == [200, 200]
+
+
+def test_a_led_partition_without_a_directory_here_is_shown_once_it_is_told() -> None:
+    world = World()
+    sidecar = Sidecar(world, policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock())
+    board = sidecar.board
+    board.unseen, board.assignment, board.local = board.assignment, {}, LogDirsView(partitions={}, faults={})
+    status = ProcessStatus(
+        version="1",
+        config=None,  # type: ignore[arg-type]  # not asked of partitions
+        roles=frozenset({Role.TIER}),
+        board=board,
+        started_ms=0,
+        state=world.state,
+    )
+    assert status.partitions() == []
+    board.misplaced[TIP] = "it is not here"
+    (shown,) = status.partitions()
+    assert (shown.topic_id_partition, shown.role, shown.held_back_reason) == (TIP, "leader", "it is not here")
+    assert shown.local_segments == 0

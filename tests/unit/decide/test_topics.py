@@ -12,6 +12,7 @@ from tests.support.segments import TIP
 from tiersidecar.decide.topics import (
     PartitionRole,
     decide_assignment,
+    decide_unseen,
     reason_not_to_store,
     reason_not_to_tier,
     reason_not_to_trim,
@@ -81,6 +82,27 @@ def test_not_ours(view: LeaderView, others: dict[str, Any]) -> None:
 def test_a_partition_that_is_not_ours_does_not_hide_those_after_it() -> None:
     views = [leader_view(tip=INTERNAL), leader_view()]
     assert list(decide_assignment(views, (INTERNAL, TIP), BrokerId(1), lambda _: POLICY)) == [TIP]
+
+
+OLDER = replace(TIP, topic_id=Uuid(b"0" * 16))
+
+
+@pytest.mark.parametrize(
+    ("view", "local", "policy", "is_unseen"),
+    [
+        pytest.param(leader_view(), (), POLICY, True, id="led, and its directory is nowhere"),
+        pytest.param(leader_view(), (OLDER,), POLICY, True, id="the directory is of an earlier topic of the same name"),
+        pytest.param(leader_view(), (TIP,), POLICY, False, id="its directory is here"),
+        pytest.param(leader_view(2), (), POLICY, False, id="another leads: its sidecar says so"),
+        pytest.param(leader_view(), (), None, False, id="the configuration does not tier it"),
+        pytest.param(leader_view(tip=INTERNAL), (), POLICY, False, id="internal topics are never tiered"),
+    ],
+)
+def test_what_is_led_and_not_seen(
+    view: LeaderView, local: tuple[TopicIdPartition, ...], policy: TopicPolicy | None, is_unseen: bool
+) -> None:
+    found = decide_unseen([view], local, BrokerId(1), lambda _: policy)
+    assert [(one.view, one.role) for one in found.values()] == ([(view, PartitionRole.LEADER)] if is_unseen else [])
 
 
 @pytest.mark.parametrize(

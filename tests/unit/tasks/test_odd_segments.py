@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -157,6 +158,7 @@ async def test_batches_of_another_history_are_not_copied(shell: TierShell) -> No
     epochs = tuple(EpochEntry(LeaderEpoch(epoch + 3), start) for epoch, start in local.leader_epochs)
     other = replace(local, leader_epochs=epochs)
     shell.board.local = replace(shell.board.local, partitions={**shell.board.local.partitions, tip: other})
+    shell.board.assignment = {tip: shell.tiered(tip)}
     with pytest.raises(SegmentNotReadyError, match="leader epoch 0 from offset 0"):
         await shell.copy.run(shell.board.assignment[tip])
     assert not [one for one in shell.metadata.events if one.state is State.COPY_SEGMENT_FINISHED]
@@ -221,7 +223,9 @@ async def test_segments_below_the_first_leader_epoch_halt_the_partition_until_th
 ) -> None:
     """Finding 6 of issue 16: a broker that was upgraded from before 0.11 has no epoch for what it had by then."""
     tip, third = segment(shell, "plain-0", 2)
-    Path(third.directory, "leader-epoch-checkpoint").write_text(f"0\n1\n0 {third.base_offset}\n")
+    begin_epochs_at(third)
+    for old in shell.board.local.partitions[tip].segments[:2]:
+        write_epochs(old, -1)
     await shell.look()
     last_old = third.base_offset - 1
     with pytest.raises(SegmentWithoutEpochError, match=f"offsets 0 to {last_old} lie below the first leader epoch"):
@@ -237,3 +241,67 @@ async def test_segments_below_the_first_leader_epoch_halt_the_partition_until_th
     await shell.copy.run(shell.tiered(tip))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert min(one.start_offset for one in finished) == third.base_offset
+
+
+def begin_epochs_at(segment: LocalSegment) -> None:
+    """As the broker does at a DeleteRecords; its log start falls back when it is killed soon after."""
+    Path(segment.directory, "leader-epoch-checkpoint").write_text(f"0\n1\n0 {segment.base_offset}\n")
+
+
+def write_epochs(segment: LocalSegment, epoch: int) -> None:
+    """Another leader epoch in the batches: no checksum covers it."""
+    data = bytearray(Path(segment.log_path).read_bytes())
+    position = 0
+    while position < len(data):
+        _, length = struct.unpack_from(">qi", data, position)
+        struct.pack_into(">i", data, position + 12, epoch)
+        position += 12 + length
+    Path(segment.log_path).write_bytes(data)
+
+
+async def test_epochs_that_the_brokers_file_has_dropped_are_taken_from_the_batches(shell: TierShell) -> None:
+    """A broker killed between the epochs of a new log start, written at once, and the start itself, written once a minute."""
+    tip, third = segment(shell, "plain-0", 2)
+    begin_epochs_at(third)
+    await shell.look()
+    with capture_logs() as told:
+        await shell.copy.run(shell.tiered(tip))
+    finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+    local = shell.board.local.partitions[tip]
+    assert [one.start_offset for one in finished] == [one.base_offset for one in local.sealed_segments]
+    assert finished[0].segment_leader_epochs == (EpochEntry(LeaderEpoch(0), Offset(0)),)
+    assert [one["leader_epochs"] for one in told if one["event"] == "leader_epochs.from_batches"] == [[0]]
+    assert shell.board.held_back[tip] == ""
+
+
+async def test_of_several_epochs_each_is_taken_from_the_batches(shell: TierShell) -> None:
+    """Up to the one that the file begins with: the walk ends there."""
+    tip, third = segment(shell, "plain-0", 2)
+    first, second = shell.board.local.partitions[tip].segments[:2]
+    write_epochs(first, 3)
+    write_epochs(second, 5)
+    for later in shell.board.local.partitions[tip].segments[2:]:
+        write_epochs(later, 7)
+    Path(third.directory, "leader-epoch-checkpoint").write_text(f"0\n1\n7 {third.base_offset}\n")
+    await shell.look()
+    await shell.copy.run(shell.tiered(tip))
+    finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
+    assert [one.segment_leader_epochs for one in finished[:3]] == [
+        ((3, first.base_offset),),
+        ((5, second.base_offset),),
+        ((7, third.base_offset),),
+    ]
+
+
+@pytest.mark.parametrize(
+    "epochs", [pytest.param((5, 3), id="they fall"), pytest.param((3, 9), id="above the file's first")]
+)
+async def test_epochs_that_no_broker_writes_are_not_believed(shell: TierShell, epochs: tuple[int, int]) -> None:
+    tip, third = segment(shell, "plain-0", 2)
+    for old, epoch in zip(shell.board.local.partitions[tip].segments[:2], epochs, strict=True):
+        write_epochs(old, epoch)
+    Path(third.directory, "leader-epoch-checkpoint").write_text(f"0\n1\n7 {third.base_offset}\n")
+    await shell.look()
+    with pytest.raises(SegmentWithoutEpochError):
+        await shell.copy.run(shell.tiered(tip))
+    assert shell.metadata.events == []

@@ -21,6 +21,7 @@ from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Backoff, Lanes
 from tiersidecar.tasks.watch import Watch
+from tiersidecar.tasks.whereabouts import Whereabouts
 
 PARTITIONS = 640
 
@@ -57,6 +58,7 @@ async def test_a_look_at_many_partitions_lets_others_run() -> None:
             board=board,
             roster=nothing,
             checks=nothing,
+            whereabouts=Whereabouts(board=board, clock=sidecar.clock, telemetry=telemetry),
             metadata=metadata,
             in_flight=sidecar.in_flight,
             lag=lag,

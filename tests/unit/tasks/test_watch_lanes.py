@@ -30,6 +30,7 @@ from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Lane
 from tiersidecar.tasks.watch import Watch
+from tiersidecar.tasks.whereabouts import Whereabouts
 
 BROKER = BrokerId(1)
 LED = TieredPartition(
@@ -96,7 +97,9 @@ class Stage:
 
     def __init__(self, *works: Lane, tiered: TieredPartition = LED) -> None:
         self.board, self.metadata, self.telemetry = Board(), MemoryMetadataLog(), RecordedTelemetry()
-        self.board.local = LogDirsView(partitions={TIP: local_partition(local_segments(0, 100, 200))}, faults={})
+        self.board.local = LogDirsView(
+            partitions={TIP: local_partition(local_segments(0, 100, 200), epochs=[(4, 0)])}, faults={}
+        )
         self.board.assignment = {TIP: tiered}
         self.board.pins.unread = frozenset()
         self.rounds, self.done, self.reports = Rounds(), list[tuple[Lane, TieredPartition]](), 0
@@ -107,6 +110,7 @@ class Stage:
             board=self.board,
             roster=told,
             checks=told,
+            whereabouts=Whereabouts(board=self.board, clock=clock, telemetry=self.telemetry),
             metadata=self.metadata,
             in_flight=told,
             lag=self.lag,
@@ -253,3 +257,25 @@ async def test_it_goes_on_when_the_broker_is_away() -> None:
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
+
+
+@pytest.mark.parametrize(
+    ("tiered", "lanes"),
+    [
+        pytest.param(LED, {Lane.FOLLOW}, id="another's log is not copied, trimmed, expired or copied again"),
+        pytest.param(FOLLOWED, {Lane.FOLLOW, Lane.RECOPY}, id="a follower's says nothing"),
+    ],
+)
+async def test_a_leaders_directory_is_proven_first(tiered: TieredPartition, lanes: set[Lane]) -> None:
+    stage = Stage(*ALL, tiered=tiered)
+    other = local_partition(local_segments(0, 100, 200), epochs=[(3, 0)])
+    stage.board.local = LogDirsView(partitions={TIP: other}, faults={})
+    assert set(await stage.look()) == lanes
+
+
+async def test_topics_of_partitions_that_are_not_here_are_checked_too() -> None:
+    """One that cannot be tiered at all is missed nowhere."""
+    stage = Stage()
+    stage.board.assignment, stage.board.unseen = {}, {TIP: LED}
+    await stage.look()
+    assert stage.rounds.checked == [{TIP.topic}]

@@ -16,6 +16,7 @@ from tiersidecar.reading.open_at_cuts import OpenAtCuts
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
@@ -203,5 +204,6 @@ def build_copy(
             failpoints=parts.failpoints,
         ),
         waits=waits,
+        batch_epochs=BatchEpochs(board=parts.board, log_dirs=parts.log_dirs),
         observe_only=parts.config.mode is Mode.OBSERVE,
     )

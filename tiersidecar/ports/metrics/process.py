@@ -21,6 +21,13 @@ HALTED_PARTITIONS = Metric(
     help="Partitions parked with an error.",
     labels=("topic", "partition"),
 )
+MISPLACED_PARTITIONS = Metric(
+    name="tiersidecar_misplaced_partitions",
+    kind="gauge",
+    help="Partitions led by the broker, and not tiered: their directory is in no log dir of the sidecar's, or is not the one "
+    "that the broker writes.",
+    labels=("topic", "partition"),
+)
 LOG_DIR_FAULTS = Metric(
     name="tiersidecar_log_dir_faults",
     kind="gauge",

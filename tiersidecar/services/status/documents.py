@@ -28,6 +28,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
         "log_dir_faults": dict(summary.log_dir_faults),
         "disk_troubles": dict(summary.disk_troubles),
         "losses": list(summary.losses),
+        "misplaced": dict(summary.misplaced),
         "deletes_blocked": summary.deletes_blocked,
         "disks": [asdict(disk) for disk in summary.disks],
         "standing_by": summary.standing_by,

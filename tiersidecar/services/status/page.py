@@ -37,6 +37,9 @@ _COLUMNS = (
 )
 
 
+_MOST_MISPLACED = 20
+
+
 def render_page(summary: StatusSummary, reasons: Sequence[str], partitions: Sequence[PartitionStatus]) -> str:
     """The page.  Partitions in trouble come first, then those with most lag; at most ``MAX_ROWS`` are shown."""
     node = "" if summary.node_id is None else f" beside broker {summary.node_id}"
@@ -50,11 +53,17 @@ def render_page(summary: StatusSummary, reasons: Sequence[str], partitions: Sequ
         f"{_troubles('Log dirs with faults', summary.log_dir_faults)}"
         f"{_troubles('Disks that fill up', summary.disk_troubles)}"
         f"{_troubles('Lost', {str(number): one for number, one in enumerate(summary.losses, 1)})}"
+        f"{_troubles('Partitions whose directory is not here', _first(summary.misplaced))}"
         f"{_troubles('Standing by', {'tier': summary.standing_by} if summary.standing_by else {})}"
         f"{_partitions(partitions)}"
         "<p class=dim><a href=status>status as JSON</a> · <a href=metrics>metrics</a> · "
         "<a href='metrics?partitions=1'>metrics by partition</a> · <a href=readyz>readiness</a></p></html>"
     )
+
+
+def _first(misplaced: Mapping[str, str]) -> Mapping[str, str]:
+    """A log dir has thousands: their rows say it, too."""
+    return {name: misplaced[name] for name in sorted(misplaced)[:_MOST_MISPLACED]}
 
 
 def _facts(summary: StatusSummary) -> str:

@@ -109,9 +109,7 @@ class _Service:
     async def _readiness(self, request: web.Request) -> web.Response:
         reasons = list(self._source.ready_reasons())
         # A full disk is no reason to take a pod out of its service: a warning beside the answer.
-        summary = self._source.summary()
-        warnings = [f"{log_dirs}: {why}" for log_dirs, why in summary.disk_troubles.items()] + list(summary.losses)
-        document = {"ready": not reasons, "reasons": reasons, "warnings": warnings}
+        document = {"ready": not reasons, "reasons": reasons, "warnings": self._source.summary().warnings}
         return web.json_response(document, status=503 if reasons else 200)
 
     async def _status(self, request: web.Request) -> web.Response:

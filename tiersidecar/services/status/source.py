@@ -67,6 +67,9 @@ class StatusSummary:
     untrimmable_topics: Mapping[str, str] = field(default_factory=dict)
     log_dir_faults: Mapping[str, str] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
+    misplaced: Mapping[str, str] = field(default_factory=dict)
+    """Led partitions with which nothing is done, because their directory is not here, or not the broker's."""
+
     disks: Sequence[DiskStatus] = ()
     losses: Sequence[str] = ()
     """What is proven to be lost, or to be another store than it was; nothing is done with it."""
@@ -76,6 +79,16 @@ class StatusSummary:
 
     standing_by: str = ""
     """Why the tier role of this process rests: another one is this broker's sidecar."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What somebody has to look at, though the process is ready.  Of misplaced partitions, which may be thousands, the
+        first has its reason."""
+        warnings = [f"{log_dirs}: {why}" for log_dirs, why in self.disk_troubles.items()] + list(self.losses)
+        if self.misplaced:
+            first, others = min(self.misplaced), len(self.misplaced) - 1
+            warnings.append(f"{first}{f' and {others} others' if others else ''}: {self.misplaced[first]}")
+        return warnings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,13 @@ def test_thousands_of_partitions_are_cut_and_the_rest_is_counted() -> None:
     assert "and 50 more" in page
 
 
+def test_of_thousands_of_misplaced_partitions_the_first_are_shown_apart() -> None:
+    page = render_page(replace(SUMMARY, misplaced={f"t-{number:04}": "not here" for number in range(3000)}), [], [])
+    assert "Partitions whose directory is not here" in page
+    assert page.count("<td>not here") == 20
+    assert "not here" not in render_page(SUMMARY, [], [])
+
+
 def test_names_and_reasons_are_escaped() -> None:
     page = render_page(
         replace(SUMMARY, refused_topics={"<b>": "a & b"}), ["<i>"], [partition("t", 0, halted_reason="<u>")]

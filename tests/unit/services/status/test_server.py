@@ -41,6 +41,8 @@ class Source:
     reasons: list[str] = field(default_factory=list)
     rows: list[PartitionStatus] = field(default_factory=list)
     view: PartitionView | None = None
+    misplaced: dict[str, str] = field(default_factory=dict)
+    disk_troubles: dict[str, str] = field(default_factory=dict)
 
     def ready_reasons(self) -> Sequence[str]:
         return self.reasons
@@ -74,6 +76,8 @@ class Source:
             cluster_id="abc",
             node_id=3,
             refused_topics={"native": "remote storage is enabled"},
+            misplaced=self.misplaced,
+            disk_troubles=self.disk_troubles,
         )
 
 
@@ -135,6 +139,16 @@ async def test_ready_is_200_without_reasons_and_503_with_each_of_them() -> None:
         status, _, _ = await asked.get("/readyz")
         assert status == 503
         assert (await asked.document("/readyz"))["reasons"] == source.reasons
+
+
+async def test_warnings_stand_beside_the_answer() -> None:
+    source = Source(misplaced={"a-1": "not here"}, disk_troubles={"/d1": "full in 2 h"})
+    async with serving(source) as asked:
+        assert (await asked.get("/readyz"))[0] == 200
+        assert (await asked.document("/readyz"))["warnings"] == ["/d1: full in 2 h", "a-1: not here"]
+        source.misplaced |= {"b-0": "neither", "a-0": "nor here"}
+        assert (await asked.document("/readyz"))["warnings"][1:] == ["a-0 and 2 others: nor here"]
+        assert (await asked.document("/status"))["misplaced"] == source.misplaced
 
 
 async def test_metrics_have_partitions_only_on_request() -> None:

@@ -1,0 +1,113 @@
+"""What is told of led partitions whose directory is not here, or not the broker's, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.support.manual_clock import ManualClock
+from tests.support.pins import local_partition
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.segments import TIP, local_segments
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.ports.metrics.process import MISPLACED_PARTITIONS
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.whereabouts import Whereabouts
+
+LED = TieredPartition(
+    view=LeaderView(
+        topic_id_partition=TIP,
+        leader_id=BrokerId(1),
+        leader_epoch=LeaderEpoch(5),
+        replicas=(BrokerId(1),),
+        in_sync_replicas=(BrokerId(1),),
+    ),
+    role=PartitionRole.LEADER,
+    policy=TopicPolicy(),
+)
+FOLLOWED = replace(LED, role=PartitionRole.FOLLOWER)
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.board, self.clock, self.telemetry = Board(), ManualClock(), RecordedTelemetry()
+        self.whereabouts = Whereabouts(board=self.board, clock=self.clock, telemetry=self.telemetry)
+
+    def see(self, *epochs: tuple[int, int], tiered: TieredPartition = LED) -> None:
+        """A directory with these leader epochs; without any it is not here."""
+        present = {TIP: local_partition(local_segments(0, 100), epochs=epochs)} if epochs else {}
+        self.board.local = LogDirsView(partitions=present, faults={})
+        self.board.assignment = {TIP: tiered} if epochs else {}
+        self.board.unseen = {} if epochs else {TIP: tiered}
+
+    async def look_after(self, seconds: float) -> list[str]:
+        """The events."""
+        await self.clock.advance(seconds)
+        with capture_logs() as told:
+            self.whereabouts.look()
+        return [one["event"] for one in told]
+
+    @property
+    def shown(self) -> dict[str, float]:
+        return self.telemetry.by_label(MISPLACED_PARTITIONS, "partition")
+
+
+@pytest.mark.parametrize(
+    "epochs", [pytest.param((), id="it is not here"), pytest.param(((0, 0), (3, 9)), id="another's")]
+)
+async def test_what_lasts_for_a_minute_is_told_once_and_shown_until_it_is_over(
+    epochs: tuple[tuple[int, int], ...],
+) -> None:
+    stage = Stage()
+    stage.see(*epochs)
+    assert await stage.look_after(0) == []
+    assert await stage.look_after(59.9) == []
+    assert (stage.board.misplaced, stage.shown) == ({}, {})
+    assert await stage.look_after(0.1) == ["partition.misplaced"]
+    assert (list(stage.board.misplaced), stage.shown) == ([TIP], {str(TIP.partition): 1})
+    assert await stage.look_after(600) == []
+    stage.see((5, 0))
+    assert await stage.look_after(5) == ["partition.misplaced.cleared"]
+    assert (stage.board.misplaced, stage.shown) == ({}, {})
+
+
+async def test_a_new_partition_and_an_election_are_not_told() -> None:
+    """And the minute begins anew each time."""
+    stage = Stage()
+    for epochs in ((), ((5, 0),), ((4, 0),), ((4, 0), (5, 9))) * 3:
+        stage.see(*epochs)
+        assert await stage.look_after(50) == []
+
+
+@pytest.mark.parametrize(
+    "epochs",
+    [pytest.param(((5, 0),), id="what leads in its own epoch"), pytest.param(((4, 0),), id="a follower's file")],
+)
+async def test_nothing_is_told_of(epochs: tuple[tuple[int, int], ...]) -> None:
+    stage = Stage()
+    stage.see(*epochs, tiered=LED if epochs == ((5, 0),) else FOLLOWED)
+    assert [await stage.look_after(100) for _ in range(3)] == [[], [], []]
+
+
+async def test_a_topic_that_cannot_be_tiered_is_missed_nowhere() -> None:
+    stage = Stage()
+    stage.see()
+    stage.board.refused_topics[TIP.topic] = "cleanup.policy has compact"
+    assert [await stage.look_after(100) for _ in range(3)] == [[], [], []]
+
+
+def test_nobody_leads_by_a_directory_that_is_not_proven() -> None:
+    stage = Stage()
+    for epochs, is_led in (((), False), (((3, 0),), False), (((3, 0), (5, 9)), True), (((5, 0), (6, 9)), False)):
+        stage.see(*epochs)
+        stage.board.assignment = {TIP: LED}
+        assert stage.board.leads(TIP, LeaderEpoch(5)) is is_led
+    stage.see((3, 0), tiered=FOLLOWED)
+    assert stage.board.is_proven(FOLLOWED), "a follower's file has its leader's epoch with the first batch of it only"

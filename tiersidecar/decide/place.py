@@ -1,0 +1,40 @@
+"""Whether the directory of a led partition is the one that its broker writes, or only one of the same name and topic id.
+
+Another may be left of a disk that was replaced, or show under another mount than the broker's.  What proves it: a broker that
+becomes leader writes its leader epoch as the last entry of the leader-epoch-checkpoint, of an empty log too, and flushes it
+(``UnifiedLog.assignEpochStartOffset``); and it changes to another log dir by a restart, which ends the epoch, or by a move,
+which renames the directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiersidecar.domain.segments import LeaderView, LocalPartition
+
+TELL_AFTER_S = 60.0
+"""What a new partition, an election, or a move between log dirs brings about is over by then."""
+
+
+def reason_to_doubt_directory(view: LeaderView, local: LocalPartition) -> str:
+    """Why ``local`` is not taken for the log of the leader that ``view`` names; empty where it is proven.
+
+    Right after an election the file may not have the epoch yet, and an answer of the broker be older than the file.
+    """
+    last_epoch = local.leader_epochs[-1].epoch if local.leader_epochs else None
+    if last_epoch == view.leader_epoch:
+        return ""
+    ends = "has no leader epoch" if last_epoch is None else f"ends with leader epoch {last_epoch}"
+    return (
+        f"{local.directory} {ends}, and the broker leads in {view.leader_epoch}: it is not the directory that the broker "
+        "writes. Nothing of the partition is copied, trimmed or expired. Compare log.dirs and mounts of broker and sidecar"
+    )
+
+
+def reason_unseen(faults: Mapping[str, str]) -> str:
+    """Why a led partition is not tiered at all; ``faults`` are those of the log dirs."""
+    faulty = f", unless in what cannot be read: {', '.join(sorted(faults))}" if faults else ""
+    return (
+        f"the broker leads it, and no log dir of this configuration has its directory{faulty}: it is not tiered. Compare "
+        "log.dirs and mounts of broker and sidecar"
+    )

@@ -1,0 +1,63 @@
+"""Ask the batches for leader epochs that the broker's file has forgotten, and that its log has again.
+
+A broker that deletes records writes the epochs of the new start at once, and the start itself once a minute: killed between, it
+begins at the old start, with no epoch for what lies below the new one.  Batches of format 2 say theirs themselves.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.ports.log_dirs import LogDirs
+from tiersidecar.tasks.board import Board
+
+log = structlog.get_logger(__name__)
+
+
+class BatchEpochs:
+    """Puts on the board what sealed segments below the first known epoch tell."""
+
+    def __init__(self, *, board: Board, log_dirs: LogDirs) -> None:
+        self._board, self._log_dirs = board, log_dirs
+
+    async def ask(self, local: LocalPartition, lineage: Lineage) -> bool:
+        """Whether an epoch came to light that ``lineage`` lacks.
+
+        Raises:
+            CorruptDataError: a batch fails its checks.
+            SegmentChangedError: a segment is gone.
+            SegmentNotReadyError: a segment ends within a batch.
+        """
+        tip = local.topic_id_partition
+        told = await self._told(local, lineage)
+        if not told or told[0].start_offset >= lineage.entries[0].start_offset:
+            return False
+        if self._board.batch_epochs.get(tip) == told:
+            return False
+        self._board.batch_epochs[tip] = told
+        log.warning(
+            "leader_epochs.from_batches",
+            topic=tip.topic,
+            partition=tip.partition,
+            leader_epochs=[entry.epoch for entry in told],
+            start_offset=told[0].start_offset,
+            known_from=lineage.entries[0].start_offset,
+        )
+        return True
+
+    async def _told(self, local: LocalPartition, lineage: Lineage) -> tuple[EpochEntry, ...]:
+        """Ascending, up to the first that ``lineage`` knows; none where they do not ascend, which no log of a broker does."""
+        first_known, found = lineage.entries[0], list[EpochEntry]()
+        for segment in local.sealed_segments:
+            if segment.pinned or segment.base_offset >= first_known.start_offset:
+                continue
+            async with self._log_dirs.open_segment(segment) as file:
+                scan = await file.scan()
+            found.extend(scan.leader_epochs)
+            if any(entry.epoch >= first_known.epoch for entry in scan.leader_epochs):
+                break
+        below = [entry for entry in found if entry.start_offset < first_known.start_offset]
+        epochs = [*(entry.epoch for entry in below), first_known.epoch]
+        return Lineage.of(below).entries if epochs == sorted(epochs) else ()
