@@ -53,9 +53,9 @@ def test_one_acts_and_after_a_pause_of_it_the_other_alone(kafka: KafkaCluster, t
             first.send_signal(signal.SIGSTOP)
             wait_for(lambda: holds(second), "the second one takes the role", second)
             wait_until_trimmed(kafka, second, topic)
-            before = len(acts(first))
             first.send_signal(signal.SIGCONT)
             wait_for(lambda: "standing by" in standing_by(first), "the first one sees it", first)
+            before = len(acts(first))  # with what it had sent before it stood still, and hears of now
             produce(kafka, topic, total_bytes=600_000, seed=2)
             wait_until_trimmed(kafka, second, topic)
             assert len(acts(first)) == before, acts(first)[before:]
