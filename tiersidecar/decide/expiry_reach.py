@@ -55,7 +55,7 @@ def find_reach(
         offset=start_offset,
         excess_bytes=_excess_bytes(view, found, start_offset, only_local_bytes),
         barrier=None if past_in_flight else _first_in_flight(view),
-        broker_start=view.log_start_offset if view.policy.mode is RetentionMode.RACE else None,
+        broker_start=_broker_start(view) if view.policy.mode is RetentionMode.RACE else None,
     )
     walk.over(found, parts)
     return Reach(offset=walk.offset, reasons=walk.reasons, local=tuple(walk.local), only_local_bytes=only_local_bytes)
@@ -132,6 +132,13 @@ class _Walk:
             self.excess_bytes -= size_bytes
             return f"the log is larger than retention.bytes of {self.view.policy.retention_bytes}"
         return ""
+
+
+def _broker_start(view: ExpiryView) -> int | None:
+    """By the broker's word, or before it is asked by its files: never beyond what it would say."""
+    if view.log_start_offset is not None:
+        return view.log_start_offset
+    return next((segment.base_offset for segment in view.local_segments if not segment.pinned), None)
 
 
 def _stop_of(step: Standing | LocalPart) -> int:

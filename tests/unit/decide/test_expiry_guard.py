@@ -173,6 +173,13 @@ def test_the_walk_goes_over_what_was_never_copied_in_the_order_of_offsets(
     assert going(plan) == []
 
 
+def test_before_the_broker_is_asked_its_files_say_what_it_has() -> None:
+    """Else each first look found something due, and said so, and the second one did not."""
+    policy = TopicPolicy(mode=RetentionMode.RACE, retention_ms=HOUR_MS)
+    plan = decide_expiry(view(segments(4, youngest_h=4), policy=policy, local=(0, 100, 200, 300, 400)))
+    assert (going(plan), plan.stop) == ([], "")
+
+
 @pytest.mark.parametrize(
     ("mode", "by", "log_start_offset", "gone"),
     [
