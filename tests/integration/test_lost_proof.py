@@ -163,3 +163,23 @@ def test_a_metadata_topic_that_is_lost_with_the_state_dir(kafka: KafkaCluster, t
         patiently(daemon, lambda: kafka.admin.earliest_offset(topic, 0) > first, "it goes on with what is left")
     finally:
         daemon.kill9()
+
+
+def test_what_native_tiering_left_is_taken_over(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Segments in the metadata topic, and neither a record in the state topic nor a claim in the store: no sidecar was here
+    before, so nothing of ours is lost."""
+    topic = "lost-nothing"
+    daemon, _ = tiered(kafka, tmp_path, topic)
+    try:
+        assert daemon.stop() == 0
+        kafka.admin.delete_topic(f"__state_{topic}")
+        shutil.rmtree(tmp_path / "state")
+        shutil.rmtree(daemon.store_root / ".tiersidecar" / "owners")
+        copied = copies(daemon)
+        daemon.start()
+        produce(kafka, topic, total_bytes=300_000, seed=1)
+        patiently(daemon, lambda: copies(daemon) > copied, "it goes on")
+        assert halted(daemon) == ""
+        assert get(f"{daemon.read_url}/topics/{topic}/partitions/0/records?offset=0")[0] == 200
+    finally:
+        daemon.kill9()

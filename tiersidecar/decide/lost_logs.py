@@ -1,6 +1,7 @@
 """Whether one of the sidecars' own topics has forgotten a partition: what the other one says of it proves it.
 
-A state record is durable before anything of a partition is remote, and what was trimmed was remote.
+A state record is durable before anything of a partition is made remote by a sidecar, as is its claim of the topic id in the
+store, and what was trimmed was remote.  What native tiering left to a sidecar that takes over has neither.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ _ACCEPT = "Restore it, or accept the loss with `tiersidecar accept-topic-loss`"
 class KnownOfPartition:
     """What both topics say of a partition that is led here; both have been read to their ends.
 
-    ``has_record``: the state topic names it.  ``has_segments``: the metadata topic has a segment of it that is finished.
-    ``was_seen``: the state topic says that its segments were seen in the store.  The offsets are as of the partition's history.
-    The last two tell whether an operator has accepted what the topics, as they are now, have lost.
+    ``has_record``: the state topic names it.  ``was_claimed``: the store says that its topic id is this cluster's.
+    ``has_segments``: the metadata topic has a segment of it that is finished.  ``was_seen``: the state topic says that its
+    segments were seen in the store.  The offsets are as of the partition's history.  The last two tell whether an operator has
+    accepted what the topics, as they are now, have lost.
     """
 
     has_record: bool
+    was_claimed: bool
     has_segments: bool
     was_seen: bool
     remote_log_start_offset: int
@@ -30,7 +33,7 @@ class KnownOfPartition:
 
 def reason_log_lost(known: KnownOfPartition) -> str:
     """What is proven to be lost, for people; empty where nothing is."""
-    if known.has_segments and not known.has_record and not known.state_loss_accepted:
+    if known.has_segments and known.was_claimed and not known.has_record and not known.state_loss_accepted:
         return (
             "segments of it are remote, but the state topic has no record of it: the topic lost what users deleted, where the "
             f"remote log starts and how the topic is tiered. {_ACCEPT}; nothing is copied, trimmed or deleted until then"

@@ -10,7 +10,7 @@ from typing import Protocol
 from tiersidecar.decide.lost_logs import KnownOfPartition, reason_log_lost
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import TopicLossError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.ports.accepted_losses import AcceptedLosses
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import PartitionState, StateLog
@@ -25,11 +25,23 @@ class LossState(StateLog, AcceptedLosses, Protocol):
     """The state topic, and what is accepted as lost."""
 
 
+class HasClaimed(Protocol):
+    async def has_claimed(self, topic_id: Uuid) -> bool:
+        """Whether this cluster's sidecars have claimed it in the store: they were here before.
+
+        Raises:
+            StoreError: the store is away.
+        """
+
+
 class LostLogs:
     """Asked by each lane that copies, trims or deletes."""
 
-    def __init__(self, *, board: Board, metadata: MetadataLog, state: LossState, lineages: LineageSource) -> None:
-        self._board, self._metadata, self._state, self._lineages = board, metadata, state, lineages
+    def __init__(
+        self, *, board: Board, metadata: MetadataLog, state: LossState, claims: HasClaimed, lineages: LineageSource
+    ) -> None:
+        self._board, self._metadata, self._state = board, metadata, state
+        self._claims, self._lineages = claims, lineages
 
     def before(self, work: LaneWork) -> LaneWork:
         """``work``, begun where no loss is proven; of a topic that is refused nothing of ours is remote.
@@ -49,6 +61,7 @@ class LostLogs:
 
         Raises:
             TopicLossError: one is.
+            StoreError: nobody can tell, for the store is away.
         """
         reason = "" if tip.topic in self._board.refused_topics else await self._reason(tip)
         if reason:
@@ -64,10 +77,13 @@ class LostLogs:
         may_be_trimmed = not has_segments and state.owner_seen_ms >= 0 and state.trim_offset >= 0
         if state != _NOTHING and not may_be_trimmed:
             return ""
+        has_record = state != _NOTHING or self._has_record(tip)
+        was_claimed = has_record or await self._claims.has_claimed(tip.topic_id)
         lineage = await self._lineages.lineage(tip)
         return reason_log_lost(
             KnownOfPartition(
-                has_record=state != _NOTHING or self._has_record(tip),
+                has_record=has_record,
+                was_claimed=was_claimed,
                 has_segments=has_segments,
                 was_seen=state.owner_seen_ms >= 0,
                 remote_log_start_offset=state.start_in(lineage),

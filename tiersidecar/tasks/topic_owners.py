@@ -21,7 +21,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
-from tiersidecar.ports.store import BytesBody, OwnerStore
+from tiersidecar.ports.store import BytesBody, FetchRange, OwnerStore
 from tiersidecar.tasks.board import Board
 
 log = structlog.get_logger(__name__)
@@ -71,6 +71,29 @@ def read_owning_cluster(data: bytes) -> str:
     if not isinstance(cluster_id, str) or not cluster_id:
         raise ValueError("it names no cluster")
     return cluster_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimLook:
+    """Looks whether a topic id has been claimed by ``cluster_id``, and claims nothing."""
+
+    store: FetchRange
+    key_prefix: str
+    cluster_id: str
+
+    async def has_claimed(self, topic_id: Uuid) -> bool:
+        """Whether the store says so; what cannot be read is nobody's.
+
+        Raises:
+            StoreError: the store is away.
+        """
+        try:
+            return (
+                read_owning_cluster(await self.store.fetch_object(owner_key(self.key_prefix, topic_id)))
+                == self.cluster_id
+            )
+        except (ObjectNotFoundError, ValueError):
+            return False
 
 
 class TopicOwners:

@@ -10,6 +10,7 @@ from tiersidecar.decide.lost_logs import KnownOfPartition, reason_log_lost
 
 TIERED = KnownOfPartition(
     has_record=True,
+    was_claimed=True,
     has_segments=True,
     was_seen=True,
     remote_log_start_offset=0,
@@ -26,6 +27,9 @@ WITHOUT_EVENTS = replace(TIERED, has_segments=False)
     [
         pytest.param(TIERED, "", id="both topics know it"),
         pytest.param(FORGOTTEN, "no record of it", id="remote, and the state topic does not know it"),
+        pytest.param(
+            replace(FORGOTTEN, was_claimed=False), "", id="native tiering left it: no sidecar was here before"
+        ),
         pytest.param(replace(FORGOTTEN, state_loss_accepted=True), "", id="that is accepted"),
         pytest.param(
             replace(FORGOTTEN, metadata_loss_accepted=True),

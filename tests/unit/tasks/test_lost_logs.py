@@ -13,7 +13,7 @@ from tests.support.segments import TIP, remote_segment
 from tests.unit.tasks.test_catch_up import Story, led
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import TopicLossError
-from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.ids import BrokerId, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -30,8 +30,12 @@ LINEAGE = FixedLineage(Lineage((EpochEntry(LeaderEpoch(0), Offset(0)),)))
 class Stage:
     def __init__(self) -> None:
         self.board, self.metadata, self.state, self.story = Board(), MemoryMetadataLog(), MemoryStateLog(), Story()
-        lost = LostLogs(board=self.board, metadata=self.metadata, state=self.state, lineages=LINEAGE)
+        self.is_claimed = True
+        lost = LostLogs(board=self.board, metadata=self.metadata, state=self.state, claims=self, lineages=LINEAGE)
         self.work = lost.before(self.story.work)
+
+    async def has_claimed(self, topic_id: Uuid) -> bool:
+        return self.is_claimed
 
     async def start_copy(self) -> None:
         segment = remote_segment(0, 9)
@@ -80,6 +84,13 @@ async def test_remote_segments_without_a_record_halt_until_that_is_accepted(stag
     await stage.copy()
     assert "no record of it" in await stage.run()
     await stage.state.accept_losses({"state": stage.state.topic_id}, by="test")
+    assert await stage.run() == ""
+
+
+async def test_what_native_tiering_left_is_taken_over(stage: Stage) -> None:
+    """Nobody of ours has claimed the topic id in the store, so no state of ours is lost."""
+    await stage.copy()
+    stage.is_claimed = False
     assert await stage.run() == ""
 
 

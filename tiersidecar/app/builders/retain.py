@@ -23,6 +23,7 @@ from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.topic_deletion import TopicDeletion
+from tiersidecar.tasks.topic_owners import ClaimLook
 from tiersidecar.tasks.trim import TrimTask
 
 
@@ -135,7 +136,12 @@ def build_proposals(parts: Parts, role: TierParts) -> ProposalsTask:
 
 def build_lost_logs(parts: Parts) -> LostLogs:
     """Likewise."""
-    return LostLogs(board=parts.board, metadata=parts.metadata, state=parts.state, lineages=parts.lineages)
+    claims = ClaimLook(
+        store=parts.store, key_prefix=parts.config.store.key_prefix, cluster_id=parts.identity.cluster_id
+    )
+    return LostLogs(
+        board=parts.board, metadata=parts.metadata, state=parts.state, claims=claims, lineages=parts.lineages
+    )
 
 
 def build_log_start_watch(parts: Parts) -> LogStartWatch:

@@ -106,6 +106,7 @@ def _reason_state_lost(session: Session, tip: TopicIdPartition, segments: Sequen
     return reason_log_lost(
         KnownOfPartition(
             has_record=tip in session.state.partitions(),
+            was_claimed=True,  # else the leader's sidecar will have made its first record in a moment
             has_segments=any(one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for one in segments),
             was_seen=False,  # that is the sidecar's affair
             remote_log_start_offset=-1,
