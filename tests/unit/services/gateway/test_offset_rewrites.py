@@ -32,6 +32,7 @@ from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats.kafka.records import read_records
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.services.gateway import delete_records_rewrite
 from tiersidecar.services.gateway.delete_records_rewrite import DeleteRecordsRewrite, Proposer
 from tiersidecar.services.gateway.exchange import Rewrite
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite, epoch_end
@@ -527,7 +528,9 @@ async def test_a_delete_that_a_deposed_leader_accepted_is_not_said_in_the_new_on
         assert not world.state.partition_states
 
 
-async def test_a_delete_that_cannot_be_published_is_not_told_as_done() -> None:
+async def test_a_delete_that_cannot_be_published_is_not_told_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wait in ("_LEAST_WAIT_S", "_MOST_WAIT_S"):
+        monkeypatch.setattr(delete_records_rewrite, wait, 0.2)
     run = await load_run("plain")
     async with open_world(run, run.partition("plain-0"), local=(LOCAL_START, HIGH_WATERMARK)) as world:
         world.state = Deaf()
