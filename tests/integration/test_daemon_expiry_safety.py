@@ -113,7 +113,8 @@ def test_a_metadata_topic_that_comes_back_empty(kafka: KafkaCluster, tmp_path: P
         shutil.rmtree(daemon.settings["state.dir"])
         daemon.settings["topics"] = [{"name": topic, "local.retention.bytes": 1, "retention.bytes": 1}]
         daemon.start()
-        wait_until_stopped(daemon, topic, "the remote log metadata are not whole")
+        wait_for(lambda: daemon.events("lane.halted"), "both lanes say why they rest", daemon)
+        assert all("the topic lost its events" in event["error"] for event in daemon.events("lane.halted"))
         assert object_keys_in(daemon.store_root) == objects
 
 
