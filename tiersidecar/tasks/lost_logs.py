@@ -78,7 +78,8 @@ class LostLogs:
         if state != _NOTHING and not may_be_trimmed:
             return ""
         has_record = state != _NOTHING or self._has_record(tip)
-        was_claimed = has_record or await self._claims.has_claimed(tip.topic_id)
+        # Asked only where it matters: what is new must be begun while the store is away, too.
+        was_claimed = has_segments and not has_record and await self._claims.has_claimed(tip.topic_id)
         lineage = await self._lineages.lineage(tip)
         return reason_log_lost(
             KnownOfPartition(
