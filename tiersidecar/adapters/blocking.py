@@ -25,6 +25,8 @@ class ThreadBlocking:
         self, *, max_threads: int, name: str = "blocking", initializer: Callable[[], None] | None = None
     ) -> None:
         self._executor = ThreadPoolExecutor(max_threads, thread_name_prefix=name, initializer=initializer)
+        self.ended = 0
+        """Calls that came to an end."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -50,6 +52,7 @@ class ThreadBlocking:
             raise
         if running.cancelled():
             raise asyncio.CancelledError  # the pool was closed before its turn came
+        self.ended += 1
         return running.result()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
+from tiersidecar.app.progress import Progress
 from tiersidecar.decide.explain import Explanation
 from tiersidecar.decide.segment_rows import SegmentRow
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -55,6 +56,9 @@ class ProcessStatus:
     starting: str = "starting"
     standing_by: Callable[[], str] = lambda: ""
     explains: ExplainTask | None = None
+    progress: Progress | None = None
+    calls_ended: Callable[[], int] = lambda: 0
+    """How many slices of segments were read."""
     deletes_blocked: Callable[[], str] = lambda: ""
     reasons: list[Callable[[], str]] = field(default_factory=list)
 

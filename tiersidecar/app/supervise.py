@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -21,6 +23,7 @@ from tiersidecar.app.gateway_role import run_gateway
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
 from tiersidecar.app.reload import Reloader, reloading_on_hangup
+from tiersidecar.app.service_manager import ServiceManager, telling
 from tiersidecar.app.shutdown import stop_on_signals
 from tiersidecar.app.state_dir import keep_files_private
 from tiersidecar.app.tier_role import run_tier
@@ -41,6 +44,7 @@ def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config
     ``load`` reads the configuration anew, for SIGHUP.
     """
     keep_files_private()
+    faulthandler.enable()  # the watchdog's SIGABRT then leaves the stacks of all threads on stderr
     reuse_freed_memory()  # before the first thread
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_supervise(config, roles, load))
@@ -88,6 +92,14 @@ def _leaves(error: BaseException) -> list[BaseException]:
 async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> None:
     async with AsyncExitStack() as stack:
         ground = await open_ground(stack, config, roles)
+        await stack.enter_async_context(
+            telling(
+                ServiceManager.take_from(os.environ, os.getpid()),
+                progress=ground.progress,
+                waits_for=lambda: "; ".join(ground.status.ready_reasons()),
+                clock=ground.clock,
+            )
+        )
         await stack.enter_async_context(reloading_on_hangup(Reloader(config, ground.tuning, load)))
         log.info("daemon.started", roles=sorted(role.value for role in roles), mode=config.mode.value)
         parts = await open_parts(stack, ground)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tiersidecar.app.builders.copy import (
@@ -54,6 +55,10 @@ _TRASH_INTERVAL_S = 60.0
 """How often what is kept beyond its time is looked for."""
 _RECONCILE_INTERVAL_S = 300.0
 """How often the summary of the last reconcile run is read."""
+_WATCH_STOPPED_S = 900.0
+"""A look asks the broker and scans the disks, each with a time limit; the first scan of 100,000 segments takes a minute."""
+_LANES_STOPPED_S = 7200.0
+"""Twice ``upload.timeout``: a step that only waits for the store ends before."""
 
 
 async def run_tier(parts: Parts) -> None:
@@ -101,7 +106,7 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
         keeper, follow = build_follow(parts)
         remover = build_remover(parts, role)
         watch = _watch(parts, role, lanes, gate, remover, follow)
-        async with asyncio.TaskGroup() as group:
+        async with _watched_over(parts, watch, lanes), asyncio.TaskGroup() as group:
             group.create_task(keeper.run(), name="keep pins")
             group.create_task(build_disk_watch(parts).run(), name="disk watch")
             deletion = build_topic_deletion(parts, role, remover=remover)
@@ -131,6 +136,24 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
             if config.reconcile_interval_ms is not None and config.mode is Mode.ENFORCE:
                 group.create_task(build_reconcile_schedule(parts).run(), name="reconcile schedule")
             await watch.run()
+
+
+@asynccontextmanager
+async def _watched_over(parts: Parts, watch: Watch, lanes: Lanes) -> AsyncIterator[None]:
+    """Count the watch's looks, and what the lanes do: one that copies for hours neither begins nor ends, but reads."""
+    progress, status = parts.status.progress, parts.status
+    if progress is None:
+        yield
+        return
+
+    def turns() -> int:
+        return lanes.turns + status.calls_ended()
+
+    with (
+        progress.counting("the watch of log dirs and leaders", lambda: watch.looks, limit_s=_WATCH_STOPPED_S),
+        progress.counting("lanes", turns, limit_s=_LANES_STOPPED_S, busy=lanes.any_running),
+    ):
+        yield
 
 
 def _watch(

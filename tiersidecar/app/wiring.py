@@ -32,6 +32,7 @@ from tiersidecar.app.config.top_level import IoPriority, Mode, Role
 from tiersidecar.app.identity import confirm_cluster, identity_of, own_host_name, patiently
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
+from tiersidecar.app.progress import Progress
 from tiersidecar.app.state_dir import instance_of, state_dir_of
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.errors import ConfigError, LogDirError
@@ -63,6 +64,7 @@ class Ground:
     telemetry: PrometheusTelemetry
     board: Board
     status: ProcessStatus
+    progress: Progress
 
 
 async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Role]) -> Ground:
@@ -73,10 +75,18 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
         ConfigError: failpoints that cannot be read.
     """
     clock, board = SystemClock(), Board()
+    progress = Progress(clock)
     blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_BLOCKING_THREADS))
     package_version = version("tiersidecar")
     telemetry = PrometheusTelemetry(version=package_version)
-    status = ProcessStatus(version=package_version, config=config, roles=roles, board=board, started_ms=clock.now_ms())
+    status = ProcessStatus(
+        version=package_version,
+        config=config,
+        roles=roles,
+        board=board,
+        started_ms=clock.now_ms(),
+        progress=progress,
+    )
     await stack.enter_async_context(
         serve_status(
             host=config.status.listen.host,
@@ -98,6 +108,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
         telemetry=telemetry,
         board=board,
         status=status,
+        progress=progress,
     )
 
 
@@ -113,6 +124,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
     journal = await stack.enter_async_context(_open_journal(state_dir, ground))
     trash_clock = await _open_trash_clock(state_dir, ground)
     segment_blocking = await stack.enter_async_context(_segment_threads(config))
+    status.calls_ended = lambda: segment_blocking.ended
     log_dirs = FilesystemLogDirs(
         config.log_dirs, blocking=ground.blocking, segment_blocking=segment_blocking, clock=clock
     )

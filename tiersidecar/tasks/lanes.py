@@ -69,6 +69,8 @@ class Lanes:
         self._group = asyncio.TaskGroup()
         self._running: dict[LaneKey, asyncio.Task[None]] = {}
         self._records: dict[LaneKey, _Record] = {}
+        self.turns = 0
+        """How often a lane has begun or ended."""
 
     async def __aenter__(self) -> Lanes:
         await self._group.__aenter__()
@@ -89,6 +91,7 @@ class Lanes:
             return False
         task = self._group.create_task(self._run(key, record, work), name=name)
         self._running[key] = task
+        self.turns += 1
         task.add_done_callback(lambda done: self._ended(key, done))
         return True
 
@@ -105,6 +108,9 @@ class Lanes:
         """Lanes of the partition that run right now."""
         return tuple(lane for lane in Lane if (partition, lane) in self._running)
 
+    def any_running(self) -> bool:
+        return bool(self._running)
+
     def halted(self, partition: TopicIdPartition) -> str:
         """Why the partition is parked; empty when it is not."""
         return "; ".join(r.halted for lane in Lane if (r := self._records.get((partition, lane))) and r.halted)
@@ -114,6 +120,7 @@ class Lanes:
         return "; ".join(r.trouble for lane in Lane if (r := self._records.get((partition, lane))) and r.trouble)
 
     def _ended(self, key: LaneKey, task: asyncio.Task[None]) -> None:
+        self.turns += 1
         if self._running.get(key) is task:
             del self._running[key]
 

@@ -66,6 +66,8 @@ class Watch:
         self._recopy, self._recopy_has_work = recopy, recopy_has_work
         self._follow, self._follow_has_work = follow, follow_has_work
         self._report, self._interval_s, self._telemetry = report, interval_s, telemetry
+        self.looks = 0
+        """Looks that have ended, with or without an error."""
 
     async def run(self) -> None:
         """Look, and look again at each file event and every interval; never ends by itself."""
@@ -78,6 +80,7 @@ class Watch:
                     self._roster.note(error)
                 else:
                     self._roster.note(None)
+                self.looks += 1
                 await self._roster.wait(self._interval_s)
 
     async def look(self) -> None:

@@ -270,3 +270,14 @@ async def test_a_lane_that_ends_late_does_not_end_the_one_that_follows_it(clock:
         await settle()
         assert lanes.running(TIP) == (Lane.COPY,)
         going.set()
+
+
+async def test_what_begins_or_ends_is_a_turn_for_the_watchdog(clock: ManualClock) -> None:
+    async with make_lanes(clock) as lanes:
+        ends = asyncio.Event()
+        lanes.start(TIP, Lane.COPY, until(ends), "copy")
+        await settle()
+        assert (lanes.turns, lanes.any_running()) == (1, True)
+        ends.set()
+        await settle()
+        assert (lanes.turns, lanes.any_running()) == (2, False)

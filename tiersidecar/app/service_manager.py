@@ -1,0 +1,94 @@
+"""Tell systemd how the daemon is: ready, alive, stopping (sd_notify(3), over the datagram socket that it names).
+
+Ready means that ``/healthz`` answers.  Whether it can tier is for ``/readyz`` to say: a broker may start after
+its sidecar, and recover for an hour, and no boot may wait for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Self
+
+import structlog
+
+from tiersidecar.app.progress import Progress
+from tiersidecar.ports.clock import Clock
+
+log = structlog.get_logger(__name__)
+
+_STATUS_EVERY_S = 10.0
+_STATUS_CHARACTERS = 300
+
+
+class ServiceManager:
+    """``address`` is systemd's socket, empty without one; ``watchdog_s`` how often at least it must hear of us."""
+
+    def __init__(self, *, address: str = "", watchdog_s: float | None = None) -> None:
+        self._address, self.watchdog_s = address, watchdog_s
+
+    @classmethod
+    def take_from(cls, environment: MutableMapping[str, str], pid: int) -> Self:
+        """Read NOTIFY_SOCKET and WATCHDOG_USEC, and remove them: programs that we start must not speak for us."""
+        address = environment.pop("NOTIFY_SOCKET", "")
+        usec, meant = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
+        watched = usec.isdecimal() and int(usec) > 0 and meant in {"", str(pid)}
+        return cls(address=address, watchdog_s=int(usec) / 1e6 if watched else None)
+
+    @property
+    def listens(self) -> bool:
+        return bool(self._address)
+
+    def say(self, *lines: str) -> None:
+        """Send ``lines`` as one datagram.  A service manager that cannot be reached never stops the daemon."""
+        if not self._address:
+            return
+        name = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(0)
+                sender.sendto("\n".join(lines).encode(), name)
+        except OSError as error:
+            log.warning("service_manager.unreachable", error=str(error))
+
+
+@asynccontextmanager
+async def telling(
+    manager: ServiceManager, *, progress: Progress, waits_for: Callable[[], str], clock: Clock
+) -> AsyncIterator[None]:
+    """Say READY at once, STOPPING at the end, and WATCHDOG between them while ``progress`` has not stopped."""
+    if not manager.listens:
+        yield
+        return
+    manager.say("READY=1", _status(waits_for()))
+    speaking = asyncio.create_task(_keep_speaking(manager, progress, waits_for, clock), name="service manager")
+    try:
+        yield
+    finally:
+        speaking.cancel()
+        await asyncio.wait((speaking,))
+        manager.say("STOPPING=1", "STATUS=stopping")
+
+
+async def _keep_speaking(
+    manager: ServiceManager, progress: Progress, waits_for: Callable[[], str], clock: Clock
+) -> None:
+    # Half of the time that systemd gives, as sd_watchdog_enabled(3) asks: one late turn of the loop is not the end.
+    every_s = min(_STATUS_EVERY_S, manager.watchdog_s / 2 if manager.watchdog_s is not None else _STATUS_EVERY_S)
+    told = ""
+    while True:
+        if stopped := progress.stopped():
+            if stopped != told:
+                log.error("watchdog.withheld", reason=stopped)
+            manager.say(_status(stopped))
+        else:
+            manager.say("WATCHDOG=1", _status(waits_for()))
+        told = stopped
+        await clock.sleep(every_s)
+
+
+def _status(text: str) -> str:
+    """One line, as the protocol demands."""
+    return f"STATUS={' '.join(text.split())[:_STATUS_CHARACTERS] or 'ready'}"
