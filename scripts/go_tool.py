@@ -60,6 +60,7 @@ GO_TOOLS: dict[str, GoSource | DebianPackage] = {
     "kubernetes-objects": GoSource(
         directory=REPOSITORY / "tests" / "support" / "kubernetes_objects", binary="kubernetes-objects"
     ),
+    "helm-template": GoSource(directory=REPOSITORY / "tests" / "support" / "helm_template", binary="helm-template"),
     "kustomize": GoSource(
         directory=_OTHERS / "kustomize", package="sigs.k8s.io/kustomize/kustomize/v5", binary="kustomize"
     ),

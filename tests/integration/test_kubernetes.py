@@ -63,7 +63,7 @@ def test_kustomize_puts_the_sidecar_beside_the_broker_and_leaves_the_broker_as_i
     assert done.stderr == ""
     assert read_strictly(done.stdout)[0] == 0
     built = {document["kind"]: document for document in YAML(typ="safe", pure=True).load_all(done.stdout)}
-    assert built.keys() == {"Service", "StatefulSet", "ConfigMap"}
+    assert built.keys() == {"Service", "StatefulSet", "ConfigMap", "CronJob"}
     [patch] = loaded("sidecar-patch.yaml")
     _, example = loaded("statefulset-example.yaml")
     pod, sidecars, brokers = (document["spec"]["template"] for document in (built["StatefulSet"], patch, example))

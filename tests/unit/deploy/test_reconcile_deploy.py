@@ -63,3 +63,23 @@ def test_the_spark_application_gives_driver_and_executors_the_configuration() ->
     for part in ("driver", "executor"):
         assert [mount["mountPath"] for mount in template[part]["volumeMounts"]] == ["/etc/tiersidecar"]
     assert (DEPLOY / "spark" / Path(template["mainApplicationFile"]).name).exists()
+
+
+def test_the_cron_jobs_pod_asks_a_broker_that_it_can_reach_about_the_sidecars_store() -> None:
+    data = document("configmap.yaml")["data"]
+    ours, sidecars = (YAML(typ="safe", pure=True).load(data[name]) for name in ("reconcile.yaml", "tiersidecar.yaml"))
+    assert ours["store"] == sidecars["store"]
+    host, _, _ = ours["broker"]["bootstrap.servers"].partition(":")
+    example = YAML(typ="safe", pure=True).load_all(DEPLOY / "kubernetes" / "statefulset-example.yaml")
+    assert host in {one["metadata"]["name"] for one in example if one["kind"] == "Service"}
+    job = document("reconcile-cronjob.yaml")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert "--config=/etc/tiersidecar/reconcile.yaml" in job["containers"][0]["args"]
+
+
+def test_reconcile_comes_with_every_form_of_deployment() -> None:
+    kustomization = YAML(typ="safe", pure=True).load(DEPLOY / "kubernetes" / "kustomization.yaml")
+    values = YAML(typ="safe", pure=True).load(DEPLOY / "helm" / "tiersidecar" / "values.yaml")
+    assert "reconcile-cronjob.yaml" in kustomization["resources"]
+    assert values["reconcile"]["enabled"] is True
+    steps = (DEPLOY.parent / "docs" / "operations" / "install.md").read_text()
+    assert "enable --now tiersidecar-reconcile.timer" in steps
