@@ -4,6 +4,7 @@ disk one."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,12 @@ from tests.integration.test_daemon import (
     started,
     wait_until_trimmed,
 )
+from tests.integration.test_other_log_dirs import put
+from tests.support.command_line import answer_of
 from tests.support.daemon import wait_for
+from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_placement import move_replica
 from tests.support.read_service import fetch_records, shape_of
 
 pytestmark = pytest.mark.broker
@@ -72,3 +77,53 @@ def test_what_goes_below_the_reserve_is_what_the_user_said(kafka: KafkaCluster, 
         found = fetch_records(daemon.read_url, topic, 0, offset=end, stop=inside[-1].offset + 1)
         assert list(found) == [shape_of(record) for record in inside]
         assert daemon.stop() == 0
+
+
+@pytest.mark.timeout(400)
+def test_a_first_segment_that_begins_in_the_trash_goes_once_the_rest_of_it_is_proven(
+    kafka_cluster: Callable[..., KafkaCluster], tmp_path: Path
+) -> None:
+    """What lies below a user's delete was never copied, and the broker has it until the delay is over.  After a move its
+    segments begin elsewhere than the copies: they were counted as room, and nothing was trimmed, without a word."""
+    kafka, topic = kafka_cluster(log_dirs=2), "straddles"
+    kafka.create_topic(topic, segment_bytes=16_384, configs=STRICT)
+    put(kafka, topic, 100, b"x")
+    broker = kafka.brokers[0]
+
+    def bases() -> list[int]:
+        return sorted(int(path.stem) for path in broker.partition_dir(topic, 0).glob("*.log"))
+
+    deleted_to = bases()[2] + 3
+    daemon = started(
+        tmp_path,
+        kafka,
+        topic,
+        rule={"remote.log.copy.disable": True},
+        **{"delete.delay": "24h", "user.delete.delay": "1h", "log.dirs": [str(one) for one in broker.log_dirs]},
+    )
+    with daemon:
+        daemon.wait_until_ready()
+        offset = ("--offset", str(deleted_to), "--yes")
+        answer_of(daemon.config_path, "delete-records", topic, "-p", "0", *offset)
+        assert daemon.stop() == 0
+        del daemon.settings["topics"][0]["remote.log.copy.disable"]
+        daemon.start()
+        wait_for(
+            lambda: [one.next_offset for one in finished(kafka, daemon)][-1:] == bases()[-1:], "all is copied", daemon
+        )
+        assert finished(kafka, daemon)[0].start_offset > 0
+        assert daemon.stop() == 0
+
+        kafka.admin.alter_topic(topic, {"internal.segment.bytes": str(3 * 16_384)})
+        target = next(one for one in broker.log_dirs if one != broker.partition_dir(topic, 0).parent)
+        move_replica(broker.admin, topic, 0, target)
+        wait_until(lambda: broker.partition_dir(topic, 0).parent == target, "the partition is in the other log dir")
+        put(kafka, topic, 100, b"y")
+        assert kafka.admin.earliest_offset(topic, 0) == 0 < deleted_to < bases()[1]
+        daemon.settings |= {"disk.reserve": "100%", "disk.pressure.policy": "trim-copied"}
+        daemon.start()
+        stop = wait_until_trimmed(kafka, daemon, topic)
+        assert stop == bases()[-1]
+        told = [(one["base_offset"], one["next_base_offset"]) for one in daemon.events("trash.dropped")]
+        assert told == [(0, deleted_to)]
+        assert daemon.events("segment.dropped") == []

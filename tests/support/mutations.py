@@ -44,7 +44,7 @@ from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
 from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.log_starts import StateLogStarts
-from tiersidecar.reading.remote_log_reader import FetchedBatches
+from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.services.gateway import (
     leader_epoch_rewrite,
@@ -276,6 +276,10 @@ def between_the_tiers_is_out_of_range() -> Patches:
 
 def gateway_sends_away_while_not_ready() -> Patches:
     return [patch.object(out_of_range, "RETRY", out_of_range.STANDS)]
+
+
+def readers_send_away_by_metadata_that_are_behind() -> Patches:
+    return [patch.object(RemoteLogReader, "current_bounds", RemoteLogReader.bounds)]
 
 
 def gateway_sends_away_by_what_it_remembers() -> Patches:
@@ -604,7 +608,8 @@ MUTATIONS = (
     Mutation(plant=readers_trust_the_store, kind=_C, seed=5),
     Mutation(plant=local_reads_may_end_early, kind=_C, seed=35),
     Mutation(plant=fills_one_batch_too_far, kind=_C, seed=5),
-    Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=21),
+    Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=3),
+    Mutation(plant=readers_send_away_by_metadata_that_are_behind, kind=_C, seed=801519),
     Mutation(plant=sessions_keep_their_first_offsets, kind=_C, seed=3),
     Mutation(plant=sessions_of_other_connections_are_sent_away, kind=_C, seed=31),
     Mutation(plant=gateway_passes_over_what_is_between_the_tiers, kind=_Q, seed=0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePath
 
@@ -16,6 +16,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import (
@@ -68,6 +69,27 @@ class RemoteRun:
 
     def partition(self, name: str) -> TopicIdPartition:
         return next(one for one in self.partitions if str(one) == name)
+
+
+class LateMetadata(MemoryMetadataLog):
+    """Has read nothing yet of what was published: it comes with :meth:`catch_up`, or never where it is out of reach."""
+
+    def __init__(self, published: MemoryMetadataLog, *, is_reachable: bool) -> None:
+        super().__init__()
+        self._published, self._is_reachable = published, is_reachable
+
+    async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
+        if not self._is_reachable:
+            raise BrokerUnreachableError(address="metadata:9092", reason="connection refused")
+        for event in self._published.events[len(self.events) :]:
+            await self.publish(event)
+
+
+async def behind(run: RemoteRun, *, is_reachable: bool = True) -> RemoteRun:
+    """``run`` as a process sees it whose broker has just come back."""
+    metadata = LateMetadata(run.metadata, is_reachable=is_reachable)
+    await metadata.assign(run.partitions)
+    return replace(run, metadata=metadata)
 
 
 @cache
@@ -158,6 +180,7 @@ async def open_run(
                 quota=quota,
                 telemetry=telemetry or RecordedTelemetry(),
                 settings=settings,
+                catch_up=run.metadata.catch_up,
                 chunk_layers=chunk_layers,
             )
         )

@@ -188,13 +188,16 @@ def _of_trim(view: PartitionView, stops: Stops, local: LocalSegment | None) -> F
     step = next((one for one in steps if one.local == local), None)
     if step is not None:
         return _of_due_trim(stops, step)
+    behind = reason_behind_trash(trim)
     if not _cover(view, local):
-        return Finding(about="trim", says="it is not remote yet, and only what is remote is trimmed")
+        is_first = local == next((one for one in trim.segments if _is_live(view, one)), None)
+        says = "it is not remote yet, and only what is remote is trimmed"
+        return Finding(about="trim", says=behind if behind and is_first else says)
     first = next(one for one in trim.segments if _is_live(view, one) and all(step.local != one for step in steps))
     when_ms = _when_trimmed(view, local)
     if first == local:
         return Finding(about="trim", says=_why_kept(view, local), changes_ms=when_ms)
-    if behind := reason_behind_trash(trim):
+    if behind:
         return Finding(about="trim", says=behind)
     why = _why_kept(view, first) if _cover(view, first) else "it is not remote yet"
     says = f"local data go oldest first, and the segment at {first.base_offset} stays: {why}"

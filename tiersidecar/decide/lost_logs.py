@@ -27,6 +27,7 @@ class KnownOfPartition:
     was_seen: bool
     remote_log_start_offset: int
     trim_offset: int
+    dropped_offset: int
     state_loss_accepted: bool
     metadata_loss_accepted: bool
 
@@ -38,11 +39,10 @@ def reason_log_lost(known: KnownOfPartition) -> str:
             "segments of it are remote, but the state topic has no record of it: the topic lost what users deleted, where the "
             f"remote log starts and how the topic is tiered. {_ACCEPT}; nothing is copied, trimmed or deleted until then"
         )
-    trimmed = known.was_seen and known.trim_offset > max(known.remote_log_start_offset, 0)
+    trimmed = known.was_seen and known.trim_offset > max(known.remote_log_start_offset, known.dropped_offset, 0)
     if trimmed and not known.has_segments and not known.metadata_loss_accepted:
         return (
             f"the local log was trimmed to {known.trim_offset} because that was remote, but the remote log metadata topic "
-            "has no segment of it: the topic lost its events, unless disk.pressure.policy gave up what was not remote. "
-            f"{_ACCEPT}; nothing is copied, trimmed or deleted until then"
+            f"has no segment of it: the topic lost its events. {_ACCEPT}; nothing is copied, trimmed or deleted until then"
         )
     return ""

@@ -44,15 +44,18 @@ class TrimView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimStep:
-    """One local segment that may go, and the remote segments that hold its offsets, in order; none where it is lost.
+    """One local segment that may go, and the remote segments that hold its offsets from ``from_offset`` on, in order; none
+    where it is lost.
 
     ``forced``: it goes even if the store cannot be asked for those, and past any group.  ``is_last_resort``: then also if they
-    turn out to be damaged.  ``from_trash``: it is not remote, and was given up: an undelete will not find it.
+    turn out to be damaged.  ``from_trash``: below ``from_offset`` it is not remote, and was given up: an undelete will not find
+    it.
     """
 
     local: LocalSegment
     remote: tuple[RemoteLogSegmentMetadata, ...]
     reason: str
+    from_offset: Offset
     forced: bool = False
     is_last_resort: bool = False
     from_trash: bool = False
@@ -76,10 +79,8 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
             break
         if segment.next_base_offset <= view.log_start_offset:
             continue  # trimmed already: the broker deletes the files in its own time
-        start = max(segment.base_offset, view.log_start_offset)
-        cover = covering_segments(finished, start, segment.next_base_offset)
-        from_trash = not cover and _is_in_trash(view, segment) and segment.next_base_offset <= view.pressure_offset
-        forced = from_trash or segment.next_base_offset <= view.drop_offset
+        start, cover, from_trash = _held(view, segment, finished)
+        forced = (from_trash and not cover) or segment.next_base_offset <= view.drop_offset
         if not cover and not forced:
             break
         reason = _breach(view, segment, cover, left_bytes)
@@ -91,6 +92,7 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
                 local=segment,
                 remote=cover,
                 reason=reason,
+                from_offset=Offset(start),
                 forced=forced,
                 is_last_resort=is_last_resort,
                 from_trash=from_trash,
@@ -104,12 +106,14 @@ def reason_behind_trash(view: TrimView) -> str:
     """Why nothing is trimmed although there is something to be: what lies before it is not remote, and in the trash.  A trim
     is of a prefix, and would delete for good what an undelete is to bring back."""
     sealed = [one for one in view.segments if (one.next_base_offset or -1) > view.log_start_offset]
-    if view.policy.mode is not RetentionMode.STRICT or not sealed or not _is_in_trash(view, sealed[0]):
+    if view.policy.mode is not RetentionMode.STRICT or not sealed:
         return ""
     first = sealed[0]
     finished = [one for one in view.remote_segments if counts(view, one)]
     start = max(first.base_offset, view.log_start_offset)
     if covering_segments(finished, start, first.next_base_offset or 0):
+        return ""
+    if _behind_trash(view, first, finished, start) is None:
         return ""
     return (
         f"what the broker has below offset {view.given_up_offset} is not remote, and in the trash: what follows is trimmed "
@@ -136,8 +140,30 @@ def covering_segments(
     return tuple(chosen)
 
 
-def _is_in_trash(view: TrimView, segment: LocalSegment) -> bool:
-    return segment.next_base_offset is not None and segment.next_base_offset <= view.given_up_offset
+def _held(
+    view: TrimView, segment: LocalSegment, finished: Sequence[RemoteLogSegmentMetadata]
+) -> tuple[int, tuple[RemoteLogSegmentMetadata, ...], bool]:
+    """The first offset of a sealed segment that must be remote, what holds it from there on, and whether what lies before is
+    in the trash, and goes for room on the disk."""
+    start, stop = max(segment.base_offset, view.log_start_offset), segment.next_base_offset or 0
+    cover = covering_segments(finished, start, stop)
+    readable = _behind_trash(view, segment, finished, start) if not cover and stop <= view.pressure_offset else None
+    return (start, cover, False) if readable is None else (*readable, True)
+
+
+def _behind_trash(
+    view: TrimView, segment: LocalSegment, finished: Sequence[RemoteLogSegmentMetadata], start_offset: int
+) -> tuple[int, tuple[RemoteLogSegmentMetadata, ...]] | None:
+    """Where what may be read of a segment begins, whose front is in the trash, and what holds it from there on: nothing, where
+    the trash has it whole.  None: its front is not in the trash, or the rest is not remote.
+
+    A replica's segments begin elsewhere than the copies: the remote log start may lie within one.
+    """
+    if segment.next_base_offset is None or start_offset >= view.given_up_offset:
+        return None
+    readable_from = min(view.given_up_offset, segment.next_base_offset)
+    cover = covering_segments(finished, readable_from, segment.next_base_offset)
+    return (readable_from, cover) if cover or readable_from == segment.next_base_offset else None
 
 
 def counts(view: TrimView, segment: RemoteLogSegmentMetadata) -> bool:

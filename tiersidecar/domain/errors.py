@@ -191,6 +191,10 @@ class NoMemoryLeftError(QuotaExceededError):
         self.wanted_bytes = wanted_bytes
 
 
+class NotSmallError(TiersidecarError):
+    """A record batch does not open to little: it is opened elsewhere, in pieces (``reading/opening.py``)."""
+
+
 class TooLargeToOpenError(TiersidecarError):
     """A record batch that takes more memory to open than there is for all of them."""
 

@@ -63,7 +63,9 @@ class PartitionState:
     ``remote_log_start_offset`` is the first offset a reader may have at all, -1 while nobody has said it (before the first
     copy).
     ``trim_offset`` is the highest offset that a DeleteRecords of ours was meant to reach, published before the request
-    is sent; -1 before the first.  Both come with the leader epoch that published them.
+    is sent; -1 before the first.  All come with the leader epoch that published them.
+    ``dropped_offset`` is the highest up to which such a DeleteRecords gave up what was not remote
+    (``disk.pressure.policy``), so that no segment has to tell of it; -1 while none did.
     ``accepted_loss_epoch`` is the leader epoch in which, an operator has confirmed, the log began anew: segments of the
     history before it may expire; -1 while nobody had to.
     ``earlier_starts`` are higher starts that were said before, in earlier epochs, ascending by epoch, each with a lower offset
@@ -84,6 +86,8 @@ class PartitionState:
     remote_log_start_epoch: LeaderEpoch = NO_EPOCH
     trim_offset: Offset = NO_OFFSET
     trim_epoch: LeaderEpoch = NO_EPOCH
+    dropped_offset: Offset = NO_OFFSET
+    dropped_epoch: LeaderEpoch = NO_EPOCH
     accepted_loss_epoch: LeaderEpoch = NO_EPOCH
     owner_seen_ms: int = -1
     earlier_starts: tuple[SaidStart, ...] = ()
@@ -144,11 +148,14 @@ class PartitionState:
         start = max(self, later, key=_rank_of_start)
         seen = max((one for one in (self.seen, later.seen) if one is not None), default=None)
         trim = max(self, later, key=lambda one: (one.trim_epoch, one.trim_offset))
+        dropped = max(self, later, key=lambda one: (one.dropped_epoch, one.dropped_offset))
         return PartitionState(
             remote_log_start_offset=start.remote_log_start_offset,
             remote_log_start_epoch=start.remote_log_start_epoch,
             trim_offset=trim.trim_offset,
             trim_epoch=trim.trim_epoch,
+            dropped_offset=dropped.dropped_offset,
+            dropped_epoch=dropped.dropped_epoch,
             accepted_loss_epoch=max(self.accepted_loss_epoch, later.accepted_loss_epoch),
             owner_seen_ms=max(self.owner_seen_ms, later.owner_seen_ms),
             earlier_starts=self._earlier_starts_with(later),

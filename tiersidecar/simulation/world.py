@@ -22,6 +22,8 @@ from tiersidecar.tasks.lanes import Backoff
 
 _PRODUCERS = (101, 102)
 _SETTLE_S = 900.0
+_LOOKS_SETTLED = 4
+"""Five seconds from one to the next."""
 _QUIET_S = 16.0
 _HALTED_S = Backoff().halted_s + _QUIET_S
 """A halted lane tries again by then: what it has left undone is not for ever."""
@@ -174,18 +176,24 @@ class World(Surroundings):
     async def _settle(self) -> None:
         """Until every sealed segment is remote, no lane is halted and nothing has been written for a while, or time is up."""
         until_s = self.loop.time() + _SETTLE_S
+        settled = 0
         while self.loop.time() < until_s:
             await asyncio.sleep(5.0)
-            if (
-                self.all_sealed_is_remote()
-                and not self.unfinished()
-                and self.loop.time() - self._last_written_s() > _QUIET_S
-                and self.loop.time() - self.halted_at_s > _HALTED_S
-                and not self.pressed()
-                and not self.emptying()
-            ):
+            # What may go for room is read back only once a look at the disk has asked for it (seed 801705).
+            settled = settled + 1 if self._is_settled() else 0
+            if settled == _LOOKS_SETTLED:
                 return
         self.note("it did not settle")
+
+    def _is_settled(self) -> bool:
+        return (
+            self.all_sealed_is_remote()
+            and not self.unfinished()
+            and self.loop.time() - self._last_written_s() > _QUIET_S
+            and self.loop.time() - self.halted_at_s > _HALTED_S
+            and not self.pressed()
+            and not self.emptying()
+        )
 
     def all_sealed_is_remote(self) -> bool:
         """As far as the metadata topic says it."""

@@ -174,19 +174,28 @@ class DiskWatch:
                 continue  # what it is to give will not come: the others have to give it
             start = self._board.log_start_offsets.get(tip, -1)
             sealed = [one for one in local.sealed_segments if (one.next_base_offset or 0) > start]
-            remote = self._remote(tip, sealed, segments_at)
+            remote = self._remote(tip, sealed, segments_at, start)
             found.append(PressedPartition(topic_id_partition=tip, sealed=sealed, remote=remote))
         return found
 
-    def _remote(self, tip: TopicIdPartition, sealed: Sequence[LocalSegment], segments_at: SegmentsAt) -> int:
+    def _remote(
+        self, tip: TopicIdPartition, sealed: Sequence[LocalSegment], segments_at: SegmentsAt, log_start_offset: int
+    ) -> int:
         """How many of them, from the first, are remote, or given up, and may go.  What cannot be trimmed relieves no disk: were
-        it counted on, nothing else would be looked for."""
+        it counted on, nothing else would be looked for.
+
+        The first may begin below both starts, where nothing is remote any more and nobody reads: it goes with what lies
+        above them, or it would keep the whole log on the disk (simulation, cluster seed 800571).
+        """
         lineage = self._board.lineage_on_disk(tip)
         stop, given_up = self._held_from(tip), self._board.remote_log_starts.get(tip, -1)
+        readable_from = max(log_start_offset, given_up, 0)
 
         def may_go(segment: LocalSegment) -> bool:
             stops = segment.next_base_offset or 0
-            return stops <= given_up or (stops <= stop and is_remote(lineage, segments_at, segment))
+            if stops <= given_up:
+                return True
+            return stops <= stop and is_remote(lineage, segments_at, segment, from_offset=readable_from)
 
         return next((number for number, one in enumerate(sealed) if not may_go(one)), len(sealed))
 

@@ -45,15 +45,16 @@ class ReadBack:
         self._log_dirs, self._remote = log_dirs, remote
         self._quota, self._pace = quota, pace
 
-    async def verify(self, step: TrimStep, log_start_offset: int) -> None:
-        """Return once the remote segments of ``step`` are proven to hold the batches of its local segment.
+    async def verify(self, step: TrimStep) -> None:
+        """Return once the remote segments of ``step`` are proven to hold the batches of its local segment, from its
+        ``from_offset`` on.
 
         Raises:
             CorruptDataError: they do not, or cannot be decoded.
             StoreError: they could not be read.
             SegmentChangedError: the local segment is gone.
         """
-        start_offset = max(step.local.base_offset, log_start_offset)
+        start_offset = step.from_offset
         local = BatchDigest(start_offset=start_offset, stop_offset=step.offset)
         remote = BatchDigest(start_offset=start_offset, stop_offset=step.offset)
         async with aclosing(self._feed_local(local, step.local)) as feeding_local:

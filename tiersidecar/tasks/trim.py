@@ -16,7 +16,7 @@ from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim, reason_behind_trash
 from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
@@ -42,8 +42,9 @@ _STEPS_AT_ONCE = 16
 
 
 class VerifyStep(Protocol):
-    async def verify(self, step: TrimStep, log_start_offset: int) -> None:
-        """Return once the remote segments of ``step`` were read back whole and hold the very batches of the local one.
+    async def verify(self, step: TrimStep) -> None:
+        """Return once the remote segments of ``step`` were read back whole and hold the very batches of the local one, from
+        ``from_offset`` on.
 
         Raises:
             CorruptDataError: they do not.
@@ -120,15 +121,13 @@ class TrimTask:
                 return
             if not any(one.forced for one in steps):  # a disk that is full waits for no store
                 await self._ownership.confirm(tip, anew=True)
-            proven = await self._proven(tip, steps[:_STEPS_AT_ONCE], log_start_offset)
+            proven = await self._proven(tip, steps[:_STEPS_AT_ONCE])
             if not proven:
                 return
             await self._failpoints.reach("trim.verified")
             await self._trim(partition, proven, generation)
 
-    async def _proven(
-        self, tip: TopicIdPartition, steps: Sequence[TrimStep], log_start_offset: Offset
-    ) -> tuple[TrimStep, ...]:
+    async def _proven(self, tip: TopicIdPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
         """``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so are
         those after it if the store is away; one whose remote copy is damaged only where nothing else is left to give."""
         proven: list[TrimStep] = []
@@ -139,7 +138,7 @@ class TrimTask:
                 break
             try:
                 if held:
-                    await self._verifier.verify(step, log_start_offset)
+                    await self._verifier.verify(step)
                     self._unproven.proven(tip, step)
             except (CorruptDataError, ObjectNotFoundError) as error:
                 self._unproven.failed(tip, step, error)
@@ -209,9 +208,7 @@ class TrimTask:
 
     async def _trim(self, partition: TieredPartition, steps: tuple[TrimStep, ...], generation: int) -> None:
         tip, offset = partition.view.topic_id_partition, steps[-1].offset
-        await self._state.publish_partition_state(
-            tip, PartitionState(trim_offset=offset, trim_epoch=partition.view.leader_epoch)
-        )
+        await self._state.publish_partition_state(tip, _intended(steps, partition.view.leader_epoch))
         await self._failpoints.reach("trim.intended.published")
         # Everything before this line took time: settings, groups and leadership are looked at once more.
         await self._checks.check([tip.topic])
@@ -263,18 +260,17 @@ class TrimTask:
         """What went by ``disk.pressure.policy: drop-oldest`` and is nowhere else, unless a pin still saves it."""
         tip = partition.view.topic_id_partition
         for step in steps:
-            if step.remote:
-                continue
             if step.from_trash:
                 log.warning(
                     "trash.dropped",
                     topic=tip.topic,
                     partition=tip.partition,
                     base_offset=step.local.base_offset,
-                    next_base_offset=step.local.next_base_offset,
+                    next_base_offset=step.from_offset,
                     bytes=step.local.size_bytes,
                     reason=step.reason,
                 )
+            if step.remote or step.from_offset == step.local.next_base_offset:
                 continue
             self._telemetry.count(DROPPED_BYTES, step.local.size_bytes, topic=tip.topic)
             log.error(
@@ -287,3 +283,10 @@ class TrimTask:
                 reason=step.reason,
                 data_lost=True,
             )
+
+
+def _intended(steps: Sequence[TrimStep], leader_epoch: LeaderEpoch) -> PartitionState:
+    """What is said of a trim before it is done."""
+    intended = PartitionState(trim_offset=steps[-1].offset, trim_epoch=leader_epoch)
+    dropped = [step.offset for step in steps if not step.remote]
+    return replace(intended, dropped_offset=max(dropped), dropped_epoch=leader_epoch) if dropped else intended

@@ -160,6 +160,11 @@ def test_expiry_stops_and_says_why(given: ExpiryView, reason: str) -> None:
         pytest.param(view(OLD, retention_h=1, high_watermark=400), 4, id="the log ends where the remote segments end"),
         pytest.param(view(OLD, retention_h=1, trim_offset=400), 4, id="trimmed to where the remote segments end"),
         pytest.param(
+            replace(view(OLD, retention_h=1, trim_offset=450), dropped_offset=450),
+            4,
+            id="what was trimmed beyond was given up for room on the disk",
+        ),
+        pytest.param(
             view(OLD[3:], retention_h=9.5, trim_offset=300, start=300, limits=GUARDED),
             0,
             id="what expired earlier explains the trim",

@@ -176,6 +176,21 @@ def view(
             id="but only what lies below the start as a whole",
         ),
         pytest.param(
+            view(policy=TopicPolicy(), pressure=300, remote=(remote_segment(150, 199), *REMOTE[2:]), given_up=150),
+            [100, 200, 300],
+            id="or is remote from the start on: a replica's segments begin elsewhere than the copies",
+        ),
+        pytest.param(
+            view(policy=TopicPolicy(), pressure=100, remote=(remote_segment(150, 199), *REMOTE[2:]), given_up=150),
+            [100],
+            id="as far as room is needed",
+        ),
+        pytest.param(
+            view(remote=(remote_segment(50, 99), *REMOTE[1:]), given_up=50),
+            [],
+            id="and without need it waits, with what lies behind it",
+        ),
+        pytest.param(
             view(policy=TopicPolicy(), drop=400, remote=()), [100, 200, 300], id="but never the active segment"
         ),
         pytest.param(view(policy=TopicPolicy(mode=RetentionMode.RACE), drop=300), [], id="nor anything in race mode"),
@@ -228,7 +243,18 @@ def test_what_goes_by_size_says_so() -> None:
 def test_what_goes_from_the_trash_is_told_apart_from_what_is_lost() -> None:
     from_trash, remote = decide_trim(view(policy=TopicPolicy(), pressure=200, remote=REMOTE[1:], given_up=100))
     assert (from_trash.from_trash, from_trash.forced, from_trash.remote) == (True, True, ())
+    assert from_trash.from_offset == from_trash.local.next_base_offset
     assert (remote.from_trash, remote.forced, len(remote.remote)) == (False, False, 1)
+
+
+def test_what_is_in_the_trash_in_part_goes_only_with_the_proof_of_the_rest() -> None:
+    """It was taken for lost, and gone without a look at its remote copy (drop-oldest)."""
+    remote = (remote_segment(50, 99), *REMOTE[1:])
+    first, second = decide_trim(view(policy=TopicPolicy(), pressure=200, remote=remote, given_up=50))
+    assert (first.from_trash, first.forced, first.from_offset, first.remote) == (True, False, 50, remote[:1])
+    assert (second.from_trash, second.from_offset) == (False, 100)
+    forced, *_ = decide_trim(view(policy=TopicPolicy(), pressure=200, drop=200, remote=remote, given_up=50))
+    assert (forced.from_trash, forced.forced, forced.remote) == (True, True, remote[:1])
 
 
 @pytest.mark.parametrize(
@@ -237,6 +263,9 @@ def test_what_goes_from_the_trash_is_told_apart_from_what_is_lost() -> None:
         pytest.param(view(remote=REMOTE[1:], given_up=100), True, id="what follows is remote and has to wait"),
         pytest.param(view(given_up=100), False, id="what is given up is remote, and waits for its delay in the store"),
         pytest.param(view(remote=REMOTE[1:], given_up=50), False, id="not given up: it is to be copied"),
+        pytest.param(
+            view(remote=(remote_segment(50, 99), *REMOTE[1:]), given_up=50), True, id="its front is in the trash"
+        ),
         pytest.param(view(remote=REMOTE[1:], given_up=100, log_start=100), False, id="it is gone"),
         pytest.param(
             view(policy=TopicPolicy(mode=RetentionMode.RACE, local_retention_ms=0), remote=REMOTE[1:], given_up=100),

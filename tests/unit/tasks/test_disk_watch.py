@@ -24,6 +24,7 @@ from tiersidecar.decide.trim_holds import Holder, TrimHold
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
+from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.ports.metrics.retention import (
     DISK_FREE_BYTES,
@@ -150,6 +151,7 @@ async def test_what_is_remote_goes_though_its_local_retention_is_without_limit(p
     assert set(pressed.shell.board.pressure_trims) == {tip}, "of the others nothing is remote"
     assert pressed.shell.trim.may_have_work(tiered)
     await pressed.shell.trim.run(tiered)
+    assert pressed.shell.state.partition_state(tip).dropped_offset == -1
     assert pressed.shell.broker.deleted[-1] == (tip, pressed.shell.board.local.partitions[tip].segments[-1].base_offset)
 
 
@@ -173,6 +175,77 @@ async def test_what_is_given_up_and_only_here_goes_first_and_is_told(pressed: Pr
     dropped = [one["base_offset"] for one in logs if one["event"] == "trash.dropped"]
     assert dropped == [0, segments[1].base_offset]
     assert [one for one in logs if one["event"] == "segment.dropped"] == []
+
+
+async def across_the_start(pressed: Pressed, *, log_start_offset: int) -> tuple[TieredPartition, LocalPartition]:
+    """A replica's segments begin elsewhere than the copies: its first one ends with the first copy, and begins below the
+    remote log start.  Returns it, and the log as it was."""
+    shell = pressed.shell
+    tiered = shell.tiered(shell.tip("plain-0"))
+    tip = tiered.view.topic_id_partition
+    local = shell.board.local.partitions[tip]
+    first, second, third = local.segments[:3]
+    start = PartitionState(remote_log_start_offset=second.base_offset, remote_log_start_epoch=LeaderEpoch(0))
+    await shell.state.publish_partition_state(tip, start)
+    await shell.copy.run(tiered)
+    assert next(iter(shell.metadata.list_remote_log_segments(tip))).start_offset == second.base_offset
+    path = Path(first.log_path)
+    path.write_bytes(path.read_bytes() + Path(second.log_path).read_bytes())
+    size_bytes = first.size_bytes + second.size_bytes
+    longer = replace(first, next_base_offset=third.base_offset, size_bytes=size_bytes, modified_ms=0)
+    merged = replace(local, segments=(longer, *local.segments[2:]))
+    shell.board.local = replace(shell.board.local, partitions={**shell.board.local.partitions, tip: merged})
+    shell.board.log_start_offsets[tip] = Offset(log_start_offset)
+    return tiered, local
+
+
+async def test_a_first_segment_that_begins_below_the_log_start_goes_with_the_rest(pressed: Pressed) -> None:
+    """Below both starts nothing is remote, and the whole log was taken for not copied (simulation, cluster seed 800571)."""
+    shell = pressed.shell
+    first_base = shell.board.local.partitions[shell.tip("plain-0")].segments[1].base_offset
+    tiered, local = await across_the_start(pressed, log_start_offset=first_base)
+    tip = tiered.view.topic_id_partition
+    pressed.disks.free_bytes = 0
+    await pressed.watch(TRIM).look()
+    assert shell.board.pressure_trims[tip].offset == local.segments[-1].base_offset
+
+
+@pytest.mark.parametrize("policy", [TRIM, DROP])
+async def test_a_first_segment_that_begins_in_the_trash_goes_once_the_rest_of_it_is_proven(
+    pressed: Pressed, policy: DiskPressurePolicy
+) -> None:
+    """The broker still has what an undelete would bring back.  Its segments were counted on, could not be trimmed, and nothing
+    else was asked; or went unread, as a loss."""
+    shell = pressed.shell
+    tiered, local = await across_the_start(pressed, log_start_offset=0)
+    tip = tiered.view.topic_id_partition
+    pressed.disks.free_bytes = SIZE // 10 - 1
+    await pressed.watch(policy).look()
+    with capture_logs() as logs:
+        await shell.trim.run(tiered)
+    assert shell.broker.deleted == [(tip, local.segments[2].base_offset)]
+    told = [(one["base_offset"], one["next_base_offset"]) for one in logs if one["event"] == "trash.dropped"]
+    assert told == [(0, local.segments[1].base_offset)]
+    assert [one for one in logs if one["event"] == "segment.dropped"] == []
+
+
+@pytest.mark.parametrize("policy", [TRIM, DROP])
+async def test_and_stays_where_the_rest_of_it_is_damaged(pressed: Pressed, policy: DiskPressurePolicy) -> None:
+    shell = pressed.shell
+    tiered, _ = await across_the_start(pressed, log_start_offset=0)
+    other = shell.tiered(shell.tip("compressed-0"))
+    await shell.copy.run(other)
+    tip = tiered.view.topic_id_partition
+    key = recorded_keys(next(iter(shell.metadata.list_remote_log_segments(tip))), shell.settings.key_prefix).log
+    spoiled = bytearray(await shell.store.fetch_object(key))
+    spoiled[200] ^= 1
+    await shell.store.put_object(key, BytesBody(bytes(spoiled)))
+    pressed.disks.free_bytes = SIZE // 10 - 1
+    for _ in range(2):
+        await pressed.watch(policy).look()
+        await shell.trim.run(tiered)
+        await shell.trim.run(other)
+    assert {one.topic for one, _ in shell.broker.deleted} == {"compressed"}
 
 
 async def test_what_is_to_be_copied_again_is_not_taken_for_remote(pressed: Pressed) -> None:
@@ -257,6 +330,8 @@ async def test_what_is_not_remote_goes_only_below_the_high_watermark_and_is_told
     shell.broker.last_stable_offsets[tip] = segments[2].base_offset + 1
     with capture_logs() as logs:
         await shell.trim.run(tiered)
+    state = shell.state.partition_state(tip)
+    assert (state.trim_offset, state.dropped_offset) == (segments[2].base_offset, segments[2].base_offset)
     assert shell.broker.deleted == [(tip, segments[2].base_offset)]
     assert shell.state.partition_state(tip).trim_offset == segments[2].base_offset
     lost = [one for one in logs if one["event"] == "segment.dropped"]

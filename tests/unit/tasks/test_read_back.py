@@ -16,7 +16,7 @@ from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.stores.wrapped_store import WrappedStore
 from tiersidecar.decide.trim import TrimStep
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
-from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.store import Store
@@ -34,7 +34,7 @@ class Scene:
         tip = shell.tip("plain-0")
         local = shell.board.local.partitions[tip].segments[0]
         remote = [one for one in fold(shell.metadata.events) if one.topic_id_partition == tip]
-        self.step = TrimStep(local=local, remote=(remote[0],), reason="size")
+        self.step = TrimStep(local=local, remote=(remote[0],), reason="size", from_offset=Offset(0))
         self.spoils = False
         self.read_from(shell.store)
 
@@ -60,7 +60,7 @@ class Scene:
             quota=self.shell.quota,
             pace=self.shell.pace,
         )
-        await verifier.verify(self.step, 0)
+        await verifier.verify(self.step)
 
 
 @pytest.fixture

@@ -111,6 +111,7 @@ def _reason_state_lost(session: Session, tip: TopicIdPartition, segments: Sequen
             was_seen=False,  # that is the sidecar's affair
             remote_log_start_offset=-1,
             trim_offset=-1,
+            dropped_offset=-1,
             state_loss_accepted=session.state.topic_id in session.state.accepted_losses(),
             metadata_loss_accepted=False,
         )

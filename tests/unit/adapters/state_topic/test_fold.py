@@ -90,6 +90,8 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "remote_log_start_offset": 10,
         "remote_log_start_epoch": 1,
         "trim_offset": -1,
+        "dropped_epoch": -1,
+        "dropped_offset": -1,
         "trim_epoch": -1,
         "accepted_loss_epoch": -1,
         "owner_seen_ms": -1,
