@@ -25,7 +25,7 @@ from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.formats.kafka.record_batches import Compression
-from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, Opening
+from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, LONG_AT_ONCE, Opening
 from tiersidecar.reading.timestamp_lookup import first_at
 from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection
 
@@ -102,7 +102,7 @@ CODECS: dict[str, tuple[Compression, Callable[[Iterator[bytes]], bytes]]] = {
 SHAPES = {"a record of 1,000 MiB": (1000 * MIB, 1), "1,000 records of 1 MiB": (MIB, 1000)}
 
 
-def bomb(codec: str, shape: str) -> bytes:
+def bomb(codec: str, shape: str, *, base_timestamp: int = BASE_MS) -> bytes:
     value_bytes, count = SHAPES[shape]
     compression, compress = CODECS[codec]
     return batch_bytes(
@@ -110,8 +110,8 @@ def bomb(codec: str, shape: str) -> bytes:
         compress(payload(value_bytes, count)),
         count=count,
         attributes=compression,
-        base_timestamp=BASE_MS,
-        max_timestamp=BASE_MS + count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=base_timestamp + count - 1,
     )
 
 
@@ -141,9 +141,9 @@ async def _written(opening: Opening, batch: bytes, count: int) -> str:
 
 
 async def _at_once(batch: bytes, count: int) -> str:
-    async with ThreadBlocking(max_threads=8) as blocking:
+    async with ThreadBlocking(max_threads=8) as blocking, ThreadBlocking(max_threads=LONG_AT_ONCE) as long_blocking:
         memory = OpenedMemory(DEFAULT_OPENED_BYTES)
-        opening = Opening(memory=memory, blocking=blocking, clock=SystemClock())
+        opening = Opening(memory=memory, blocking=blocking, long_blocking=long_blocking, clock=SystemClock())
         work = (_looked_up, _written)
         outcomes = await asyncio.gather(*(work[turn % 2](opening, batch, count) for turn in range(AT_ONCE)))
         assert memory.held_bytes == 0

@@ -67,7 +67,7 @@ class ReaderPool:
         self._places = asyncio.Semaphore(running)
         self._max_waiting = waiting
         self._waiting = 0
-        self._busy = 0
+        self._busy = self._away = 0
         self._quota = quota or UnlimitedQuota()
         self._requests = requests or UnlimitedQuota()
         self._telemetry = telemetry or NoTelemetry()
@@ -79,7 +79,7 @@ class ReaderPool:
         return self._quota
 
     @asynccontextmanager
-    async def admit(self) -> AsyncIterator[None]:
+    async def admit(self) -> AsyncIterator[Place]:
         """A place for a new read.
 
         Raises:
@@ -93,27 +93,48 @@ class ReaderPool:
         if self._places.locked() and self._waiting >= self._max_waiting:
             retry_after_ms = self._come_back.refused_ms() if self._come_back else _RETRY_AFTER_MS
             raise self._shed("pool", "the remote reader pool", retry_after_ms)
-        async with self.resume():
-            yield
+        async with self.resume() as place:
+            yield place
 
     @asynccontextmanager
-    async def resume(self) -> AsyncIterator[None]:
+    async def resume(self) -> AsyncIterator[Place]:
         """A place for the next step of a read that was admitted: it waits its turn and is not shed any more."""
+        place = Place(self)
+        await place.take()
+        began_s = self._clock.monotonic_s() if self._clock else 0.0
+        try:
+            yield place
+        finally:
+            place.give_back()
+            if self._clock and self._come_back:
+                self._come_back.served()
+                self._telemetry.observe(READER_FETCH_SECONDS, self._clock.monotonic_s() - began_s)
+
+    async def wait_for_place(self) -> None:
+        """For :class:`Place`."""
         self._count_waiting(1)
         try:
             await self._places.acquire()
         finally:
             self._count_waiting(-1)
         self._count(1)
-        began_s = self._clock.monotonic_s() if self._clock else 0.0
-        try:
-            yield
-        finally:
-            self._count(-1)
-            self._places.release()
-            if self._clock and self._come_back:
-                self._come_back.served()
-                self._telemetry.observe(READER_FETCH_SECONDS, self._clock.monotonic_s() - began_s)
+
+    def place_is_free(self) -> None:
+        """For :class:`Place`."""
+        self._count(-1)
+        self._places.release()
+
+    def go_away(self) -> bool:
+        """For :class:`Place`: whether one more may be without its place, and keep what it has read, until
+        :meth:`come_back`."""
+        if self._away >= self._running:
+            return False
+        self._away += 1
+        return True
+
+    def come_back(self) -> None:
+        """For :class:`Place`."""
+        self._away -= 1
 
     async def in_steps(self, parts: AsyncGenerator[T, None], clock: Clock) -> AsyncGenerator[T, None]:
         """``parts``, each fetched in a place of its own, which is given back while the caller has the part.
@@ -148,6 +169,41 @@ class ReaderPool:
         self._busy += change
         self._telemetry.gauge(READER_IDLE_RATIO, 1 - self._busy / self._running)
         self._telemetry.gauge(READ_POOL_BUSY, self._busy)
+
+
+class Place:
+    """One of the places of ``pool``, for one read."""
+
+    def __init__(self, pool: ReaderPool) -> None:
+        self._pool, self._is_ours = pool, False
+
+    async def take(self) -> None:
+        """Wait for it."""
+        await self._pool.wait_for_place()
+        self._is_ours = True
+
+    def give_back(self) -> None:
+        """If it is there."""
+        if self._is_ours:
+            self._is_ours = False
+            self._pool.place_is_free()
+
+    @asynccontextmanager
+    async def given_back(self) -> AsyncIterator[None]:
+        """While what follows takes long and needs nothing of the store; it waits for its place again afterwards.
+
+        As many as there are places may be away at a time: each keeps what it has read in memory.  The next one keeps its
+        place as well.
+        """
+        if not self._pool.go_away():
+            yield
+            return
+        self.give_back()
+        try:
+            yield
+        finally:
+            self._pool.come_back()
+            await self.take()
 
 
 def _retry_after_ms(throttle_s: float) -> int:

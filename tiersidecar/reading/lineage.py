@@ -73,13 +73,13 @@ class LineageSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A lineage, when its blob was chosen and among how many segments.  It ``meets`` the live file if the blob has the epoch
-    that the live file begins with: then nothing is missing before it, and its start is the true one."""
+    """A lineage, when its blob was chosen and among how many finished segments.  It ``meets`` the live file if the blob has
+    the epoch that the live file begins with: then nothing is missing before it, and its start is the true one."""
 
     lineage: Lineage
     made_at_s: float
     meets: bool
-    segments: int
+    finished: int
 
 
 _Told = tuple[Lineage, tuple[EpochEntry, ...], tuple[EpochEntry, ...]]
@@ -149,7 +149,7 @@ class LineageKeeper:
         self, topic_id_partition: TopicIdPartition, known: _Known, live: tuple[EpochEntry, ...], max_age_s: float
     ) -> bool:
         # What pins kept may be finished when the broker's log begins far behind it: only then its epochs are known.
-        if not known.meets and self._metadata.segment_count(topic_id_partition) != known.segments:
+        if not known.meets and self._finished_count(topic_id_partition) != known.finished:
             return False
         if not live:
             return self._clock.monotonic_s() - known.made_at_s < max_age_s
@@ -175,8 +175,13 @@ class LineageKeeper:
             lineage=self._extended(topic_id_partition, remote, live),
             made_at_s=made_at_s,
             meets=not live or _meets(remote, Lineage.of(live)),
-            segments=len(picture),
+            finished=len(finished),
         )
+
+    def _finished_count(self, topic_id_partition: TopicIdPartition) -> int:
+        """Those that have begun count for nothing: with them, the end of a copy would change no number."""
+        unfinished = sum(1 for _ in self._metadata.list_unfinished_segments(topic_id_partition))
+        return self._metadata.segment_count(topic_id_partition) - unfinished
 
     def _extended(self, topic_id_partition: TopicIdPartition, remote: Lineage, live: tuple[EpochEntry, ...]) -> Lineage:
         """``remote`` with what pins and the live file say.  Each read asks: what was made last stands while none changes."""

@@ -25,7 +25,7 @@ from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, Opening
 from tiersidecar.reading.read_ahead import ReadAheadBudget
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.segment_files import SegmentFiles
-from tiersidecar.reading.segment_lookup import SegmentLookup
+from tiersidecar.reading.segment_lookup import CatchUp, SegmentLookup
 from tiersidecar.reading.segment_reader import SegmentReader
 from tiersidecar.reading.segment_walk import SegmentWalk
 from tiersidecar.reading.time_limit import FETCH_TIMEOUT_S
@@ -84,13 +84,16 @@ async def open_read_path(
     requests: FetchQuota | None = None,
     telemetry: Telemetry | None = None,
     settings: ReadSettings | None = None,
+    catch_up: CatchUp | None = None,
+    long_blocking: Blocking | None = None,
     chunk_layers: Sequence[ChunkLayer] = (),
     index_files: IndexFilesSource | None = None,
 ) -> AsyncIterator[ReadPath]:
     """Build the read path; what is in flight in it ends when the context does.
 
     ``chunk_layers`` stand between the memory cache and the store, the last one nearest to the caller: a disk cache, say.
-    ``index_files`` is what the index cache asks instead of the store: a disk cache again.
+    ``index_files`` is what the index cache asks instead of the store: a disk cache again.  ``long_blocking`` opens the batches
+    that take seconds, beside ``blocking`` if it is given.
     """
     settings, telemetry = settings or ReadSettings(), telemetry or NoTelemetry()
     async with AsyncExitStack() as stack:
@@ -111,7 +114,12 @@ async def open_read_path(
         undecided = UndecidedTransactions(lookup=lookup, indexes=indexes, open_transactions=open_transactions)
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
-        opening = Opening(memory=OpenedMemory(settings.opened_memory_bytes), blocking=blocking, clock=clock)
+        opening = Opening(
+            memory=OpenedMemory(settings.opened_memory_bytes),
+            blocking=blocking,
+            long_blocking=blocking if long_blocking is None else long_blocking,
+            clock=clock,
+        )
         pool = ReaderPool(
             running=settings.reader_threads,
             waiting=settings.reader_max_pending_tasks,
@@ -130,6 +138,7 @@ async def open_read_path(
                 pool=pool,
                 clock=clock,
                 telemetry=telemetry,
+                catch_up=catch_up,
             ),
             timestamps=TimestampLookup(lookup=lookup, segments=segments, indexes=indexes, pool=pool, opening=opening),
             opening=opening,

@@ -16,7 +16,7 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.aborted_transactions import AbortedTransactions
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.batch_cutter import BatchSlice
-from tiersidecar.reading.segment_lookup import History, OffsetBounds, SegmentLookup
+from tiersidecar.reading.segment_lookup import CatchUp, History, OffsetBounds, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance
 from tiersidecar.reading.segment_walk import SegmentWalk
 from tiersidecar.reading.undecided_transactions import Undecided, UndecidedTransactions
@@ -60,8 +60,10 @@ class RemoteLogReader:
         pool: ReaderPool,
         clock: Clock,
         telemetry: Telemetry | None = None,
+        catch_up: CatchUp | None = None,
     ) -> None:
         self._lookup = lookup
+        self._catch_up = catch_up
         self._walk = walk
         self._aborted = aborted
         self._undecided = undecided
@@ -72,6 +74,19 @@ class RemoteLogReader:
     async def bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
         """The offsets that can be read."""
         return await self._lookup.bounds(topic_id_partition)
+
+    async def current_bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
+        """The same, once all is applied that was durable when this was called: for an answer that sends a reader away.
+
+        A broker that has just come back answers before our own consumers have read what they missed meanwhile, and what it
+        does not have any more looks as if it were nowhere (simulation, cluster seed 801519).
+
+        Raises:
+            RetriableError: the topics of metadata and state are out of reach, or were not read that far in time.
+        """
+        if self._catch_up is None:
+            return await self._lookup.bounds(topic_id_partition)
+        return await self._lookup.bounds_after(topic_id_partition, self._catch_up)
 
     def check_batch_start(
         self, topic_id_partition: TopicIdPartition, offset: int, leader_epoch: int, end: Offset

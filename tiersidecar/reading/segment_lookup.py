@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,6 +64,10 @@ class History(NamedTuple):
         return lineage.entries_in_range(known, stop) == self.lineage.entries_in_range(known, stop)
 
 
+CatchUp = Callable[[TopicIdPartition], Awaitable[None]]
+"""Returns once metadata and state of a partition are as of the call, or later."""
+
+
 class Hole(NamedTuple):
     """Offsets ``start`` up to, not including, ``stop`` that no finished segment of the lineage holds, though others do on both
     sides."""
@@ -108,7 +112,18 @@ class SegmentLookup:
 
     async def bounds(self, topic_id_partition: TopicIdPartition) -> OffsetBounds:
         """What there is to read."""
-        lineage = await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+        return await self._bounds_in(
+            topic_id_partition, await self._lineages.lineage(topic_id_partition, max_age_s=1.0)
+        )
+
+    async def bounds_after(self, topic_id_partition: TopicIdPartition, catch_up: CatchUp) -> OffsetBounds:
+        """The same, by what is known once ``catch_up`` returns.  Raises what it raises."""
+        await catch_up(topic_id_partition)
+        return await self._bounds_in(
+            topic_id_partition, await self._lineages.lineage(topic_id_partition, max_age_s=0.0)
+        )
+
+    async def _bounds_in(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> OffsetBounds:
         if self._lacks_beginning(topic_id_partition, lineage):
             lineage = await self._lineages.refresh(topic_id_partition)
         end = self._end_offset(topic_id_partition, lineage)

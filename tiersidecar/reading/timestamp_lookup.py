@@ -12,7 +12,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, iter_batch_headers, read_batch_header
 from tiersidecar.formats.kafka.records import iter_record_times
-from tiersidecar.reading.admission import ReaderPool
+from tiersidecar.reading.admission import Place, ReaderPool
 from tiersidecar.reading.index_cache import RemoteIndexCache
 from tiersidecar.reading.opening import Opening
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
@@ -58,7 +58,7 @@ class TimestampLookup:
         Raises:
             QuotaExceededError: shed, at once.
         """
-        async with self._pool.admit():
+        async with self._pool.admit() as place:
             start = (await self._lookup.bounds(topic_id_partition)).start
             candidates = self._lookup.readable(
                 topic_id_partition,
@@ -69,7 +69,7 @@ class TimestampLookup:
                 ),
             )
             async for located in candidates:
-                found = await self._find_in(located, timestamp_ms, start)
+                found = await self._find_in(located, timestamp_ms, start, place)
                 if found is not None:
                     return found
         return None
@@ -108,10 +108,10 @@ class TimestampLookup:
         that of the file's last change where no record has a timestamp (``LogSegment.largestTimestamp``).  Then all of them
         are looked at.
         """
-        async with self._pool.admit():
+        async with self._pool.admit() as place:
             if not len((await self._indexes.indexes(located.metadata)).time_index):
                 return NO_TIMESTAMP
-            if await self._find_in(located, located.metadata.max_timestamp_ms, start_offset) is not None:
+            if await self._find_in(located, located.metadata.max_timestamp_ms, start_offset, place) is not None:
                 return located.metadata.max_timestamp_ms
             latest_ms = NO_TIMESTAMP
             first = Offset(max(located.metadata.start_offset, start_offset))
@@ -119,11 +119,13 @@ class TimestampLookup:
                 slices = self._segments.slices(located, first, located.stop_offset, Allowance(), read_ahead)
                 async with aclosing(slices):
                     async for batches in slices:
-                        found = await self._opening.run(_latest_of, batches.buffer, start_offset)
+                        found = await self._opening.run(_latest_of, batches.buffer, start_offset, away=place.given_back)
                         latest_ms = max(latest_ms, found)
             return latest_ms
 
-    async def _find_in(self, located: Located, timestamp_ms: int, start_offset: Offset) -> TimestampAndOffset | None:
+    async def _find_in(
+        self, located: Located, timestamp_ms: int, start_offset: Offset, place: Place
+    ) -> TimestampAndOffset | None:
         segment = located.metadata
         time_index = (await self._indexes.indexes(segment)).time_index
         if not len(time_index) and timestamp_ms > NO_TIMESTAMP:
@@ -133,11 +135,13 @@ class TimestampLookup:
         begin = Offset(max(segment.start_offset, start_offset))
         if begin < entry.offset < located.stop_offset:
             try:
-                return await self._search(located, entry.offset, timestamp_ms, start_offset, index_says_ms=entry[0])
+                return await self._search(
+                    located, entry.offset, timestamp_ms, start_offset, place, index_says_ms=entry[0]
+                )
             except _WrongEntryError:
                 self._indexes.forget(segment.remote_log_segment_id)
                 log.warning("time.index.wrong", segment_id=str(segment.remote_log_segment_id), offset=entry.offset)
-        return await self._search(located, begin, timestamp_ms, start_offset)
+        return await self._search(located, begin, timestamp_ms, start_offset, place)
 
     async def _search(
         self,
@@ -145,6 +149,7 @@ class TimestampLookup:
         first: Offset,
         timestamp_ms: int,
         start_offset: Offset,
+        place: Place,
         *,
         index_says_ms: int | None = None,
     ) -> TimestampAndOffset | None:
@@ -161,7 +166,9 @@ class TimestampLookup:
                     if index_says_ms not in (None, read_batch_header(batches.buffer).max_timestamp):
                         raise _WrongEntryError
                     index_says_ms = None
-                    found = await self._opening.run(first_at, batches.buffer, timestamp_ms, start_offset)
+                    found = await self._opening.run(
+                        first_at, batches.buffer, timestamp_ms, start_offset, away=place.given_back
+                    )
                     if found is not None:
                         return found
         if index_says_ms is not None:

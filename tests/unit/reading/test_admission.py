@@ -59,6 +59,70 @@ async def test_as_many_run_and_wait_as_may_and_the_next_is_turned_away_without_w
         pass
 
 
+async def test_a_place_that_is_given_back_is_anothers_meanwhile_and_waited_for_again() -> None:
+    """A lookup in a batch that opens to a GiB takes seconds: ten of them left nobody a place."""
+    pool, away, gate, running = ReaderPool(running=1, waiting=3), asyncio.Event(), asyncio.Event(), list[int]()
+    back = list[bool]()
+
+    async def lookup() -> None:
+        async with pool.admit() as place:
+            async with place.given_back():
+                await away.wait()
+            back.append(True)
+
+    looking = asyncio.create_task(lookup())
+    await settle()
+    reading = asyncio.create_task(hold(pool, gate, running))
+    await settle()
+    assert len(running) == 1
+    away.set()
+    await settle()
+    assert back == []
+    gate.set()
+    await asyncio.gather(looking, reading)
+    assert back == [True]
+
+
+async def test_no_more_are_without_their_places_than_there_are_places() -> None:
+    """Each keeps what it has read: without a bound, as many batches were in memory as lookups came."""
+    pool, away, gate, running = ReaderPool(running=2, waiting=9), asyncio.Event(), asyncio.Event(), list[int]()
+
+    async def lookup() -> None:
+        async with pool.admit() as place, place.given_back():
+            running.append(1)
+            await away.wait()
+
+    looking = [asyncio.create_task(lookup()) for _ in range(9)]
+    await settle()
+    assert len(running) == 4
+    away.set()
+    gate.set()
+    await asyncio.gather(*looking)
+    await hold(pool, gate, running)
+
+
+async def test_who_is_cancelled_while_its_place_is_given_back_gives_back_nothing_twice() -> None:
+    pool, gate, running = ReaderPool(running=1, waiting=3), asyncio.Event(), list[int]()
+
+    async def lookup() -> None:
+        async with pool.admit() as place, place.given_back():
+            await asyncio.Event().wait()
+
+    looking = asyncio.create_task(lookup())
+    await settle()
+    reading = asyncio.create_task(hold(pool, gate, running))
+    await settle()
+    looking.cancel()
+    await settle()
+    looking.cancel()  # while it waits for its place
+    await asyncio.gather(looking, return_exceptions=True)
+    others = [asyncio.create_task(hold(pool, gate, running)) for _ in range(2)]
+    await settle()
+    assert len(running) == 1
+    gate.set()
+    await asyncio.gather(reading, *others)
+
+
 async def test_one_that_stops_waiting_frees_its_place_in_the_queue() -> None:
     pool, gate, running = ReaderPool(running=1, waiting=1), asyncio.Event(), list[int]()
     first = asyncio.create_task(hold(pool, gate, running))

@@ -77,12 +77,16 @@ class Setting:
 
     async def segment(self, number: int, start: int, end: int, blob: Epochs, owner: TopicIdPartition = ORDERS) -> None:
         """A finished segment whose own epochs follow from its blob."""
+        await self.begun(number, start, end, blob, owner)
+        await self.metadata.publish(updated(number, FINISHED, owner=owner))
+
+    async def begun(self, number: int, start: int, end: int, blob: Epochs, owner: TopicIdPartition = ORDERS) -> None:
+        """The same, not finished yet."""
         await self.metadata.assign([owner])
         own = Lineage.of(sorted(blob.items())).entries_in_range(start, end + 1)
         event = added(number, start, end, {entry.epoch: entry.start_offset for entry in own}, owner=owner)
         self.blobs.blobs[event.remote_log_segment_id] = entries(blob)
         await self.metadata.publish(event)
-        await self.metadata.publish(updated(number, FINISHED, owner=owner))
 
     async def lineage(self) -> Epochs:
         return dict((await self.keeper.lineage(ORDERS)).entries)
@@ -270,6 +274,16 @@ async def test_where_an_epoch_began_that_the_live_file_begins_with_is_known_once
     await setting.segment(3, 61, 90, {0: 0, 1: 35})
     assert await setting.lineage() == {0: 0, 1: 35}
     assert setting.blobs.reads == [0, 35]
+
+
+async def test_that_a_copy_begins_is_no_news_and_that_it_ends_is() -> None:
+    """Cluster seed 800525: asked for while segment 2 was being copied, the lineage stood, and its offsets were in a hole."""
+    setting = Setting({1: 326})
+    await setting.segment(1, 0, 34, {0: 0})
+    await setting.begun(2, 35, 60, {0: 0, 1: 35})
+    assert await setting.lineage() == {0: 0, 1: 326}
+    await setting.metadata.publish(updated(2, FINISHED))
+    assert await setting.lineage() == {0: 0, 1: 35}
 
 
 async def test_where_the_live_file_no_longer_meets_what_was_known_the_blobs_are_asked_again() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 
+from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.app.builders.read_caches import open_chunk_cache, open_index_cache
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.app.parts import Parts
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.log_starts import StateLogStarts
+from tiersidecar.reading.opening import LONG_AT_ONCE
 from tiersidecar.reading.read_path import ReadPath, ReadSettings, open_read_path
 from tiersidecar.reading.request_budget import CountedFetches
+
+_CATCH_UP_S = 5.0
+"""A client waits meanwhile: it is told to try again long before it gives the connection up."""
 
 
 async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPath:
@@ -21,6 +29,15 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
         ConfigError: the caches' directories cannot be used.
     """
     config = parts.config
+
+    async def catch_up(partition: TopicIdPartition) -> None:
+        try:
+            async with asyncio.timeout(_CATCH_UP_S):
+                await parts.metadata.catch_up(partition)
+                await parts.state.catch_up()
+        except TimeoutError as error:
+            raise MetadataNotReadyError(subject=str(partition)) from error
+
     suffix = "" if Role.READ in parts.roles else "-gateway"
     requests = ConfiguredFetchQuota(parts.tuning.store_requests, parts.clock)
     store = CountedFetches(parts.store, requests)
@@ -45,12 +62,14 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
             quota=ConfiguredFetchQuota(parts.tuning.fetch_quota, parts.clock),
             requests=requests,
             telemetry=parts.telemetry,
+            catch_up=catch_up,
             settings=ReadSettings(
                 reader_threads=config.remote_log_reader_threads,
                 reader_max_pending_tasks=config.remote_log_reader_max_pending_tasks,
                 chunk_cache_bytes=config.read.chunk_cache_memory_bytes,
                 opened_memory_bytes=config.read.opened_memory_bytes,
             ),
+            long_blocking=await stack.enter_async_context(ThreadBlocking(max_threads=LONG_AT_ONCE, name="opening")),
             index_files=index_files,
             chunk_layers=chunk_layers,
         )

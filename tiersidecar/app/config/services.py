@@ -146,7 +146,7 @@ class ReadSection(Section):
     """Largest index of a segment that is fetched: the largest segment.index.bytes of tiered topics, whose default is the same.
     A manifest that speaks of a larger one is taken for damaged."""
 
-    opened_memory_bytes: Annotated[int, Quantity("size", at_least=16_777_216)] = 167_772_160
+    opened_memory_bytes: Annotated[int, Quantity("size", at_least=16_777_216)] = 150_994_944
     """Bytes that compressed record batches may take when they are opened, of all readers together: for lookups by time and for
     NDJSON. A batch is opened piece by piece, so only zstd's window (up to 128 MiB) and single records of more than 1 MiB count.
     What finds no room waits, and is turned away after a while; what needs more than all of it is refused."""

@@ -33,6 +33,8 @@ PIECE_BYTES = 256 * 1024
 """Of opened records, in memory at once; snappy and LZ4 have blocks of their own, up to 4 MiB."""
 SMALL_BYTES = 1024 * 1024
 """What opens to no more is opened in one go."""
+_SMALL_WINDOW_BYTES = 8 * 1024 * 1024
+"""zstd's own recommendation for what a decoder should take (RFC 8878, 3.1.1.1.2)."""
 _FED_BYTES = 64 * 1024
 _LZ4_HISTORY_BYTES = 64 * 1024
 _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM, _LZ4_DICTIONARY, _LZ4_INDEPENDENT = 0x08, 0x10, 0x01, 0x20
@@ -77,7 +79,7 @@ def open_pieces(data: memoryview, compression: Compression, lease: MemoryLease) 
 
     Raises:
         DecompressionError: not of this codec, or damaged; which may show at a later piece.
-        NoMemoryLeftError, TooLargeToOpenError: by the lease.
+        NoMemoryLeftError, NotSmallError, TooLargeToOpenError: by the lease.
     """
     if compression is Compression.NONE:
         yield from (data[at : at + SMALL_BYTES] for at in range(0, len(data), SMALL_BYTES))
@@ -86,6 +88,7 @@ def open_pieces(data: memoryview, compression: Compression, lease: MemoryLease) 
     if small is not None:
         yield small
         return
+    lease.stream()
     try:
         match compression:
             case Compression.GZIP:
@@ -105,9 +108,13 @@ def _open_small(data: memoryview, compression: Compression) -> bytes | memoryvie
     if compression is Compression.LZ4 and _lz4_capacity(data) > SMALL_BYTES:
         return None
     try:
+        if compression is Compression.ZSTD and zstandard.get_frame_parameters(data).window_size > _SMALL_WINDOW_BYTES:
+            return None  # the thread's decompressor would keep as much
         opened = decompress(data, compression, max_bytes=SMALL_BYTES)
     except _TooLargeError:
         return None
+    except zstandard.ZstdError as error:
+        raise DecompressionError(f"zstd data do not open: {error}") from error
     return memoryview(opened) if isinstance(opened, bytearray) else opened
 
 

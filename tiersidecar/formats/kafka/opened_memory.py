@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from tiersidecar.domain.errors import NoMemoryLeftError, TooLargeToOpenError
+from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError, TooLargeToOpenError
 
 _NO_LIMIT = 1 << 62
 
@@ -75,9 +75,31 @@ class MemoryLease:
         if size_bytes != self._record_bytes:
             self._change(self._window_bytes, size_bytes)
 
+    def stream(self) -> None:
+        """What is opened is not small: it will come in pieces, and may take its time."""
+
     def _change(self, window_bytes: int, record_bytes: int) -> None:
         self._memory.change(self._window_bytes + self._record_bytes, window_bytes + record_bytes)
         self._window_bytes, self._record_bytes = window_bytes, record_bytes
+
+
+class _SmallLease(MemoryLease):
+    __slots__ = ()
+
+    def stream(self) -> None:
+        raise NotSmallError
+
+    def _change(self, window_bytes: int, record_bytes: int) -> None:
+        if window_bytes or record_bytes:
+            raise NotSmallError
+
+
+class SmallMemory(OpenedMemory):
+    """For batches that open to little (``compression.SMALL_BYTES``), which holds nothing: any other raises NotSmallError where
+    it would begin to be opened in pieces, or would have a large record whole."""
+
+    def lease(self) -> MemoryLease:
+        return _SmallLease(self)
 
 
 UNLIMITED = OpenedMemory()

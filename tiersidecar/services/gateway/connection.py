@@ -86,13 +86,17 @@ class GatewayConnection:
         if self._closed_s is not None:
             return
         self._closed_s = self._monotonic_s()
-        self._login.done()
+        self._login.ends(reason)
         self._traffic.closed[reason] += 1
         if self._task is not None:
             self._task.cancel()
         self._conversation.close()
         self.client.close()
         self.broker.close()
+
+    def gone(self) -> None:
+        """Both connections are gone: it counts no longer."""
+        self._login.done()
 
     @property
     def is_closed(self) -> bool:

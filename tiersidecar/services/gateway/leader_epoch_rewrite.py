@@ -104,7 +104,7 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         if end is not None and end[1] > bounds.end:
             known = (await self._offsets.current([partition])).get(partition)
             if known is None or end[1] <= known.log_start_offset:
-                await check_gap(partition, bounds, end[1], self._pending)
+                await check_gap(partition, bounds, end[1], self._pending, self._reader)
         return end
 
 

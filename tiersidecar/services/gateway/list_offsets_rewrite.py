@@ -133,9 +133,10 @@ class ListOffsetsRewrite(Rewrite):
             return await self._at(question, await self._start_of_undeleted(question, bounds.log_start))
         if bounds.start < bounds.end:
             return question.row if bounds.start >= local_start else await self._at(question, bounds.start)
-        if local_start > max(bounds.log_start, 0) and await self._pending.is_pending(
-            question.partition, below=local_start
-        ):
+        if local_start <= max(bounds.log_start, 0):
+            return question.row
+        bounds = await self._reader.current_bounds(question.partition)
+        if bounds.start < bounds.end or await self._pending.is_pending(question.partition, below=local_start):
             raise OffsetBetweenTiersError(
                 subject=str(question.partition), offset=bounds.end, remote_end=bounds.end, local_start=local_start
             )
@@ -170,7 +171,7 @@ class ListOffsetsRewrite(Rewrite):
         found = await self._timestamps.find(question.partition, question.timestamp, stop_offset=stop_offset)
         if found is not None and not 0 <= row.offset <= found.offset:
             return _found(row, found)
-        await check_gap(question.partition, bounds, local_start, self._pending)
+        await check_gap(question.partition, bounds, local_start, self._pending, self._reader)
         return row
 
     async def _max_timestamp(self, question: _Question) -> Any:
@@ -185,7 +186,7 @@ class ListOffsetsRewrite(Rewrite):
         found = await self._timestamps.find_latest(
             question.partition, stop_offset=local.log_start_offset, at_least_ms=row.timestamp
         )
-        await check_gap(question.partition, bounds, local.log_start_offset, self._pending)
+        await check_gap(question.partition, bounds, local.log_start_offset, self._pending, self._reader)
         if found is None or found.timestamp_ms < row.timestamp:
             return row
         if found.timestamp_ms == row.timestamp and found.offset >= row.offset >= 0:

@@ -25,17 +25,21 @@ from tiersidecar.services.gateway.side import MakeSide, Side, SideEvents
 from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic
 from tiersidecar.services.gateway.unauthenticated import ListenerLogins, Unauthenticated
-from tiersidecar.services.gateway.waiting_line import Waiting, WaitingLine
+from tiersidecar.services.gateway.waiting_line import LeftOpen, Waiting, WaitingLine
 
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 512
 _SWEEP_S = 1.0
 _NO_DESCRIPTOR_PAUSE_S = 0.1
-_LET_IN_EVERY_S, _LET_IN_AT_ONCE = 0.02, 1
-"""Of those that wait: 50 a second.  Each costs the event loop most of a millisecond, and another connection its place."""
+_LET_IN_SOONEST_S, _LET_IN_LATEST_S, _LATE_S = 0.005, 0.02, 0.002
+"""Of those that wait: one at a time, 50 to 200 a second.  Each costs the event loop most of a millisecond, and another
+connection its place: the fewer the later the loop is with all else."""
 _WAITING_PER_PLACE = 4
 """How many may wait for each that may be before its login: they cost a descriptor each."""
+_LEFT_OPEN_PER_PLACE = 2
+_LEFT_OPEN_S = 300.0
+"""Of those that ended without a login in a crowd: longer than any client waits that means well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +150,15 @@ class _Clients:
     connections: dict[GatewayConnection, str] = field(default_factory=dict)
     connecting: set[asyncio.Task[None]] = field(default_factory=set)
     waiting: WaitingLine = field(init=False)
+    left_open: LeftOpen = field(init=False)
     traffic: Traffic = field(init=False)
     make_client: MakeSide = field(init=False)
     make_broker: MakeSide = field(init=False)
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(listener=self.settings.name)
-        self.waiting = WaitingLine(_WAITING_PER_PLACE * self.unauthenticated.limits.max_connections)
+        places = self.unauthenticated.limits.max_connections
+        self.waiting, self.left_open = WaitingLine(_WAITING_PER_PLACE * places), LeftOpen(_LEFT_OPEN_PER_PLACE * places)
         settings, timeout_s, read_buffer = self.settings, self.limits.connect_timeout_s, bytearray(READ_BUFFER_BYTES)
 
         def maker(tls: ssl.SSLContext | None, server_hostname: str | None) -> MakeSide:
@@ -186,13 +192,19 @@ class _Clients:
 
     async def let_in(self, group: asyncio.TaskGroup) -> None:
         """Begin some of those that wait, again and again."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         while True:
-            await asyncio.sleep(_LET_IN_EVERY_S)
-            for _ in range(_LET_IN_AT_ONCE):
-                waiting = self.waiting.next()
-                if waiting is None:
-                    break
+            asked_s = loop.time()
+            await asyncio.sleep(_LET_IN_SOONEST_S if self.waiting else _LET_IN_LATEST_S)
+            now_s = loop.time()
+            is_late = now_s - asked_s - _LET_IN_SOONEST_S > _LATE_S
+            if is_late and now_s - begun_s < _LET_IN_LATEST_S:
+                continue
+            waiting = self.waiting.next()
+            if waiting is not None:
                 self._begin(waiting, group)
+                begun_s = now_s
 
     def _begin(self, arrived: Waiting, group: asyncio.TaskGroup) -> None:
         if self.per_ip.total() >= self.settings.max_connections:
@@ -214,11 +226,13 @@ class _Clients:
             self.unauthenticated.sweep(now_s)
             too_long = self.waiting.close_before(now_s - self.unauthenticated.limits.login_timeout_s)
             self.traffic.refused["unauthenticated_waiting"] += too_long
+            self.left_open.close_before(now_s - _LEFT_OPEN_S)
             self.traffic.connections = len(self.connections)
             self.traffic.tell(self.telemetry)
 
     def close(self) -> None:
         self.waiting.close()
+        self.left_open.close()
         for task in self.connecting:
             task.cancel()
         for connection in tuple(self.connections):
@@ -239,6 +253,7 @@ class _Clients:
                 connecting.cancel()  # of no effect once it is connected
 
         login = self.unauthenticated.enter(self.logins, ip, now_s, shed)
+        login.leave_open = lambda: self._leave_open(client, ip)
         connection = GatewayConnection(
             client_address=client_address,
             login=login,
@@ -279,6 +294,10 @@ class _Clients:
         if not connection.is_closed:
             connection.connected()
 
+    def _leave_open(self, client: socket.socket, ip: str) -> None:
+        if self.waiting or self.unauthenticated.is_crowded(self.logins, ip):
+            self.left_open.add(client, asyncio.get_running_loop().time())
+
     async def _reach_broker(self) -> socket.socket:
         loop = asyncio.get_running_loop()
         host, port = self.settings.broker_host, self.settings.broker_port
@@ -303,6 +322,7 @@ class _Clients:
         ip = self.connections.pop(connection, None)
         if ip is None:
             return
+        connection.gone()
         self.per_ip[ip] -= 1
         if not self.per_ip[ip]:
             del self.per_ip[ip]

@@ -129,14 +129,14 @@ class OutOfRangeJudge:
                 else:
                     views[key] = view
         offsets = await self._offsets.recent([view.topic_id_partition for view in views.values()])
-        judged |= await self._judge_all(asked, views, offsets, frozenset())
+        judged |= await self._judge_all(asked, views, offsets)
         # What was remembered is good enough to fill by, but not to send a client away.
         doubtful = {key: views[key] for key in views if judged[key].verdict is not OutOfRange.FILL}
         if doubtful:
             offsets = await self._offsets.current([view.topic_id_partition for view in doubtful.values()])
             # After the offsets: what a broker has deleted before it told them was pinned before.
             pinned = frozenset([key for key, view in doubtful.items() if await self._is_pending(view)])
-            judged |= await self._judge_all(asked, doubtful, offsets, pinned)
+            judged |= await self._judge_all(asked, doubtful, offsets, pinned=pinned)
         return judged
 
     async def _is_pending(self, view: TieredView) -> bool:
@@ -147,8 +147,10 @@ class OutOfRangeJudge:
         asked: Mapping[PartitionKey, FetchPartition],
         views: Mapping[PartitionKey, TieredView],
         offsets: Mapping[TopicIdPartition, BrokerOffsets],
-        pinned: frozenset[PartitionKey],
+        *,
+        pinned: frozenset[PartitionKey] | None = None,
     ) -> dict[PartitionKey, Judged]:
+        """``pinned`` are those of which a copy is pending, for the last word; None: by what is known."""
         keys: Sequence[PartitionKey] = list(views)
         found = await asyncio.gather(
             *(
@@ -156,7 +158,7 @@ class OutOfRangeJudge:
                     asked[key].fetch_offset,
                     views[key],
                     offsets.get(views[key].topic_id_partition),
-                    is_copy_pending=key in pinned,
+                    is_copy_pending=None if pinned is None else key in pinned,
                 )
                 for key in keys
             )
@@ -164,18 +166,21 @@ class OutOfRangeJudge:
         return dict(zip(keys, found, strict=True))
 
     async def _judge_one(
-        self, offset: int, view: TieredView, offsets: BrokerOffsets | None, *, is_copy_pending: bool
+        self, offset: int, view: TieredView, offsets: BrokerOffsets | None, *, is_copy_pending: bool | None
     ) -> Judged:
         if offsets is None:
             return RETRY
         partition = view.topic_id_partition
         try:
-            began_s, state = self._clock.monotonic_s(), self._state.partition_state(partition)
+            began_s = self._clock.monotonic_s()
+            if is_copy_pending is not None:
+                await self._reader.current_bounds(partition)
+            state = self._state.partition_state(partition)
             bounds = await self._reader.bounds(partition)
         except TiersidecarError:
             return RETRY  # not replayed yet, or the store is away: nothing can be said of the offset
         known = _Known(bounds, state, view.leader_epoch, began_s)
-        tiers = _tiers(known, offsets, is_copy_pending=is_copy_pending)
+        tiers = _tiers(known, offsets, is_copy_pending=bool(is_copy_pending))
         verdict = decide_out_of_range(offset, tiers)
         if verdict is OutOfRange.HOLE:
             self._holes.met(partition, offset, tiers.remote_end, tiers.local_start)

@@ -18,6 +18,10 @@ from dataclasses import dataclass, field
 KIB = 1024
 MIB = 1024 * KIB
 
+_LOGIN_TIMEOUT = "login_timeout"
+_TOLD = frozenset({"client", "shutdown", _LOGIN_TIMEOUT})
+"""Reasons of an end for which nobody is left on the line: the client knows, or may mean well."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnauthenticatedLimits:
@@ -73,7 +77,7 @@ class Unauthenticated:
     def sweep(self, now_s: float) -> None:
         """End those that have taken too long."""
         while self._all and now_s - next(iter(self._all)).since_s > self.limits.login_timeout_s:
-            self._shed_oldest(self._all, "login_timeout")
+            self._shed_oldest(self._all, _LOGIN_TIMEOUT)
 
     def forget_open(self) -> None:
         """Those of listeners that are known to be open are none of ours."""
@@ -122,7 +126,7 @@ class ListenerLogins:
 class PendingLogin:
     """One connection's way to its login.  ``is_done`` once the broker has let it in."""
 
-    __slots__ = ("_all", "held_bytes", "ip", "is_done", "listener", "shed", "since_s")
+    __slots__ = ("_all", "held_bytes", "ip", "is_done", "leave_open", "listener", "shed", "since_s")
 
     def __init__(
         self,
@@ -135,6 +139,8 @@ class PendingLogin:
         self._all, self.listener, self.ip, self.since_s, self.shed = all_of_them, listener, ip, since_s, shed
         self.held_bytes = 0
         self.is_done = False
+        self.leave_open: Callable[[], None] = lambda: None
+        """Called before it ends without a login, for a reason that its client is not told at once (:class:`LeftOpen`)."""
 
     @property
     def request_bytes(self) -> int | None:
@@ -158,6 +164,11 @@ class PendingLogin:
         if self.listener.is_open is by_sasl:
             self.listener.is_open = not by_sasl
             self._all.forget_open()
+
+    def ends(self, reason: str) -> None:
+        """Its connection ends: it counts until it is gone, since a client may take its time (TLS's close_notify)."""
+        if not self.is_done and reason not in _TOLD:
+            self.leave_open()
 
     def done(self) -> None:
         """It counts no longer: it is let in, or gone."""

@@ -1,4 +1,4 @@
-"""Connections that have to wait until they are begun: taken from the kernel, and not looked at.
+"""Connections that nobody looks at: those that have to wait until they are begun, and those that ended in a crowd.
 
 An address that has as many connections before their login as it may gets another one only as an older one ends.  Were it
 turned away, it would come back at once, and the clients that have logged in would pay for that.  So it waits here, where it
@@ -6,12 +6,17 @@ costs a descriptor, and a few a second are let in.
 
 Addresses take turns.  Of one address the newest goes first: a client that means well logs in within milliseconds, and one
 that does not would stay in front of it for as long as it may.
+
+That helps only while fewer come than are let in.  Whoever is let in costs another its place, or is refused by the broker; were
+those told, they would be back at once, and newer: as many would come as go, and one login in three waited for as long as the
+attack lasted.  So while others wait, a client whose connection ends without a login is not told for a while: its socket stays
+open, with nobody behind it.  A broker does the same for less (``connection.failed.authentication.delay.ms``).
 """
 
 from __future__ import annotations
 
 import socket
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 
@@ -80,3 +85,37 @@ class WaitingLine:
         del of_ip[waiting]
         if not of_ip:
             del self._by_ip[waiting.ip]
+
+
+class LeftOpen:
+    """Sockets of clients whose connections ended, at most ``most`` of them: what they send is not read, and nothing answers."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._all: deque[tuple[float, socket.socket]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, client: socket.socket, now_s: float) -> None:
+        """Keep the connection open that ``client`` has, and will lose; of too many the oldest is closed."""
+        try:
+            kept = client.dup()
+        except OSError:
+            return  # gone already, or no descriptor is left: it is told at once
+        self._all.append((now_s, kept))
+        if len(self._all) > self._most:
+            self._close_oldest()
+
+    def close_before(self, since_s: float) -> None:
+        """Close those that ended before ``since_s``."""
+        while self._all and self._all[0][0] < since_s:
+            self._close_oldest()
+
+    def close(self) -> None:
+        """Close all."""
+        while self._all:
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        self._all.popleft()[1].close()

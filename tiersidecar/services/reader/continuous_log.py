@@ -177,6 +177,10 @@ class ContinuousLog:
             raise
         if bounds.start < bounds.end:
             return Offset(max(min(bounds.start, start), bounds.log_start))
+        if start > max(bounds.log_start, 0):
+            bounds = await self._reader.current_bounds(partition)
+            if bounds.start < bounds.end:
+                return Offset(max(min(bounds.start, start), bounds.log_start))
         if bounds.log_start < start and await self._is_pending(partition, start):
             raise OffsetBetweenTiersError(
                 subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=start
@@ -321,7 +325,7 @@ class ContinuousLog:
     async def _refusal(self, read: LogRead, offset: int, error: OffsetOutOfRangeError) -> TiersidecarError:
         """Of an offset that the broker does not have.  What lies between the tiers is out of no range: whoever is told so skips
         records that may be on their way."""
-        bounds = await self._reader.bounds(read.partition)
+        bounds = await self._reader.current_bounds(read.partition)
         has_remote = bounds.start < bounds.end
         is_pending = not has_remote and await self._is_pending(read.partition, error.start)
         if max(bounds.start, bounds.log_start) <= offset < error.start and (has_remote or is_pending):

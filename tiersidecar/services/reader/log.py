@@ -7,6 +7,7 @@ from contextlib import aclosing, closing
 
 from aiohttp import web
 
+from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.records import aborted_ranges
@@ -116,6 +117,7 @@ class LogOperations:
         self, caller: Credentials, partition: TopicIdPartition, timestamp_ms: int
     ) -> TimestampAndOffset | None:
         """Remote records come first in the log; -3 is the larger of both tiers' largest timestamps, the earlier of equals."""
+        before = await self._path.reader.bounds(partition)
         if timestamp_ms == _MAX_TIMESTAMP:
             remote = await self._path.timestamps.find_latest(partition)
         else:
@@ -123,11 +125,23 @@ class LogOperations:
         if self._local is None or (remote is not None and timestamp_ms != _MAX_TIMESTAMP):
             return remote
         answer = await self._local.find_offset(caller, partition, timestamp_ms)
+        if remote is None:
+            local_start = (await self._local.find_offset(caller, partition, _EARLIEST)).offset
+            await self._require_known(partition, before.end, local_start)
         if answer.offset < 0 or (remote is not None and remote.timestamp_ms >= answer.timestamp_ms):
             return remote
         return TimestampAndOffset(
             timestamp_ms=answer.timestamp_ms, offset=answer.offset, leader_epoch=answer.leader_epoch
         )
+
+    async def _require_known(self, partition: TopicIdPartition, end: Offset, local_start: Offset) -> None:
+        """Nothing is remote from ``end`` on that had not been heard of, and that the broker does not have any more.
+
+        Raises:
+            RetriableError: something is, or nobody can tell yet.
+        """
+        if local_start > end and (await self._path.reader.current_bounds(partition)).end > end:
+            raise MetadataNotReadyError(subject=str(partition))
 
     async def _read(self, request: web.Request, *, read_committed: bool = False) -> LogRead:
         partition = await self._partition_of(request)

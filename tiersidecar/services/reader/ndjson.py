@@ -8,8 +8,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tiersidecar.domain.errors import NoMemoryLeftError
-from tiersidecar.formats.kafka.opened_memory import UNLIMITED, OpenedMemory
+from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError
+from tiersidecar.formats.kafka.opened_memory import UNLIMITED, OpenedMemory, SmallMemory
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import AbortedRanges, Record, iter_records
 
@@ -61,6 +61,7 @@ class LinePieces:
     def __init__(self, batches: memoryview, selection: Selection, limit: int, memory: OpenedMemory = UNLIMITED) -> None:
         self._batches, self._selection, self._left, self._memory = batches, selection, limit, memory
         self._lines: Generator[tuple[int, bytes]] | None = None
+        self._opened_with = memory
 
     def __iter__(self) -> LinePieces:
         return self
@@ -87,6 +88,12 @@ class LinePieces:
                 self._selection = replace(self._selection, offset=offset + 1)
                 if len(piece) >= _PIECE_BYTES or not self._left:
                     break
+        except NotSmallError:
+            # What is open already stays so: it was not opened with this memory.
+            if self._opened_with is memory:
+                self.close()
+            if not count:
+                raise
         except NoMemoryLeftError:
             self.close()
             if not count:
@@ -103,7 +110,9 @@ class LinePieces:
         if not self._left:
             return iter(())
         if self._lines is None:
-            self._lines = _lines(self._batches, self._selection, memory)
+            self._lines, self._opened_with = _lines(self._batches, self._selection, memory), memory
+        elif memory is not self._opened_with and isinstance(memory, SmallMemory):
+            raise NotSmallError  # what is open goes on where it began
         return self._lines
 
 

@@ -26,7 +26,7 @@ from tests.support.gateway_world import (
 )
 from tests.support.local_batches import as_consumed, batches_between, consumed_records
 from tests.support.manual_clock import settle
-from tests.support.remote_runs import RemoteRun, load_run
+from tests.support.remote_runs import RemoteRun, behind, load_run
 from tests.support.scripted_local import ScriptedLocal
 from tests.unit.reading.test_remote_log_reader import first_open_offset, only_until
 from tests.unit.reading.test_undecided_transactions import without
@@ -95,6 +95,19 @@ async def test_an_offset_below_the_local_start_gets_the_batches_from_the_one_tha
             assert (row.high_watermark, row.last_stable_offset) == (HIGH_WATERMARK, HIGH_WATERMARK)
             assert version < 5 or row.log_start_offset == 0
             assert row.aborted_transactions is None
+
+
+@pytest.mark.parametrize(("is_reachable", "again"), [(True, ErrorCode.none), (False, ErrorCode.not_leader_or_follower)])
+async def test_nobody_is_sent_away_by_metadata_that_are_behind(is_reachable: bool, again: ErrorCode) -> None:
+    """The broker has just come back, answers, and has deleted what was copied meanwhile: our consumer has not heard of it
+    (simulation, cluster seed 801519)."""
+    run, partition = await plain()
+    async with open_world(
+        await behind(run, is_reachable=is_reachable), partition, local=(LOCAL_START, HIGH_WATERMARK)
+    ) as world:
+        asking = asyncio.create_task(row_of(world, 33))
+        await world.clock.advance(60)
+        assert (await asking).error_code is again
 
 
 async def test_bytes_of_the_broker_pass_untouched_where_nothing_is_out_of_range() -> None:

@@ -17,7 +17,7 @@ from tests.support.gateway_world import World, open_world
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.leaders_sidecar import CLUSTER, LeadersSidecar, lease_of
 from tests.support.local_batches import local_batches
-from tests.support.remote_runs import load_run
+from tests.support.remote_runs import behind, load_run
 from tests.support.scripted import MemoryStateLog
 from tests.unit.formats.wire.entities import of_the_future
 from tiersidecar.adapters.clock import SystemClock
@@ -244,6 +244,19 @@ async def test_what_lies_between_the_tiers_is_not_passed_over(timestamp: int) ->
         assert (await listed(world, timestamp, local)).offset == 300, "nothing is remote, and nothing is to become so"
         world.pending.are_all = True
         assert (await listed(world, timestamp, local)).error_code is ErrorCode.not_leader_or_follower
+
+
+@pytest.mark.parametrize("is_reachable", [True, False])
+@pytest.mark.parametrize("timestamp", [-2, -3, RECORDS[0].timestamp_ms])
+async def test_what_metadata_that_are_behind_do_not_know_is_not_passed_over(timestamp: int, is_reachable: bool) -> None:
+    run = await load_run("plain")
+    partition = run.partition("plain-0")
+    late = await behind(run, is_reachable=is_reachable)
+    async with open_world(late, partition, local=(LOCAL_START, HIGH_WATERMARK)) as world:
+        local = (LOCAL_START, -1 if timestamp == -2 else RECORDS[-1].timestamp_ms + 100)
+        assert (await listed(world, timestamp, local)).error_code is ErrorCode.not_leader_or_follower
+        if is_reachable and timestamp != -3:
+            assert (await listed(world, timestamp, local)).offset == 0
 
 
 async def test_while_nothing_is_known_the_broker_s_answer_is_kept_back() -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from tests.support.certificates import CertificateAuthority
 from tests.support.scripted_kafka import Ends, Peer, gateway_between, request, response
 from tiersidecar.ports.metrics.gateway import GATEWAY_CONNECTIONS_CLOSED
 from tiersidecar.services.gateway import listener
@@ -216,3 +221,70 @@ async def test_who_does_not_log_in_is_closed_in_time() -> None:
         client, _ = await ends.pair()
         assert await client.ends() == b""
     assert closed(ends) == {"login_timeout": 1}
+
+
+@pytest.mark.parametrize(
+    ("sent", "ended_as"),
+    [
+        pytest.param(b"", "unauthenticated_per_ip", id="shed for another"),
+        pytest.param(request(12, 0, 1, bytes(70_000)), "malformed", id="refused"),
+    ],
+)
+async def test_in_a_crowd_whose_connection_ends_is_not_told_at_once(sent: bytes, ended_as: str) -> None:
+    """It would be back at once, and newer than a client that waits for its login."""
+    limits = UnauthenticatedLimits(max_connections_per_ip=2)
+    async with gateway_between(unauthenticated=Unauthenticated(limits)) as ends:
+        await log_in(ends)
+        first, second = [(await ends.pair())[0] for _ in range(2)]
+        ending = second if sent else first
+        ending.send(sent)
+        await ends.pair()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ending.ends(), 0.3)
+        assert closed(ends)[ended_as] == 1
+    assert await ending.ends() == b"", "when the gateway ends"
+
+
+async def test_who_is_refused_where_there_is_no_crowd_is_told_at_once() -> None:
+    limits = UnauthenticatedLimits(max_connections_per_ip=2)
+    async with gateway_between(unauthenticated=Unauthenticated(limits)) as ends:
+        await log_in(ends)
+        client, _ = await ends.pair()
+        client.send(request(12, 0, 1, bytes(70_000)))
+        assert await asyncio.wait_for(client.ends(), 3) == b""
+
+
+async def refused_over_tls(port: int, context: ssl.SSLContext) -> socket.socket:
+    """A client that has sent no request, reads nothing of what it is told, and closes nothing."""
+    loop = asyncio.get_running_loop()
+    client = socket.socket()
+    client.settimeout(0)
+    await loop.sock_connect(client, ("127.0.0.1", port))
+    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(received, to_send, server_hostname="gateway")
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            await loop.sock_sendall(client, to_send.read())
+            received.write(await loop.sock_recv(client, 65_536))
+    tls.write(struct.pack(">i", 16) + b"\xff" * 16)
+    await loop.sock_sendall(client, to_send.read())
+    return client
+
+
+async def test_who_is_refused_over_tls_and_does_not_answer_counts_until_it_is_gone(tmp_path: Path) -> None:
+    """A TLS connection ends once both have said so, or ten seconds later: meanwhile they were nobody's, held their SSL objects,
+    and honest clients found no connection left."""
+    certificate = CertificateAuthority(tmp_path).issue("gateway")
+    tls, context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl._create_unverified_context()
+    tls.load_cert_chain(certificate.certificate_path, certificate.key_path)
+    limits = UnauthenticatedLimits(max_connections=20, max_connections_per_ip=5)
+    async with gateway_between(
+        tls=tls, client_tls=context, unauthenticated=Unauthenticated(limits), max_connections_per_ip=20
+    ) as ends:
+        with ExitStack() as held:
+            for _ in range(40):
+                held.enter_context(await asyncio.wait_for(refused_over_tls(ends.port, context), 5))
+            await asyncio.wait_for(ends.client(), 5)

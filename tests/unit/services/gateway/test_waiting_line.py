@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiersidecar.services.gateway.waiting_line import Waiting, WaitingLine
+from tiersidecar.services.gateway.waiting_line import LeftOpen, Waiting, WaitingLine
 
 
 @pytest.fixture
@@ -58,3 +58,51 @@ def test_all_are_closed_in_the_end(line: WaitingLine) -> None:
         line.add(one)
     line.close()
     assert [one.client.fileno() for one in clients] == [-1, -1]
+
+
+# Those that ended
+
+
+@pytest.fixture
+def left_open() -> Iterator[LeftOpen]:
+    left_open = LeftOpen(2)
+    yield left_open
+    left_open.close()
+
+
+def end(left_open: LeftOpen, now_s: float) -> socket.socket:
+    """The client's end of a connection whose other end is left open, and closed by whoever had it."""
+    client, server = socket.socketpair()
+    with server:
+        left_open.add(server, now_s)
+    client.settimeout(0)
+    return client
+
+
+def is_told(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_a_client_is_told_only_once_its_time_is_over(left_open: LeftOpen) -> None:
+    with end(left_open, 1.0) as first, end(left_open, 2.0) as second:
+        assert (is_told(first), is_told(second)) == (False, False)
+        left_open.close_before(2.0)
+        assert (is_told(first), is_told(second)) == (True, False)
+        left_open.close()
+        assert is_told(second)
+
+
+def test_of_too_many_the_oldest_is_told(left_open: LeftOpen) -> None:
+    with end(left_open, 1.0) as first, end(left_open, 2.0) as second, end(left_open, 3.0) as third:
+        assert [is_told(one) for one in (first, second, third)] == [True, False, False]
+        assert len(left_open) == 2
+
+
+def test_whose_socket_is_gone_already_is_not_kept(left_open: LeftOpen) -> None:
+    gone = socket.socket()
+    gone.close()
+    left_open.add(gone, 1.0)
+    assert len(left_open) == 0

@@ -13,13 +13,14 @@ from tests.support.faulty_store import flip_bit
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import as_consumed, batches_between, consumed_records, local_batches
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.remote_runs import RemoteRun, load_run, open_run, segments_of
+from tests.support.remote_runs import RemoteRun, behind, load_run, open_run, segments_of
 from tests.support.scripted_local import ScriptedLocal
 from tests.unit.reading.test_lineage import FixedLog
 from tests.unit.reading.test_remote_log_reader import committed, first_open_offset, only_until
 from tests.unit.reading.test_undecided_transactions import without
 from tests.unit.services.reader.service import open_service
 from tiersidecar.domain.errors import (
+    BrokerUnreachableError,
     CorruptDataError,
     HistoryChangedError,
     OffsetBetweenTiersError,
@@ -75,6 +76,23 @@ async def transactions(end: int) -> tuple[RemoteRun, TopicIdPartition]:
     run = await load_run("plain")
     partition = run.partition("transactions-0")
     return await only_until(run, partition, end), partition
+
+
+@pytest.mark.parametrize(("is_reachable", "error"), [(True, OffsetBetweenTiersError), (False, BrokerUnreachableError)])
+async def test_nobody_is_sent_away_by_metadata_that_are_behind(is_reachable: bool, error: type[Exception]) -> None:
+    """Simulation, cluster seed 801519."""
+    run, partition = await transactions(86)
+    local = ScriptedLocal(log_start=86, high_watermark=HIGH_WATERMARK)
+    late = await behind(run, is_reachable=is_reachable)
+    async with open_run(late) as path:
+        with pytest.raises(error):
+            await streamed(log_over(path, local), read_of(partition, 5))
+    async with open_run(await behind(run, is_reachable=is_reachable)) as path:
+        if is_reachable:
+            assert await log_over(path, local).start_offset(ALICE, partition) == 0
+        else:
+            with pytest.raises(error):
+                await log_over(path, local).start_offset(ALICE, partition)
 
 
 @pytest.mark.parametrize("end", [43, 86, 133, 180])

@@ -9,7 +9,8 @@ import pytest
 import zstandard
 
 from tests.support.batches import batch_bytes, record_bytes
-from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.errors import CorruptDataError, NotSmallError
+from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
 from tiersidecar.formats.kafka.record_batches import Compression
 from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection
 
@@ -56,6 +57,33 @@ def test_only_what_is_selected(offset: int, stop: int | None, limit: int) -> Non
     found = [one for piece, _ in LinePieces(many_records(), selection, limit) for one in offsets_of(piece)]
     wanted = range(max(offset, 100), min(100 + COUNT, 10**9 if stop is None else stop))
     assert found == list(wanted)[:limit]
+
+
+def large() -> memoryview:
+    """A batch that opens to more than is opened in one go."""
+    payload = b"".join(record_bytes(n, None, bytes(600_000)) for n in range(4))
+    compressed = zstandard.ZstdCompressor().compress(payload)
+    return memoryview(batch_bytes(0, compressed, count=4, attributes=Compression.ZSTD))
+
+
+def test_what_is_not_small_is_left_to_those_who_have_memory_for_it_and_goes_on_with_them() -> None:
+    """Else it would be opened in the threads that all else runs in, or in half: what was read is not read twice."""
+    small, memory = SmallMemory(), OpenedMemory()
+    pieces = LinePieces(large(), ALL, limit=10)
+    with pytest.raises(NotSmallError):
+        pieces.next_piece(small)
+    found = [pieces.next_piece(memory)]
+    with pytest.raises(NotSmallError):
+        pieces.next_piece(small)
+    while (piece := pieces.next_piece(memory)) is not None:
+        found.append(piece)
+    assert [offset for one in found if one is not None for offset in offsets_of(one[0])] == [0, 1, 2, 3]
+
+
+def test_what_is_small_needs_no_memory_of_its_own() -> None:
+    pieces, small = LinePieces(many_records(100, 100), ALL, limit=10), SmallMemory()
+    assert pieces.next_piece(small) is not None
+    assert small.held_bytes == 0
 
 
 def test_a_batch_that_does_not_hold_what_it_tells_ends_in_an_error() -> None:
