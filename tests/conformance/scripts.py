@@ -109,6 +109,11 @@ ALONE = (
     ),
     Script(name="a move to the other log dir", steps=(_FILL, _FILL, MoveLogDir(), _FILL, MoveLogDir())),
     Script(
+        name="a move in an epoch in which nothing was written",
+        steps=(_FILL, _FILL, *_RESTART, MoveLogDir(), *_RESTART, MoveLogDir(), _FILL),
+    ),
+    Script(name="a move of an empty log", steps=(MoveLogDir(), *_RESTART, MoveLogDir(), _FILL)),
+    Script(
         name="a move of a log that begins within a segment", steps=(_FILL, _FILL, DeleteRecords(4), MoveLogDir(), _FILL)
     ),
     Script(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
@@ -17,7 +18,7 @@ from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.broker import Broker, OffsetSpec
+from tiersidecar.ports.broker import Broker, EpochAsked, OffsetSpec
 
 pytestmark = pytest.mark.broker
 
@@ -53,7 +54,9 @@ def new_topic(cluster: KafkaCluster, request: pytest.FixtureRequest) -> Iterator
 
 
 async def produce(cluster: KafkaCluster, topic: str, count: int, *, transactional_id: str | None = None) -> None:
-    """``count`` records to partition 0, a batch each; with ``transactional_id`` in a transaction that stays open."""
+    """``count`` records to partition 0, a batch and a millisecond each; with ``transactional_id`` in a transaction that stays
+    open."""
+    began_ms = time.time_ns() // 1_000_000
     producer = AIOKafkaProducer(
         **cluster.client_settings, transactional_id=transactional_id, transaction_timeout_ms=600_000
     )
@@ -62,7 +65,7 @@ async def produce(cluster: KafkaCluster, topic: str, count: int, *, transactiona
         if transactional_id is not None:
             await producer.begin_transaction()
         for number in range(count):
-            await producer.send_and_wait(topic, b"%d" % number, partition=0)
+            await producer.send_and_wait(topic, b"%d" % number, partition=0, timestamp_ms=began_ms + number)
     finally:
         if transactional_id is None:
             await producer.stop()
@@ -166,6 +169,24 @@ async def test_a_wrong_leader_epoch_is_fenced(
 
     assert ahead[partition].error == "UNKNOWN_LEADER_EPOCH"
     assert unfenced[partition].error is None
+
+
+async def test_a_leader_tells_where_its_log_ends_an_epoch(
+    broker: KafkaBroker, cluster: KafkaCluster, new_topic: Callable[..., str]
+) -> None:
+    """What tells a log that was moved before the first record of its epoch from another's (DESIGN section 5)."""
+    topic = new_topic()
+    await produce(cluster, topic, 5)
+    partition, leader_epoch = await partition_of(broker, topic)
+
+    async def ask(epoch: int, current: int = leader_epoch) -> tuple[int, int, str | None]:
+        asked = EpochAsked(current_epoch=LeaderEpoch(current), epoch=LeaderEpoch(epoch))
+        answer = (await broker.end_of_epochs({partition: asked}))[partition]
+        return answer.epoch, answer.end_offset, answer.error
+
+    assert await ask(leader_epoch) == (leader_epoch, 5, None)
+    assert await ask(leader_epoch + 1) == (-1, -1, None), "one that it does not know"
+    assert await ask(leader_epoch, leader_epoch + 1) == (-1, -1, "UNKNOWN_LEADER_EPOCH")
 
 
 async def test_records_are_deleted_and_offsets_out_of_range_are_told(

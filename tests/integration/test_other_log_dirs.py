@@ -16,6 +16,7 @@ from tests.support.batches import batch_bytes, record_bytes
 from tests.support.daemon import Daemon, daemon_settings, wait_for
 from tests.support.kafka_admin import KafkaAdminError, wait_until
 from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_placement import move_replica
 from tests.support.raw_log import send_batch
 from tests.support.read_service import fetch_records
 
@@ -26,11 +27,11 @@ LONG_S = 300.0
 """A misplaced partition is told after a minute; a busy machine is given four more."""
 
 
-def daemon_of(directory: Path, kafka: KafkaCluster, log_dir: Path, **rule: Any) -> Daemon:
+def daemon_of(directory: Path, kafka: KafkaCluster, *log_dirs: Path, **rule: Any) -> Daemon:
     settings = daemon_settings(
         directory,
         bootstrap_servers=kafka.bootstrap_servers,
-        log_dirs=[log_dir],
+        log_dirs=list(log_dirs),
         topics=[{"pattern": "tiered-.*", **rule}],
         **{"pins.enabled": False, "remote.log.metadata.topic.name": "__rlm"},
     )
@@ -141,3 +142,36 @@ def test_a_log_start_that_falls_back_with_a_broker_killed_is_copied(tmp_path: Pa
             (told,) = daemon.events("leader_epochs.from_batches")
             assert (told["leader_epochs"], told["start_offset"], told["known_from"]) == ([0], 0, 8)
             assert daemon.stop() == 0
+
+
+def test_a_log_moved_before_the_first_record_of_its_epoch_is_the_brokers(tmp_path: Path) -> None:
+    """A restart begins a leader epoch, and a move to another log dir forgets it again until somebody writes."""
+    topic = "tiered-moved"
+    with KafkaCluster(tmp_path / "kafka", log_dirs=2) as kafka:
+        broker = kafka.brokers[0]
+        kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+        put(kafka, topic, 60, b"x")
+        broker.stop()
+        broker.start()
+        wait_until(offset_is(kafka.admin.latest_offset, topic, 60), "the broker leads again", timeout_s=LONG_S)
+        before = broker.partition_dir(topic, 0)
+        assert len(epochs_in(before)) == 2
+        (other,) = (one for one in broker.log_dirs if one != before.parent)
+        move_replica(broker.admin, topic, 0, other)
+        wait_until(lambda: (other / before.name).is_dir() and not before.is_dir(), "it is moved", timeout_s=LONG_S)
+        assert epochs_in(other / before.name) == ["0 0"]
+        with daemon_of(tmp_path / "sidecar", kafka, *broker.log_dirs, **{"local.retention.bytes": 1}) as daemon:
+            daemon.wait_until_ready(LONG_S)
+            stop = wait_until_trimmed(kafka, daemon, topic, LONG_S)
+            assert_every_sealed_segment_once(kafka, daemon, topic)
+            copied = len(finished(kafka, daemon))
+            put(kafka, topic, 60, b"y")
+            wait_for(lambda: len(finished(kafka, daemon)) > copied, "and goes on", daemon, timeout_s=LONG_S)
+            read = list(fetch_records(daemon.read_url, topic, 0, stop=stop))
+            assert [record[0] for record in read] == list(range(stop))
+            assert misplaced(daemon) == set()
+            assert daemon.stop() == 0
+
+
+def epochs_in(directory: Path) -> list[str]:
+    return (directory / "leader-epoch-checkpoint").read_text().splitlines()[2:]

@@ -159,8 +159,9 @@ class KafkaBroker:
         self.start()
 
     def sigstop(self) -> None:
-        """Pause: the process keeps its sockets and answers nothing."""
+        """Pause: the process keeps its sockets and answers nothing, from when this returns."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)  # on a busy machine a thread of it runs on for a while
 
     def sigcont(self) -> None:
         """End a pause."""

@@ -26,6 +26,7 @@ from tiersidecar.decide.expiry_standing import Standing
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.first_start import first_start
 from tiersidecar.decide.gateway_fill import OutOfRange, TiersView, decide_out_of_range
+from tiersidecar.decide.place import reason_to_doubt_directory
 from tiersidecar.decide.pressure_trim import decide_pressure
 from tiersidecar.decide.trash import TrashPlan, TrashView, decide_trash
 from tiersidecar.decide.trash_time import TrashTime
@@ -61,8 +62,8 @@ from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
 from tiersidecar.simulation.scenario import Kind
+from tiersidecar.tasks import board, disk_watch
 from tiersidecar.tasks import copy as copy_module
-from tiersidecar.tasks import disk_watch
 from tiersidecar.tasks import expire as expire_module
 from tiersidecar.tasks import first_start as first_start_task
 from tiersidecar.tasks.expire import ExpireTask
@@ -276,6 +277,12 @@ def between_the_tiers_is_out_of_range() -> Patches:
 
 def gateway_sends_away_while_not_ready() -> Patches:
     return [patch.object(out_of_range, "RETRY", out_of_range.STANDS)]
+
+
+def logs_moved_before_their_first_record_are_doubted() -> Patches:
+    return [
+        patch.object(board, "reason_to_doubt_directory", lambda view, local, _: reason_to_doubt_directory(view, local))
+    ]
 
 
 def readers_send_away_by_metadata_that_are_behind() -> Patches:
@@ -609,6 +616,7 @@ MUTATIONS = (
     Mutation(plant=local_reads_may_end_early, kind=_C, seed=35),
     Mutation(plant=fills_one_batch_too_far, kind=_C, seed=5),
     Mutation(plant=gateway_sends_away_while_not_ready, kind=_C, seed=3),
+    Mutation(plant=logs_moved_before_their_first_record_are_doubted, kind=_C, seed=26),
     Mutation(plant=readers_send_away_by_metadata_that_are_behind, kind=_C, seed=801519),
     Mutation(plant=sessions_keep_their_first_offsets, kind=_C, seed=3),
     Mutation(plant=sessions_of_other_connections_are_sent_away, kind=_C, seed=31),

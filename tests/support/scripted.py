@@ -14,6 +14,8 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.trash import TrashEntry, TrashId, merged_entries
 from tiersidecar.ports.broker import (
     ClusterDescription,
+    EpochAsked,
+    EpochEndAnswer,
     GroupAnswer,
     GroupType,
     OffsetAnswer,
@@ -76,7 +78,8 @@ class ScriptedGroups:
 
 class ScriptedBroker:
     """``last_stable_offsets`` and ``log_starts`` by partition; an ``error`` name answers everything that is fenced, and
-    ``leader_epochs`` are those of partitions that are led by now in another epoch than before."""
+    ``leader_epochs`` are those of partitions that are led by now in another epoch than before; ``epochs`` are those that a
+    log knows, all of which end at ``epoch_ends``."""
 
     def __init__(self) -> None:
         self.last_stable_offsets: dict[TopicIdPartition, int] = {}
@@ -86,6 +89,8 @@ class ScriptedBroker:
         self.views: tuple[LeaderView, ...] = ()
         self.error: str | None = None
         self.leader_epochs: dict[TopicIdPartition, int] = {}
+        self.epochs: dict[TopicIdPartition, tuple[int, ...]] = {}
+        self.epoch_ends: dict[TopicIdPartition, int] = {}
         self.groups = ScriptedGroups()
         self.deleted: list[tuple[TopicIdPartition, int]] = []
 
@@ -103,6 +108,19 @@ class ScriptedBroker:
             )
             for tip in partitions
         }
+
+    async def end_of_epochs(
+        self, asked: Mapping[TopicIdPartition, EpochAsked]
+    ) -> dict[TopicIdPartition, EpochEndAnswer]:
+        """As the logs in ``epochs`` do; one that is not there knows its leader's epoch."""
+        return {tip: self._end_of(tip, one) for tip, one in asked.items()}
+
+    def _end_of(self, tip: TopicIdPartition, asked: EpochAsked) -> EpochEndAnswer:
+        known = self.epochs.get(tip, (asked.current_epoch,))
+        if self.error is not None or asked.epoch > max(known, default=-1):
+            return EpochEndAnswer(epoch=LeaderEpoch(-1), end_offset=Offset(-1), error=self.error)
+        last = max((one for one in known if one <= asked.epoch), default=asked.epoch)
+        return EpochEndAnswer(epoch=LeaderEpoch(last), end_offset=Offset(self.epoch_ends.get(tip, 0)))
 
     async def delete_records(
         self,

@@ -220,7 +220,7 @@ def _watch(
         board=parts.board,
         roster=parts.roster,
         checks=checks,
-        whereabouts=Whereabouts(board=parts.board, clock=parts.clock, telemetry=parts.telemetry),
+        whereabouts=Whereabouts(board=parts.board, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry),
         metadata=parts.metadata,
         in_flight=in_flight,
         lag=lag,

@@ -2,27 +2,57 @@
 
 Another may be left of a disk that was replaced, or show under another mount than the broker's.  What proves it: a broker that
 becomes leader writes its leader epoch as the last entry of the leader-epoch-checkpoint, of an empty log too, and flushes it
-(``UnifiedLog.assignEpochStartOffset``); and it changes to another log dir by a restart, which ends the epoch, or by a move,
-which renames the directory.
+(``UnifiedLog.assignEpochStartOffset``); and it changes to another log dir by a restart, which ends the epoch, or by a move.
+
+A move takes over only the epochs in which records were written: a log that was moved before the first record of its leader
+epoch does not know that epoch until there is one.  Then the broker itself tells (:class:`UnwrittenEpoch`): it does not know
+the epoch either, and ends the last one of our file at the high watermark, not before our active segment.  Records of one epoch
+are the same wherever they are, for one leader wrote them: our sealed segments are the broker's, whatever the directory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView, LocalPartition
 
 TELL_AFTER_S = 60.0
 """What a new partition, an election, or a move between log dirs brings about is over by then."""
 
 
-def reason_to_doubt_directory(view: LeaderView, local: LocalPartition) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnwrittenEpoch:
+    """The broker's word that its log does not know ``leader_epoch``, in which it leads, and ends ``last_epoch``, and itself, at
+    ``end_offset`` (exclusive)."""
+
+    leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+    end_offset: Offset
+
+
+def may_be_unwritten(view: LeaderView, local: LocalPartition) -> LeaderEpoch | None:
+    """The last epoch of ``local``, if it may be so only because nothing was written in the epoch that ``view`` tells."""
+    if not local.leader_epochs or local.leader_epochs[-1].epoch >= view.leader_epoch:
+        return None
+    return local.leader_epochs[-1].epoch
+
+
+def reason_to_doubt_directory(view: LeaderView, local: LocalPartition, unwritten: UnwrittenEpoch | None = None) -> str:
     """Why ``local`` is not taken for the log of the leader that ``view`` names; empty where it is proven.
 
     Right after an election the file may not have the epoch yet, and an answer of the broker be older than the file.
     """
     last_epoch = local.leader_epochs[-1].epoch if local.leader_epochs else None
     if last_epoch == view.leader_epoch:
+        return ""
+    if (
+        unwritten is not None
+        and (unwritten.leader_epoch, unwritten.last_epoch) == (view.leader_epoch, last_epoch)
+        and local.segments
+        and local.segments[-1].base_offset <= unwritten.end_offset
+    ):
         return ""
     ends = "has no leader epoch" if last_epoch is None else f"ends with leader epoch {last_epoch}"
     return (

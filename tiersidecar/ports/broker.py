@@ -46,6 +46,25 @@ class OffsetAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpochAsked:
+    """A question to the leader in ``current_epoch``, and to no other: where does your log end ``epoch``?"""
+
+    current_epoch: LeaderEpoch
+    epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEndAnswer:
+    """One partition's answer to OffsetForLeaderEpoch: the last epoch of the log that is not after the one asked for, and its
+    end (exclusive).  ``epoch`` is -1 where the log has none from the one asked for on.  ``error`` is None or Kafka's error
+    name."""
+
+    epoch: LeaderEpoch
+    end_offset: Offset
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrimAnswer:
     """One partition's answer to DeleteRecords: the new log start, or Kafka's error name."""
 
@@ -80,6 +99,13 @@ class ListOffsets(Protocol):
 
         ``LATEST`` with ``read_committed`` is the last stable offset, without it the high watermark.
         """
+
+
+class EndOfEpochs(Protocol):
+    async def end_of_epochs(
+        self, asked: Mapping[TopicIdPartition, EpochAsked]
+    ) -> dict[TopicIdPartition, EpochEndAnswer]:
+        """Where the leaders' logs end these epochs (OffsetForLeaderEpoch)."""
 
 
 class DeleteRecords(Protocol):
@@ -181,6 +207,7 @@ class Broker(
     DescribePartitions,
     DescribeTopicIds,
     ListOffsets,
+    EndOfEpochs,
     DeleteRecords,
     DescribeConfigs,
     DescribeOverrides,

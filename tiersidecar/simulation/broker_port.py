@@ -12,6 +12,8 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import (
     ClusterDescription,
     Credentials,
+    EpochAsked,
+    EpochEndAnswer,
     GroupAnswer,
     GroupType,
     LocalBatches,
@@ -20,7 +22,7 @@ from tiersidecar.ports.broker import (
     TrimAnswer,
 )
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.simulation.broker_offsets import diverges
+from tiersidecar.simulation.broker_offsets import diverges, epoch_end
 from tiersidecar.simulation.broker_side import BrokerSide, read_replica
 from tiersidecar.simulation.cluster import Cluster, SimulatedPartition
 from tiersidecar.simulation.network import FaultRates, Network
@@ -100,6 +102,14 @@ class SimulatedBroker:
         return await self._ask(
             "offsets",
             lambda: {tip: self._offset(tip, epoch, spec, read_committed) for tip, epoch in asked.items()},
+        )
+
+    async def end_of_epochs(
+        self, asked: Mapping[TopicIdPartition, EpochAsked]
+    ) -> dict[TopicIdPartition, EpochEndAnswer]:
+        questions = dict(asked)
+        return await self._ask(
+            "epoch ends", lambda: {tip: self._epoch_end(tip, question) for tip, question in questions.items()}
         )
 
     async def delete_records(
@@ -225,6 +235,14 @@ class SimulatedBroker:
             return _answer(partition.leader_log.log_start_offset, partition.epoch)
         end = partition.last_stable_offset() if read_committed else partition.leader_log.high_watermark
         return _answer(end, partition.epoch)
+
+    def _epoch_end(self, tip: TopicIdPartition, asked: EpochAsked) -> EpochEndAnswer:
+        partition = self._cluster.partitions[tip]
+        error = self._refusal(partition, asked.current_epoch)
+        if error:
+            return EpochEndAnswer(epoch=NO_EPOCH, end_offset=Offset(-1), error=error)
+        told = epoch_end(partition.leader_log, asked.epoch)
+        return EpochEndAnswer(epoch=LeaderEpoch(told.leader_epoch), end_offset=Offset(told.offset))
 
     def _refusal(self, partition: SimulatedPartition, epoch: int) -> str:
         if partition.leader is None or partition.leader not in self._cluster.alive:

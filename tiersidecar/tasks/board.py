@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from tiersidecar.decide.disk_pressure import DiskState
-from tiersidecar.decide.place import reason_to_doubt_directory
+from tiersidecar.decide.place import UnwrittenEpoch, reason_to_doubt_directory
 from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
@@ -77,6 +77,9 @@ class Board:
     misplaced: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Why nothing is done with a led partition: its directory is not here, or is not the one that the broker writes.  Only what
     has lasted for a while is told."""
+
+    unwritten_epochs: Mapping[TopicIdPartition, UnwrittenEpoch] = field(default_factory=dict)
+    """What the broker says of led partitions whose files lack the epoch in which it leads."""
 
     departing: set[TopicIdPartition] = field(default_factory=set)
     """Partitions of topics that are gone, whose metadata is kept until their remote data is gone as well."""
@@ -171,8 +174,15 @@ class Board:
         """
         if partition.role is not PartitionRole.LEADER:
             return True
-        local = self.local.partitions.get(partition.view.topic_id_partition)
-        return local is not None and not reason_to_doubt_directory(partition.view, local)
+        return self.local.partitions.get(partition.view.topic_id_partition) is not None and not self.doubt(partition)
+
+    def doubt(self, partition: TieredPartition) -> str:
+        """Why the directory of a led partition is not taken for the broker's; empty where it is, or where there is none."""
+        tip = partition.view.topic_id_partition
+        local = self.local.partitions.get(tip)
+        if local is None or partition.role is not PartitionRole.LEADER:
+            return ""
+        return reason_to_doubt_directory(partition.view, local, self.unwritten_epochs.get(tip))
 
     def holds(self, partition: TieredPartition) -> bool:
         """Whether the partition still is what it was: in the same role and leader epoch, as far as we know."""

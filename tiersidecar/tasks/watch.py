@@ -92,7 +92,7 @@ class Watch:
         for before in await self._roster.look():
             self._let_go(before)
         await self._checks.refresh({tip.topic for tip in (*self._board.assignment, *self._board.unseen)})
-        self._whereabouts.look()
+        await self._whereabouts.look()
         self._in_flight.report_age()
         self._report()
         await self._report_lags()

@@ -58,7 +58,7 @@ async def test_a_look_at_many_partitions_lets_others_run() -> None:
             board=board,
             roster=nothing,
             checks=nothing,
-            whereabouts=Whereabouts(board=board, clock=sidecar.clock, telemetry=telemetry),
+            whereabouts=Whereabouts(board=board, broker=nothing, clock=sidecar.clock, telemetry=telemetry),
             metadata=metadata,
             in_flight=sidecar.in_flight,
             lag=lag,

@@ -14,6 +14,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import LOG_DIR, local_partition
 from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.scripted import ScriptedBroker
 from tests.support.segments import TIP, local_segments
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -110,7 +111,7 @@ class Stage:
             board=self.board,
             roster=told,
             checks=told,
-            whereabouts=Whereabouts(board=self.board, clock=clock, telemetry=self.telemetry),
+            whereabouts=Whereabouts(board=self.board, broker=ScriptedBroker(), clock=clock, telemetry=self.telemetry),
             metadata=self.metadata,
             in_flight=told,
             lag=self.lag,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,8 +11,10 @@ from structlog.testing import capture_logs
 from tests.support.manual_clock import ManualClock
 from tests.support.pins import local_partition
 from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.scripted import ScriptedBroker
 from tests.support.segments import TIP, local_segments
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.policy import TopicPolicy
@@ -38,7 +41,8 @@ FOLLOWED = replace(LED, role=PartitionRole.FOLLOWER)
 class Stage:
     def __init__(self) -> None:
         self.board, self.clock, self.telemetry = Board(), ManualClock(), RecordedTelemetry()
-        self.whereabouts = Whereabouts(board=self.board, clock=self.clock, telemetry=self.telemetry)
+        self.broker = ScriptedBroker()
+        self.whereabouts = Whereabouts(board=self.board, broker=self.broker, clock=self.clock, telemetry=self.telemetry)
 
     def see(self, *epochs: tuple[int, int], tiered: TieredPartition = LED) -> None:
         """A directory with these leader epochs; without any it is not here."""
@@ -51,7 +55,7 @@ class Stage:
         """The events."""
         await self.clock.advance(seconds)
         with capture_logs() as told:
-            self.whereabouts.look()
+            await self.whereabouts.look()
         return [one["event"] for one in told]
 
     @property
@@ -111,3 +115,41 @@ def test_nobody_leads_by_a_directory_that_is_not_proven() -> None:
         assert stage.board.leads(TIP, LeaderEpoch(5)) is is_led
     stage.see((3, 0), tiered=FOLLOWED)
     assert stage.board.is_proven(FOLLOWED), "a follower's file has its leader's epoch with the first batch of it only"
+
+
+@pytest.mark.parametrize(
+    ("epochs", "end", "high_watermark", "is_proven"),
+    [
+        pytest.param((0, 3), 250, 250, True, id="the broker's log does not know the epoch either"),
+        pytest.param((0, 3, 5), 250, 250, False, id="the broker's log knows its epoch, and our file does not"),
+        pytest.param((0, 3), 250, 251, False, id="the broker's log goes on after our last epoch"),
+        pytest.param((0, 2), 250, 250, False, id="the broker's log does not know ours"),
+        pytest.param((0, 3), 50, 50, False, id="the broker's log ends below what we have sealed"),
+    ],
+)
+async def test_the_broker_is_asked_of_an_epoch_in_which_nothing_was_written(
+    epochs: tuple[int, ...], end: int, high_watermark: int, is_proven: bool
+) -> None:
+    stage = Stage()
+    stage.see((0, 0), (3, 90))
+    stage.broker.epochs, stage.broker.epoch_ends = {TIP: epochs}, {TIP: end}
+    stage.broker.last_stable_offsets = {TIP: high_watermark}
+    await stage.look_after(0)
+    assert stage.board.leads(TIP, LeaderEpoch(5)) is is_proven
+    assert (await stage.look_after(600) == []) is is_proven
+
+
+async def test_what_the_broker_said_of_an_epoch_holds_while_it_is_away_and_no_longer_than_the_file() -> None:
+    stage = Stage()
+    stage.see((0, 0), (3, 90))
+    stage.broker.epochs, stage.broker.epoch_ends = {TIP: (0, 3)}, {TIP: 250}
+    await stage.look_after(0)
+    with patch.object(stage.broker, "end_of_epochs", side_effect=BrokerUnreachableError(address="b", reason="gone")):
+        assert await stage.look_after(600) == ["unwritten_epochs.not_told"]
+        assert stage.board.leads(TIP, LeaderEpoch(5))
+        stage.see((3, 90), (5, 250))
+        await stage.look_after(5)
+        assert stage.board.leads(TIP, LeaderEpoch(5))
+        stage.see((0, 0), (3, 90))
+        await stage.look_after(5)
+        assert not stage.board.leads(TIP, LeaderEpoch(5)), "another disk again"

@@ -27,6 +27,7 @@ from kio.schema.list_groups.v5 import ListGroupsResponse
 from kio.schema.list_offsets.v11 import ListOffsetsResponse
 from kio.schema.metadata.v13 import MetadataResponse
 from kio.schema.offset_fetch.v9 import OffsetFetchResponse
+from kio.schema.offset_for_leader_epoch.v4 import OffsetForLeaderEpochResponse
 from kio.schema.sasl_authenticate.v2 import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1 import SaslHandshakeResponse
 from kio.static.constants import EntityType
@@ -69,6 +70,7 @@ SASL_AUTHENTICATE = Api(name="SaslAuthenticate", oldest=1, response_type=SaslAut
 METADATA = Api(name="Metadata", oldest=12, response_type=MetadataResponse)
 # LATEST_TIERED (KIP-1005); fencing by leader epoch is older.
 LIST_OFFSETS = Api(name="ListOffsets", oldest=9, response_type=ListOffsetsResponse)
+OFFSET_FOR_LEADER_EPOCH = Api(name="OffsetForLeaderEpoch", oldest=4, response_type=OffsetForLeaderEpochResponse)
 DELETE_RECORDS = Api(name="DeleteRecords", oldest=1, response_type=DeleteRecordsResponse)
 DESCRIBE_CONFIGS = Api(name="DescribeConfigs", oldest=1, response_type=DescribeConfigsResponse)
 INCREMENTAL_ALTER_CONFIGS = Api(name="IncrementalAlterConfigs", oldest=0, response_type=IncrementalAlterConfigsResponse)
@@ -165,6 +167,25 @@ def list_offsets(
     request: RequestPayload = schema.ListOffsetsRequest(
         replica_id=-1, isolation_level=int(read_committed), topics=topics, **later_fields
     )
+    return request
+
+
+def offset_for_leader_epoch(version: int, asked: Mapping[str, Mapping[int, tuple[int, int]]]) -> RequestPayload:
+    """``asked`` has the current leader epoch, and the epoch whose end is asked for, by topic and partition."""
+    schema = _schema(OFFSET_FOR_LEADER_EPOCH, version)
+    topics = tuple(
+        schema.OffsetForLeaderTopic(
+            topic=topic,
+            partitions=tuple(
+                schema.OffsetForLeaderPartition(
+                    partition=partition, current_leader_epoch=current_epoch, leader_epoch=leader_epoch
+                )
+                for partition, (current_epoch, leader_epoch) in partitions.items()
+            ),
+        )
+        for topic, partitions in asked.items()
+    )
+    request: RequestPayload = schema.OffsetForLeaderEpochRequest(replica_id=-1, topics=topics)
     return request
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import chain
+from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -25,7 +26,17 @@ from tiersidecar.adapters.kafka.topic_admin import KafkaTopicAdmin
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
-from tiersidecar.ports.broker import ClusterDescription, LocalBatches, OffsetAnswer, OffsetSpec, TrimAnswer
+from tiersidecar.ports.broker import (
+    ClusterDescription,
+    EpochAsked,
+    EpochEndAnswer,
+    LocalBatches,
+    OffsetAnswer,
+    OffsetSpec,
+    TrimAnswer,
+)
+
+T = TypeVar("T")
 
 _LEADERS_MAX_AGE_S = 5.0
 _LIST_OFFSETS_OF_KAFKA_4 = 10
@@ -159,6 +170,30 @@ class KafkaBroker(KafkaTopicAdmin):
         self._routes.forget(key.topic for key, answer in answers.items() if answer.error in _MOVED)
         return answers
 
+    async def end_of_epochs(
+        self, asked: Mapping[TopicIdPartition, EpochAsked]
+    ) -> dict[TopicIdPartition, EpochEndAnswer]:
+        """As the port says; what keeps one partition from being answered is its ``error``."""
+
+        async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[EpochEndAnswer]:
+            questions = _by_topic({key: (asked[key].current_epoch, asked[key].epoch) for key in group})
+            response = await connection.ask(
+                apis.OFFSET_FOR_LEADER_EPOCH, lambda version: apis.offset_for_leader_epoch(version, questions)
+            )
+            return {
+                (topic.topic, row.partition): EpochEndAnswer(
+                    epoch=LeaderEpoch(row.leader_epoch),
+                    end_offset=Offset(row.end_offset),
+                    error=_error_name(row.error_code),
+                )
+                for topic in response.topics
+                for row in topic.partitions
+            }
+
+        answers = await self._routes.ask_leaders(asked, ask, _no_epoch_end, max_age_s=_LEADERS_MAX_AGE_S)
+        self._routes.forget(key.topic for key, answer in answers.items() if answer.error in _MOVED)
+        return answers
+
     async def fetch_committed(
         self, topic_id_partition: TopicIdPartition, offset: int, *, max_bytes: int, last_fetched_epoch: LeaderEpoch
     ) -> LocalBatches:
@@ -223,8 +258,8 @@ class KafkaBroker(KafkaTopicAdmin):
         return {key.partition: size for key, size in sizes.items() if size >= 0}
 
 
-def _by_topic(values: Mapping[TopicIdPartition, int]) -> dict[str, dict[int, int]]:
-    topics: defaultdict[str, dict[int, int]] = defaultdict(dict)
+def _by_topic(values: Mapping[TopicIdPartition, T]) -> dict[str, dict[int, T]]:
+    topics: defaultdict[str, dict[int, T]] = defaultdict(dict)
     for key, value in values.items():
         topics[key.topic][key.partition] = value
     return topics
@@ -236,6 +271,10 @@ def _error_name(error_code: ErrorCode) -> str | None:
 
 def _no_offset(error: str) -> OffsetAnswer:
     return OffsetAnswer(offset=NO_OFFSET, timestamp_ms=-1, leader_epoch=NO_EPOCH, error=error)
+
+
+def _no_epoch_end(error: str) -> EpochEndAnswer:
+    return EpochEndAnswer(epoch=NO_EPOCH, end_offset=NO_OFFSET, error=error)
 
 
 def _no_trim(error: str) -> TrimAnswer:

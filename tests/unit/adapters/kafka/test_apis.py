@@ -20,6 +20,10 @@ MAKERS: dict[str, tuple[Api[Any], Callable[[int], RequestPayload]]] = {
         apis.LIST_OFFSETS,
         lambda version: apis.list_offsets(version, {"t": {0: 3}}, -1, read_committed=True, timeout_s=1.5),
     ),
+    "OffsetForLeaderEpoch": (
+        apis.OFFSET_FOR_LEADER_EPOCH,
+        lambda version: apis.offset_for_leader_epoch(version, {"t": {0: (5, 3)}}),
+    ),
     "Fetch": (
         apis.FETCH,
         lambda version: apis.fetch(version, b"t" * 16, 3, 42, max_bytes=1000, read_committed=True),
