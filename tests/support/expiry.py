@@ -56,7 +56,8 @@ def view(
     start: int = -1,
     **fields: Any,
 ) -> ExpiryView:
-    """A view that nothing stops; ``local`` are base offsets, the last one active; ``start`` our remote log start."""
+    """A view that nothing stops; ``local`` are base offsets, the last one active; ``start`` our remote log start.
+    What was trimmed was remote, unless ``held_offset`` says something else."""
     retention_ms = -1 if retention_h is None else int(retention_h * HOUR_MS)
     policy = fields.pop("policy", TopicPolicy(retention_ms=retention_ms, retention_bytes=retention_bytes))
     return ExpiryView(
@@ -67,7 +68,7 @@ def view(
         now_ms=NOW_MS,
         begun=frozenset(one.remote_log_segment_id.uuid for one in remote if one.broker_id == 1),
         remote_log_start_offset=start,
-        **{"limits": UNGUARDED, **fields},
+        **{"limits": UNGUARDED, "held_offset": fields.get("trim_offset", -1), **fields},
     )
 
 

@@ -47,10 +47,14 @@ class FixedLogStarts:
 
     def __init__(self) -> None:
         self.offsets: dict[TopicIdPartition, int] = {}
+        self.held: dict[TopicIdPartition, int] = {}
 
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         assert isinstance(lineage, Lineage), "the real one cannot tell without it"
         return Offset(self.offsets.get(topic_id_partition, NO_OFFSET))
+
+    def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        return Offset(self.held.get(topic_id_partition, NO_OFFSET))
 
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
         assert isinstance(leader_epoch, int), "the real one cannot tell without it"

@@ -25,7 +25,7 @@ from tiersidecar.ports.state_log import StateLog
 from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary
 from tiersidecar.tasks.board import Board, DiskNote
 from tiersidecar.tasks.explain import ExplainTask
-from tiersidecar.tasks.lanes import Lanes
+from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.pending_copies import pending_copies
 from tiersidecar.tasks.transaction_waits import wait_told
 
@@ -61,6 +61,9 @@ class ProcessStatus:
     """How many slices of segments were read."""
     deletes_blocked: Callable[[], str] = lambda: ""
     reasons: list[Callable[[], str]] = field(default_factory=list)
+
+    def is_halted(self, tip: TopicIdPartition, lane: Lane) -> bool:
+        return self.lanes is not None and self.lanes.is_halted(tip, lane)
 
     def ready_reasons(self) -> Sequence[str]:
         if self.starting:

@@ -141,6 +141,7 @@ def _start(view: ExpiryView, found: Sequence[Standing]) -> Offset:
         segments=view.local_segments,
         broker_expires=view.broker_expires,
         trim_offset=view.trim_offset,
+        held_offset=view.held_offset,
     )
 
 

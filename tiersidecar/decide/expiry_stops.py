@@ -72,10 +72,10 @@ def _reason_if_log_fell_short(view: ExpiryView, found: Sequence[Standing]) -> st
 
 def _reason_if_trimmed(view: ExpiryView, remote_stop: int) -> str:
     """What was trimmed was remote: where it is not in the metadata any more, these are not whole."""
-    if view.trim_offset <= max(remote_stop, view.remote_log_start_offset, view.dropped_offset):
+    if view.held_offset <= max(remote_stop, view.remote_log_start_offset):
         return ""
     return (
-        f"the local log was trimmed to {view.trim_offset}, but the remote segments of this history end at {remote_stop}: "
+        f"the local log was trimmed to {view.held_offset}, but the remote segments of this history end at {remote_stop}: "
         "the remote log metadata are not whole"
     )
 

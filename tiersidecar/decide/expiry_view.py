@@ -45,7 +45,7 @@ class ExpiryView:
 
     ``remote_segments`` are those of any state; ``local_segments`` ascend and end with the active one.
     ``remote_log_start_offset`` is ours, -1 while nothing moved it; ``trim_offset`` is the highest that a trim of ours meant
-    to reach, ``dropped_offset`` that up to which one gave up what was not remote.  ``log_start_offset`` (the broker's: the
+    to reach, ``held_offset`` that up to which one gave up what was remote.  ``log_start_offset`` (the broker's: the
     local start) and ``high_watermark`` (exclusive) are what the broker said a moment ago, None when it has not been asked: a
     plan made without them is a hint, and nothing may be done by it.
     ``begun`` are the segments whose copy this sidecar's own journal has.  ``clock_doubt`` says why ``now_ms`` is not to be
@@ -67,7 +67,7 @@ class ExpiryView:
     now_ms: int
     remote_log_start_offset: int = NO_OFFSET
     trim_offset: int = NO_OFFSET
-    dropped_offset: int = NO_OFFSET
+    held_offset: int = NO_OFFSET
     accepted_loss_epoch: int = NO_EPOCH
     log_start_offset: int | None = None
     high_watermark: int | None = None

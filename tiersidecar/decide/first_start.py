@@ -19,19 +19,22 @@ def first_start(
     segments: Sequence[LocalSegment],
     broker_expires: bool,
     trim_offset: int,
+    held_offset: int,
 ) -> Offset:
     """The broker's own log start, so that what users deleted before the first copy is not readable again; and lower where
     segments are remote, which a former release copied without saying a start.
 
-    Where the broker deletes by itself (``broker_expires``), what only pins hold is not given up by anybody.  Where a trim of
-    ours has moved the broker's log start and nothing is remote, the metadata is not whole: 0 gives up nothing.
+    Where the broker deletes by itself (``broker_expires``), or the log begins where a trim of ours has made it begin, for room
+    on the disk (``trim_offset``), what only pins hold is not given up by anybody.  Where one has given up what was remote
+    (``held_offset``) and nothing is, the metadata is not whole: 0 gives up nothing.
     ``log_start_offset`` is None before the broker was asked: then the first offset that is known stands for it, as a hint.
     """
     serving = [standing.segment.start_offset for standing in found if standing.serves]
     if log_start_offset is None:
         known = [*serving, *(segment.base_offset for segment in segments)]
         return Offset(min(known, default=NO_OFFSET))
-    if trim_offset >= 0 and not serving:
+    if held_offset > 0 and not serving:
         return Offset(0)
-    pinned = [segment.base_offset for segment in segments if segment.pinned] if broker_expires else []
+    is_ours = broker_expires or log_start_offset <= trim_offset
+    pinned = [segment.base_offset for segment in segments if segment.pinned] if is_ours else []
     return Offset(min([log_start_offset, *serving, *pinned]))

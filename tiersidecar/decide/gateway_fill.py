@@ -32,8 +32,8 @@ class TiersView:
     """What is known of both tiers of a partition.
 
     The remote tier holds ``remote_start`` up to, not including, ``remote_end``; equal when it holds nothing.  The broker has
-    ``local_start`` up to, not including, ``high_watermark``, asked for after it had given its answer.  ``trim_offset`` is
-    how far our own DeleteRecords were meant to reach, -1 for none; ``is_copy_pending`` says that pins hold what the broker
+    ``local_start`` up to, not including, ``high_watermark``, asked for after it had given its answer.  ``held_offset`` is
+    how far our own trims gave up what was remote, -1 for none; ``is_copy_pending`` says that pins hold what the broker
     has deleted and the remote tier is yet to get.
     """
 
@@ -41,7 +41,7 @@ class TiersView:
     remote_end: Offset
     local_start: Offset
     high_watermark: Offset
-    trim_offset: int = -1
+    held_offset: int = -1
     is_copy_pending: bool = False
 
 
@@ -55,7 +55,7 @@ def decide_out_of_range(offset: int, view: TiersView) -> OutOfRange:
         return OutOfRange.FILL
     if offset < view.remote_start:
         return OutOfRange.STANDS
-    if offset < view.trim_offset or view.is_copy_pending:
+    if offset < view.held_offset or view.is_copy_pending:
         return OutOfRange.RETRY  # trimmed and not read back by us yet, or pinned
     return OutOfRange.HOLE if view.remote_start < view.remote_end else OutOfRange.STANDS
 

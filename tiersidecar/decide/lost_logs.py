@@ -17,8 +17,8 @@ class KnownOfPartition:
 
     ``has_record``: the state topic names it.  ``was_claimed``: the store says that its topic id is this cluster's.
     ``has_segments``: the metadata topic has a segment of it that is finished.  ``was_seen``: the state topic says that its
-    segments were seen in the store.  The offsets are as of the partition's history.  The last two tell whether an operator has
-    accepted what the topics, as they are now, have lost.
+    segments were seen in the store.  ``held_offset`` is how far trims gave up what was remote.  The offsets are as of the
+    partition's history.  The last two tell whether an operator has accepted what the topics, as they are now, have lost.
     """
 
     has_record: bool
@@ -26,8 +26,7 @@ class KnownOfPartition:
     has_segments: bool
     was_seen: bool
     remote_log_start_offset: int
-    trim_offset: int
-    dropped_offset: int
+    held_offset: int
     state_loss_accepted: bool
     metadata_loss_accepted: bool
 
@@ -39,10 +38,10 @@ def reason_log_lost(known: KnownOfPartition) -> str:
             "segments of it are remote, but the state topic has no record of it: the topic lost what users deleted, where the "
             f"remote log starts and how the topic is tiered. {_ACCEPT}; nothing is copied, trimmed or deleted until then"
         )
-    trimmed = known.was_seen and known.trim_offset > max(known.remote_log_start_offset, known.dropped_offset, 0)
+    trimmed = known.was_seen and known.held_offset > max(known.remote_log_start_offset, 0)
     if trimmed and not known.has_segments and not known.metadata_loss_accepted:
         return (
-            f"the local log was trimmed to {known.trim_offset} because that was remote, but the remote log metadata topic "
+            f"the local log was trimmed to {known.held_offset} because that was remote, but the remote log metadata topic "
             f"has no segment of it: the topic lost its events. {_ACCEPT}; nothing is copied, trimmed or deleted until then"
         )
     return ""

@@ -38,11 +38,12 @@ class PressureTrim:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressedPartition:
     """One that is led here in strict mode, with its sealed segments from the log start on; ``remote`` of them, counted from the
-    first, are remote."""
+    first, are remote.  ``is_stuck``: nothing of it is trimmed at present, so that it is counted on last."""
 
     topic_id_partition: TopicIdPartition
     sealed: Sequence[LocalSegment]
     remote: int
+    is_stuck: bool = False
 
 
 def decide_pressure(
@@ -62,10 +63,12 @@ def decide_pressure(
         return {}
     found = list(partitions)
     chosen = {one.topic_id_partition: 0 for one in found}
-    missing = _choose(found, chosen, missing, {one.topic_id_partition: one.remote for one in found})
+    free, stuck = [one for one in found if not one.is_stuck], [one for one in found if one.is_stuck]
+    missing = _choose(free, chosen, missing, {one.topic_id_partition: one.remote for one in free})
     remote = dict(chosen)
-    if missing > 0 and policy is DiskPressurePolicy.DROP_OLDEST:
-        _choose(found, chosen, missing, {one.topic_id_partition: len(one.sealed) for one in found})
+    if policy is DiskPressurePolicy.DROP_OLDEST:
+        for others in (free, stuck):
+            missing = _choose(others, chosen, missing, {one.topic_id_partition: len(one.sealed) for one in others})
     trims: dict[TopicIdPartition, PressureTrim] = {}
     for one in found:
         count = chosen[one.topic_id_partition]

@@ -64,8 +64,9 @@ class PartitionState:
     copy).
     ``trim_offset`` is the highest offset that a DeleteRecords of ours was meant to reach, published before the request
     is sent; -1 before the first.  All come with the leader epoch that published them.
-    ``dropped_offset`` is the highest up to which such a DeleteRecords gave up what was not remote
-    (``disk.pressure.policy``), so that no segment has to tell of it; -1 while none did.
+    ``held_offset`` is the highest up to which such a DeleteRecords gave up what was remote: segments tell of it, or the
+    metadata are not whole.  Above it only what nobody holds was given up (``disk.pressure.policy``).  -1 while nothing is said:
+    then all that was trimmed was remote (:meth:`held_in`).
     ``accepted_loss_epoch`` is the leader epoch in which, an operator has confirmed, the log began anew: segments of the
     history before it may expire; -1 while nobody had to.
     ``earlier_starts`` are higher starts that were said before, in earlier epochs, ascending by epoch, each with a lower offset
@@ -86,8 +87,8 @@ class PartitionState:
     remote_log_start_epoch: LeaderEpoch = NO_EPOCH
     trim_offset: Offset = NO_OFFSET
     trim_epoch: LeaderEpoch = NO_EPOCH
-    dropped_offset: Offset = NO_OFFSET
-    dropped_epoch: LeaderEpoch = NO_EPOCH
+    held_offset: Offset = NO_OFFSET
+    held_epoch: LeaderEpoch = NO_EPOCH
     accepted_loss_epoch: LeaderEpoch = NO_EPOCH
     owner_seen_ms: int = -1
     earlier_starts: tuple[SaidStart, ...] = ()
@@ -107,6 +108,24 @@ class PartitionState:
             remote_log_start_epoch=leader_epoch,
             start_generation=self.start_generation,
         )
+
+    def with_trim(self, offset: Offset, leader_epoch: LeaderEpoch, held_offset: Offset | None) -> PartitionState:
+        """What says that a trim is to reach ``offset``, and gives up what is remote up to ``held_offset``; None: nothing of it
+        is."""
+        said = PartitionState(trim_offset=offset, trim_epoch=leader_epoch)
+        if held_offset is not None:
+            return replace(said, held_offset=held_offset, held_epoch=leader_epoch)
+        if self.held_offset >= 0:
+            return said
+        if self.trim_offset >= 0:
+            return replace(said, held_offset=self.trim_offset, held_epoch=self.trim_epoch)
+        return replace(said, held_offset=Offset(0), held_epoch=leader_epoch)
+
+    def held_in(self, lineage: Lineage) -> Offset:
+        """How far our trims gave up what was remote, as far as it holds in the history ``lineage``; -1 where there was none."""
+        if self.held_offset >= 0:
+            return lineage.as_of(self.held_offset, self.held_epoch)
+        return lineage.as_of(self.trim_offset, self.trim_epoch)
 
     def with_delete(self, offset: Offset, leader_epoch: LeaderEpoch, opened_ms: int = FINAL) -> PartitionState:
         """As :meth:`with_start`, by a user's will, or because it was so before the first copy: no later decision lowers it."""
@@ -148,14 +167,14 @@ class PartitionState:
         start = max(self, later, key=_rank_of_start)
         seen = max((one for one in (self.seen, later.seen) if one is not None), default=None)
         trim = max(self, later, key=lambda one: (one.trim_epoch, one.trim_offset))
-        dropped = max(self, later, key=lambda one: (one.dropped_epoch, one.dropped_offset))
+        held = max(self, later, key=lambda one: (one.held_epoch, one.held_offset))
         return PartitionState(
             remote_log_start_offset=start.remote_log_start_offset,
             remote_log_start_epoch=start.remote_log_start_epoch,
             trim_offset=trim.trim_offset,
             trim_epoch=trim.trim_epoch,
-            dropped_offset=dropped.dropped_offset,
-            dropped_epoch=dropped.dropped_epoch,
+            held_offset=held.held_offset,
+            held_epoch=held.held_epoch,
             accepted_loss_epoch=max(self.accepted_loss_epoch, later.accepted_loss_epoch),
             owner_seen_ms=max(self.owner_seen_ms, later.owner_seen_ms),
             earlier_starts=self._earlier_starts_with(later),

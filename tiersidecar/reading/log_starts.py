@@ -16,6 +16,9 @@ class LogStarts(Protocol):
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         """The first offset of the history ``lineage`` that a reader may have at all; -1 while nothing moved it."""
 
+    def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        """Up to where trims of the history ``lineage`` gave up what was remote; -1 while none did."""
+
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
         """The first offset that a reader may have of what ``leader_epoch`` wrote; -1 while nothing moved it."""
 
@@ -29,6 +32,10 @@ class StateLogStarts:
     def remote_log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
         """See :class:`LogStarts`."""
         return self._state_log.partition_state(topic_id_partition).start_in(lineage)
+
+    def held_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        """See :class:`LogStarts`."""
+        return self._state_log.partition_state(topic_id_partition).held_in(lineage)
 
     def log_start_for(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Offset:
         """See :class:`LogStarts`."""

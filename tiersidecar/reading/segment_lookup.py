@@ -36,11 +36,13 @@ class Located:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetBounds:
     """Offsets that the remote tier holds: ``start`` inclusive, ``end`` exclusive; equal when there are none.  Below
-    ``log_start`` nothing may be read, in neither tier; -1 while nothing moved it."""
+    ``log_start`` nothing may be read, in neither tier; -1 while nothing moved it.  What trims of ours gave up below ``held``
+    was remote; -1 while there was none."""
 
     start: Offset
     end: Offset
     log_start: Offset = NO_OFFSET
+    held: Offset = NO_OFFSET
     lineage: Lineage = field(default_factory=Lineage)
 
     @property
@@ -129,7 +131,8 @@ class SegmentLookup:
         end = self._end_offset(topic_id_partition, lineage)
         start = self._start_offset(topic_id_partition, lineage)
         log_start = self._log_starts.remote_log_start_offset(topic_id_partition, lineage)
-        return OffsetBounds(start=min(start, end), end=end, log_start=log_start, lineage=lineage)
+        held = self._log_starts.held_offset(topic_id_partition, lineage)
+        return OffsetBounds(start=min(start, end), end=end, log_start=log_start, held=held, lineage=lineage)
 
     def _lacks_beginning(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> bool:
         """Whether something is remote, and the log starts before the first epoch that the lineage knows: it may be older than

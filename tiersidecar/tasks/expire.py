@@ -229,7 +229,7 @@ class ExpireTask:
             now_ms=time.now_ms,
             remote_log_start_offset=state.start_in(lineage),
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
-            dropped_offset=lineage.as_of(state.dropped_offset, state.dropped_epoch),
+            held_offset=state.held_in(lineage),
             accepted_loss_epoch=state.accepted_loss_epoch,
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,

@@ -62,6 +62,7 @@ class FirstStart:
             segments=local.segments,
             broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._board.untrimmable_topics,
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
+            held_offset=state.held_in(lineage),
         )
         await self._state.publish_partition_state(tip, state.with_delete(start, leader_epoch))
         await self._failpoints.reach("copy.start.published")

@@ -115,6 +115,11 @@ class Lanes:
         """Why the partition is parked; empty when it is not."""
         return "; ".join(r.halted for lane in Lane if (r := self._records.get((partition, lane))) and r.halted)
 
+    def is_halted(self, partition: TopicIdPartition, lane: Lane) -> bool:
+        """Whether that lane is parked: what it does is not done, until it has succeeded once."""
+        record = self._records.get((partition, lane))
+        return record is not None and bool(record.halted)
+
     def trouble(self, partition: TopicIdPartition) -> str:
         """The last retriable error of a lane that has not succeeded since; empty when there is none."""
         return "; ".join(r.trouble for lane in Lane if (r := self._records.get((partition, lane))) and r.trouble)

@@ -88,8 +88,7 @@ class LostLogs:
                 has_segments=has_segments,
                 was_seen=state.owner_seen_ms >= 0,
                 remote_log_start_offset=state.start_in(lineage),
-                trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
-                dropped_offset=lineage.as_of(state.dropped_offset, state.dropped_epoch),
+                held_offset=state.held_in(lineage),
                 state_loss_accepted=self._state.topic_id in accepted,
                 metadata_loss_accepted=self._metadata.topic_id in accepted,
             )

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Protocol
 
 import structlog
 
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trim import TrimStep, TrimView, decide_trim, reason_behind_trash
-from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError, ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import (
+    BrokerRefusedError,
+    CorruptDataError,
+    MetadataNotReadyError,
+    NotOwnedError,
+    ObjectNotFoundError,
+    OwnerMissingError,
+    StoreError,
+)
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
@@ -24,12 +33,13 @@ from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
-from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.local_start import ASKED_WITHIN_S
 from tiersidecar.tasks.ownership import Ownership
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
@@ -119,13 +129,31 @@ class TrimTask:
             if self._observe_only:
                 log.info("trim.observed", topic=tip.topic, partition=tip.partition, offset=steps[-1].offset)
                 return
-            if not any(one.forced for one in steps):  # a disk that is full waits for no store
-                await self._ownership.confirm(tip, anew=True)
-            proven = await self._proven(tip, steps[:_STEPS_AT_ONCE])
+            proven = await self._proven(tip, (await self._owned(tip, steps))[:_STEPS_AT_ONCE])
             if not proven:
                 return
             await self._failpoints.reach("trim.verified")
             await self._trim(partition, proven, generation)
+
+    async def _owned(self, tip: TopicIdPartition, steps: tuple[TrimStep, ...]) -> tuple[TrimStep, ...]:
+        """``steps``, if what is remote of the topic is this cluster's.  Where nobody can tell, or it is not, those that a full
+        disk forces, with nothing remote: a broker waits for no store.
+
+        Raises:
+            NotOwnedError: it is another cluster's; nor is anything forced.
+            OwnerMissingError: this is not the store that it is in.
+            StoreError: the store is away.
+        """
+        try:
+            await self._ownership.confirm(tip, anew=True)
+        except (NotOwnedError, OwnerMissingError, StoreError) as error:
+            is_away = isinstance(error, StoreError)
+            left = tuple(takewhile(lambda one: one.forced and (is_away or one.is_last_resort or not one.remote), steps))
+            if not left:
+                raise
+            log.warning("trim.owner.unknown", topic=tip.topic, partition=tip.partition, error=str(error))
+            return tuple(replace(one, remote=()) for one in left)
+        return steps
 
     async def _proven(self, tip: TopicIdPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
         """``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so are
@@ -146,9 +174,10 @@ class TrimTask:
                     break
                 held = ()
             except StoreError as error:
-                if not step.forced and proven:
-                    break
                 if not step.forced:
+                    self._unproven.failed(tip, step, error)  # other partitions may have something to give
+                    if proven:
+                        break
                     raise
                 log.warning("trim.read_back.failed", base_offset=step.local.base_offset, error=str(error))
                 held, is_away = (), True
@@ -208,7 +237,9 @@ class TrimTask:
 
     async def _trim(self, partition: TieredPartition, steps: tuple[TrimStep, ...], generation: int) -> None:
         tip, offset = partition.view.topic_id_partition, steps[-1].offset
-        await self._state.publish_partition_state(tip, _intended(steps, partition.view.leader_epoch))
+        held = max((step.offset for step in steps if step.remote), default=None)
+        known = self._state.partition_state(tip)
+        await self._state.publish_partition_state(tip, known.with_trim(offset, partition.view.leader_epoch, held))
         await self._failpoints.reach("trim.intended.published")
         # Everything before this line took time: settings, groups and leadership are looked at once more.
         await self._checks.check([tip.topic])
@@ -217,18 +248,14 @@ class TrimTask:
         await self._log_start_offset(partition)
         if not self._board.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
             return
-        if any(one.from_trash for one in steps) and self._state.partition_state(tip).start_generation != generation:
-            return  # undone since it was decided
+        if any(one.from_trash for one in steps) and await self._is_undone(tip, generation):
+            return
         await self._failpoints.reach("trim.allowed")
         self._ownership.require_role()
-        answer = (await self._broker.delete_records({tip: offset}, leader_epochs={tip: partition.view.leader_epoch}))[
-            tip
-        ]
-        if answer.error is not None:
-            raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
+        low_watermark = await self._delete_records(partition, offset)
         await self._failpoints.reach("trim.records.deleted")
-        self._board.log_start_offsets[tip] = answer.low_watermark
-        self._unproven.gone(tip, answer.low_watermark)
+        self._board.log_start_offsets[tip] = low_watermark
+        self._unproven.gone(tip, low_watermark)
         size_bytes = sum(step.local.size_bytes for step in steps)
         self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=tip.topic)
         self._tell_of_lost(partition, steps)
@@ -237,11 +264,37 @@ class TrimTask:
             topic=tip.topic,
             partition=tip.partition,
             leader_epoch=partition.view.leader_epoch,
-            log_start_offset=answer.low_watermark,
+            log_start_offset=low_watermark,
             segments=len(steps),
             bytes=size_bytes,
             reason=steps[-1].reason,
         )
+
+    async def _is_undone(self, tip: TopicIdPartition, generation: int) -> bool:
+        """Whether an undelete has set the remote log start back since ``generation``: asked right before what it would bring
+        back goes for good.
+
+        Raises:
+            MetadataNotReadyError: the state topic could not be read to its end, or not quickly.
+        """
+        looked_s = self._clock.monotonic_s()
+        await self._state.catch_up()
+        if self._state.partition_state(tip).start_generation != generation:
+            log.info("trim.undone", topic=tip.topic, partition=tip.partition)
+            return True
+        if self._clock.monotonic_s() - looked_s > ASKED_WITHIN_S:
+            raise MetadataNotReadyError(subject=str(tip))
+        return False
+
+    async def _delete_records(self, partition: TieredPartition, offset: Offset) -> Offset:
+        """The new log start.  A leader that waits for a follower in vain has moved its own long since."""
+        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        answer = (await self._broker.delete_records({tip: offset}, leader_epochs={tip: leader_epoch}))[tip]
+        if answer.error is None:
+            return answer.low_watermark
+        if answer.error == "REQUEST_TIMED_OUT" and (reached := await self._log_start_offset(partition)) >= offset:
+            return reached
+        raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
 
     async def _log_start_offset(self, partition: TieredPartition) -> Offset:
         """The broker's log start, asked with our leader epoch: a deposed leader is refused here."""
@@ -283,10 +336,3 @@ class TrimTask:
                 reason=step.reason,
                 data_lost=True,
             )
-
-
-def _intended(steps: Sequence[TrimStep], leader_epoch: LeaderEpoch) -> PartitionState:
-    """What is said of a trim before it is done."""
-    intended = PartitionState(trim_offset=steps[-1].offset, trim_epoch=leader_epoch)
-    dropped = [step.offset for step in steps if not step.remote]
-    return replace(intended, dropped_offset=max(dropped), dropped_epoch=leader_epoch) if dropped else intended

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from tiersidecar.decide.trim import TrimStep
-from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.metrics.retention import TRIM_REFUSALS
@@ -21,10 +21,11 @@ from tiersidecar.tasks.lanes import Backoff
 
 log = structlog.get_logger(__name__)
 
-_BACKOFF = Backoff(initial_s=5.0, maximum_s=300.0)
+_BACKOFF, _AWAY = Backoff(initial_s=5.0, maximum_s=300.0), Backoff(initial_s=5.0, maximum_s=30.0)
+"""Of what is damaged, and of what the store does not give: it may be back in a moment."""
 
-NotProven = CorruptDataError | ObjectNotFoundError
-"""What another look may mend, or a repair; a store that is away is something else."""
+NotProven = CorruptDataError | StoreError
+"""What another look may mend, or a repair."""
 
 
 @dataclass(slots=True)
@@ -52,9 +53,9 @@ class Unproven:
         if found is None or found.base_offset != step.local.base_offset:
             found = self._found[tip] = _Unproven(base_offset=step.local.base_offset)
         found.failures += 1
-        delay_s = _BACKOFF.delay_s(found.failures, self._ids.random())
+        delay_s = (_AWAY if _is_away(error) else _BACKOFF).delay_s(found.failures, self._ids.random())
         found.until_s = self._clock.monotonic_s() + delay_s
-        reason = "missing" if isinstance(error, ObjectNotFoundError) else "corrupt"
+        reason = _reason(error)
         self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason=reason)
         self._board.unproven_from[tip] = UnprovenFrom(found.base_offset, found.until_s)
         self._board.unproven[tip] = (
@@ -91,3 +92,13 @@ class Unproven:
         del self._found[tip]
         self._board.unproven.pop(tip, None)
         self._board.unproven_from.pop(tip, None)
+
+
+def _reason(error: NotProven) -> str:
+    if isinstance(error, ObjectNotFoundError):
+        return "missing"
+    return "unreadable" if isinstance(error, StoreError) else "corrupt"
+
+
+def _is_away(error: NotProven) -> bool:
+    return isinstance(error, StoreError) and not isinstance(error, ObjectNotFoundError)

@@ -160,7 +160,7 @@ def test_expiry_stops_and_says_why(given: ExpiryView, reason: str) -> None:
         pytest.param(view(OLD, retention_h=1, high_watermark=400), 4, id="the log ends where the remote segments end"),
         pytest.param(view(OLD, retention_h=1, trim_offset=400), 4, id="trimmed to where the remote segments end"),
         pytest.param(
-            replace(view(OLD, retention_h=1, trim_offset=450), dropped_offset=450),
+            replace(view(OLD, retention_h=1, trim_offset=450), held_offset=400),
             4,
             id="what was trimmed beyond was given up for room on the disk",
         ),

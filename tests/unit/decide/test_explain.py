@@ -66,6 +66,7 @@ class Given:
             now_ms=NOW_MS,
             remote_log_start_offset=self.start,
             trim_offset=self.log_start,
+            held_offset=self.log_start,
             log_start_offset=self.log_start,
             high_watermark=self.lso,
             begun=frozenset(),

@@ -29,8 +29,26 @@ PINNED = (pin_of(0, 50).segment, *LOCAL)
             0,
             id="where the broker deletes what only a pin holds counts",
         ),
-        pytest.param([], {"trim_offset": 120}, 0, id="a trim of ours, and nothing remote: the metadata is not whole"),
-        pytest.param([(100, 199)], {"trim_offset": 120}, 100, id="a trim of ours, and what it trimmed is remote"),
+        pytest.param([], {"held_offset": 120}, 0, id="what was trimmed was remote, and nothing is: metadata not whole"),
+        pytest.param([(100, 199)], {"held_offset": 120}, 100, id="what was trimmed is remote"),
+        pytest.param(
+            [],
+            {"trim_offset": 60, "held_offset": 0},
+            120,
+            id="what was dropped was not remote: a user deleted beyond it",
+        ),
+        pytest.param(
+            [],
+            {"trim_offset": 120, "held_offset": 0, "segments": PINNED},
+            0,
+            id="of what was dropped a pin has the rest: it is to be copied",
+        ),
+        pytest.param(
+            [],
+            {"trim_offset": 119, "held_offset": 0, "segments": PINNED},
+            120,
+            id="not where a user has deleted it since",
+        ),
         pytest.param(
             [], {"log_start_offset": None}, 100, id="the broker was not asked: the first offset that is known"
         ),
@@ -40,5 +58,6 @@ PINNED = (pin_of(0, 50).segment, *LOCAL)
 )
 def test_first_start(remote: list[tuple[int, int]], fields: dict[str, Any], start: int) -> None:
     found = standings([remote_segment(*one) for one in remote], Lineage.of([(0, 0)]))
-    defaults = {"log_start_offset": 120, "segments": LOCAL, "broker_expires": False, "trim_offset": -1}
+    defaults = {"log_start_offset": 120, "segments": LOCAL, "broker_expires": False}
+    defaults |= {"trim_offset": -1, "held_offset": -1}
     assert first_start(found=found, **{**defaults, **fields}) == start

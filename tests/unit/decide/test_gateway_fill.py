@@ -21,13 +21,13 @@ from tiersidecar.domain.offsets import Offset
 FILL, STANDS, RETRY, HOLE = OutOfRange.FILL, OutOfRange.STANDS, OutOfRange.RETRY, OutOfRange.HOLE
 
 
-def view(remote: tuple[int, int], local: tuple[int, int], *, trim: int = -1, pending: bool = False) -> TiersView:
+def view(remote: tuple[int, int], local: tuple[int, int], *, held: int = -1, pending: bool = False) -> TiersView:
     return TiersView(
         remote_start=Offset(remote[0]),
         remote_end=Offset(remote[1]),
         local_start=Offset(local[0]),
         high_watermark=Offset(local[1]),
-        trim_offset=trim,
+        held_offset=held,
         is_copy_pending=pending,
     )
 
@@ -42,14 +42,14 @@ def view(remote: tuple[int, int], local: tuple[int, int], *, trim: int = -1, pen
         pytest.param(90, view((10, 50), (40, 90)), RETRY, id="the end of the log is no error"),
         pytest.param(45, view((10, 50), (40, 90)), RETRY, id="the broker has it again: its start fell back"),
         pytest.param(55, view((10, 50), (60, 90)), HOLE, id="between the tiers, and nobody has it"),
-        pytest.param(55, view((10, 50), (60, 90), trim=60), RETRY, id="between the tiers, trimmed by us: metadata lag"),
+        pytest.param(55, view((10, 50), (60, 90), held=60), RETRY, id="between the tiers, trimmed by us: metadata lag"),
         pytest.param(55, view((10, 50), (60, 90), pending=True), RETRY, id="between the tiers, and pinned"),
         pytest.param(5, view((0, 0), (60, 90)), STANDS, id="nothing was ever remote, old data is gone"),
-        pytest.param(5, view((0, 0), (60, 90), trim=60), RETRY, id="trimmed by us, so it is remote: metadata lags"),
-        pytest.param(60, view((0, 0), (70, 90), trim=60), STANDS, id="above our trim, nothing remote"),
+        pytest.param(5, view((0, 0), (60, 90), held=60), RETRY, id="trimmed by us, so it is remote: metadata lags"),
+        pytest.param(60, view((0, 0), (70, 90), held=60), STANDS, id="above our trim, nothing remote"),
         pytest.param(5, view((0, 0), (60, 90), pending=True), RETRY, id="pinned, about to be copied"),
-        pytest.param(5, view((20, 20), (60, 90), trim=60), STANDS, id="a user deleted below 20, all has expired"),
-        pytest.param(20, view((20, 20), (60, 90), trim=60), RETRY, id="from 20 on it may be remote"),
+        pytest.param(5, view((20, 20), (60, 90), held=60), STANDS, id="a user deleted below 20, all has expired"),
+        pytest.param(20, view((20, 20), (60, 90), held=60), RETRY, id="from 20 on it may be remote"),
     ],
 )
 def test_out_of_range(offset: int, tiers: TiersView, expected: OutOfRange) -> None:
@@ -67,7 +67,7 @@ def test_no_offset_from_the_remote_log_start_to_the_high_watermark_is_ever_out_o
 ) -> None:
     remote_start, one, other, high_watermark = borders
     for remote_end, local_start in ((one, other), (other, one)):
-        tiers = view((remote_start, remote_end), (local_start, high_watermark), trim=trim, pending=pending)
+        tiers = view((remote_start, remote_end), (local_start, high_watermark), held=trim, pending=pending)
         verdict = decide_out_of_range(offset, tiers)
         if remote_start < remote_end and remote_start <= offset <= high_watermark:
             assert verdict is not STANDS

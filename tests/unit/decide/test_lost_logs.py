@@ -14,12 +14,11 @@ TIERED = KnownOfPartition(
     has_segments=True,
     was_seen=True,
     remote_log_start_offset=0,
-    trim_offset=100,
-    dropped_offset=-1,
+    held_offset=100,
     state_loss_accepted=False,
     metadata_loss_accepted=False,
 )
-FORGOTTEN = replace(TIERED, has_record=False, was_seen=False, trim_offset=-1, remote_log_start_offset=-1)
+FORGOTTEN = replace(TIERED, has_record=False, was_seen=False, held_offset=-1, remote_log_start_offset=-1)
 WITHOUT_EVENTS = replace(TIERED, has_segments=False)
 
 
@@ -47,15 +46,9 @@ WITHOUT_EVENTS = replace(TIERED, has_segments=False)
         pytest.param(
             replace(WITHOUT_EVENTS, remote_log_start_offset=99), "the topic lost its events", id="all but one"
         ),
-        pytest.param(replace(WITHOUT_EVENTS, trim_offset=-1), "", id="nothing was trimmed: all is still local"),
-        pytest.param(replace(WITHOUT_EVENTS, trim_offset=0), "", id="trimmed to the very start"),
+        pytest.param(replace(WITHOUT_EVENTS, held_offset=-1), "", id="nothing was trimmed: all is still local"),
+        pytest.param(replace(WITHOUT_EVENTS, held_offset=0), "", id="nothing of what was trimmed was remote"),
         pytest.param(replace(WITHOUT_EVENTS, was_seen=False), "", id="disk pressure gave up what was never remote"),
-        pytest.param(replace(WITHOUT_EVENTS, dropped_offset=100), "", id="it gave up the last of what was trimmed"),
-        pytest.param(
-            replace(WITHOUT_EVENTS, dropped_offset=99),
-            "the topic lost its events",
-            id="what it gave up was not the last",
-        ),
     ],
 )
 def test_what_is_lost(known: KnownOfPartition, lost: str) -> None:

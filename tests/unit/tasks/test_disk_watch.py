@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,10 +20,11 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.pin_room import PinLimits
-from tiersidecar.decide.pressure_trim import DiskPressurePolicy
+from tiersidecar.decide.pressure_trim import DiskPressurePolicy, PressureTrim
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.decide.trim_holds import Holder, TrimHold
-from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.errors import NotOwnedError, StoreError
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
 from tiersidecar.domain.segments import LocalPartition
@@ -39,6 +42,7 @@ from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.board import UnprovenFrom
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.segment_objects import LayoutSettings
+from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 KEEP, TRIM, DROP = DiskPressurePolicy.KEEP, DiskPressurePolicy.TRIM_COPIED, DiskPressurePolicy.DROP_OLDEST
@@ -64,12 +68,13 @@ class Pressed:
         self.shell, self.disks = shell, GivenDisks(shell.log_dir)
         self.telemetry = RecordedTelemetry()
 
-    def watch(self, policy: DiskPressurePolicy = KEEP) -> DiskWatch:
+    def watch(self, policy: DiskPressurePolicy = KEEP, halted: str = "") -> DiskWatch:
         return DiskWatch(
             settings=DiskSettings(limits=PinLimits(), policy=policy, alarm_s=6 * 3600),
             board=self.shell.board,
             disks=self.disks,
             copies=TrustedCopies(self.shell.metadata, self.shell.state),
+            is_halted=lambda tip: tip.topic == halted,
             clock=self.shell.clock,
             telemetry=self.telemetry,
         )
@@ -151,8 +156,9 @@ async def test_what_is_remote_goes_though_its_local_retention_is_without_limit(p
     assert set(pressed.shell.board.pressure_trims) == {tip}, "of the others nothing is remote"
     assert pressed.shell.trim.may_have_work(tiered)
     await pressed.shell.trim.run(tiered)
-    assert pressed.shell.state.partition_state(tip).dropped_offset == -1
-    assert pressed.shell.broker.deleted[-1] == (tip, pressed.shell.board.local.partitions[tip].segments[-1].base_offset)
+    last = pressed.shell.board.local.partitions[tip].segments[-1].base_offset
+    assert pressed.shell.state.partition_state(tip).held_offset == last
+    assert pressed.shell.broker.deleted[-1] == (tip, last)
 
 
 async def test_what_is_given_up_and_only_here_goes_first_and_is_told(pressed: Pressed) -> None:
@@ -289,6 +295,154 @@ async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pr
     assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}
 
 
+async def test_what_is_halted_does_not_stand_in_for_what_can_be_trimmed(pressed: Pressed) -> None:
+    """Another cluster's data, a topic that has lost its events: its lane trims nothing until somebody mends it."""
+    first, other = await older_and_other(pressed)
+    tip, other_tip = first.view.topic_id_partition, other.view.topic_id_partition
+    pressed.disks.free_bytes = SIZE // 10 - 1
+    for policy in (TRIM, DROP):
+        await pressed.watch(policy).look()
+        assert set(pressed.shell.board.pressure_trims) == {tip}
+        await pressed.watch(policy, halted=tip.topic).look()
+        assert set(pressed.shell.board.pressure_trims) == {other_tip}
+    pressed.disks.free_bytes = 0
+    await pressed.watch(TRIM, halted=tip.topic).look()
+    assert tip not in pressed.shell.board.pressure_trims
+    await pressed.watch(DROP, halted=tip.topic).look()
+    assert pressed.shell.board.pressure_trims[tip].last_resort > 0, (
+        "once nothing else is left, for the broker is to live"
+    )
+
+
+async def test_one_object_that_the_store_refuses_does_not_stand_in_for_others(
+    pressed: Pressed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was archived, or is forbidden: no error that says so."""
+    shell = pressed.shell
+    first, other = await older_and_other(pressed)
+    fetch = shell.store.fetch_object
+
+    async def archived(key: str, **options: Any) -> bytes:
+        if key.startswith("plain"):
+            raise StoreError(verb="fetch", key=key, reason="InvalidObjectState")
+        return await fetch(key, **options)
+
+    monkeypatch.setattr(shell.store, "fetch_object", archived)
+    pressed.disks.free_bytes = SIZE // 10 - 1
+    await pressed.watch(TRIM).look()
+    with pytest.raises(StoreError):
+        await shell.trim.run(first)
+    await pressed.watch(TRIM).look()
+    assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}
+    await shell.trim.run(other)
+    assert {tip.topic for tip, _ in shell.broker.deleted} == {"compressed"}
+
+
+class NotOurs:
+    """An ``Ownership`` that says ``error``."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def require_role(self) -> None:
+        return None
+
+    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+        raise self.error
+
+
+ANOTHERS = NotOwnedError(topic="plain", key="owners/plain.json", reason="names another cluster")
+AWAY = StoreError(verb="fetch", key="owners/plain.json", reason="away")
+
+
+async def test_of_what_another_cluster_owns_nothing_counts_as_remote(pressed: Pressed) -> None:
+    """Rule 11.  What was in the trash before it lifted the question for all that came after it."""
+    shell = pressed.shell
+    tiered, local = await across_the_start(pressed, log_start_offset=0)
+    tip = tiered.view.topic_id_partition
+    start = PartitionState(remote_log_start_offset=local.segments[2].base_offset, remote_log_start_epoch=LeaderEpoch(0))
+    await shell.state.publish_partition_state(tip, start)
+    pressed.disks.free_bytes = 0
+    await pressed.watch(TRIM).look()
+    trim = replaced_ownership(shell.trim, NotOurs(ANOTHERS))
+    with pytest.raises(NotOwnedError):
+        await trim.run(tiered)
+    assert shell.broker.deleted == [(tip, local.segments[2].base_offset)], "what nobody may read, and no more"
+    assert shell.state.partition_state(tip).held_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "is_last_resort", "goes"),
+    [
+        pytest.param(ANOTHERS, False, False, id="another's, and others have something to give"),
+        pytest.param(ANOTHERS, True, True, id="another's, and nothing else is left"),
+        pytest.param(AWAY, False, True, id="the store is away: a broker waits for none"),
+    ],
+)
+async def test_with_drop_oldest_what_may_be_anothers_is_a_loss_and_told(
+    pressed: Pressed, error: Exception, is_last_resort: bool, goes: bool
+) -> None:
+    shell = pressed.shell
+    first, _ = await older_and_other(pressed)
+    tip = first.view.topic_id_partition
+    last = shell.board.local.partitions[tip].segments[-1].base_offset
+    resort = last if is_last_resort else Offset(-1)
+    shell.board.pressure_trims = {tip: PressureTrim(offset=last, drops=True, last_resort=resort)}
+    trim = replaced_ownership(shell.trim, NotOurs(error))
+    with capture_logs() as logs, nullcontext() if goes else pytest.raises(NotOwnedError):
+        await trim.run(first)
+    assert [offset for _, offset in shell.broker.deleted] == ([last] if goes else [])
+    lost = [one for one in logs if one["event"] == "segment.dropped"]
+    assert len(lost) == (len(shell.board.local.partitions[tip].sealed_segments) if goes else 0)
+
+
+async def test_what_is_undone_right_before_it_goes_stays(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An undelete that came while the process stood still: it has said that all is back."""
+    shell = pressed.shell
+    tiered, _ = await across_the_start(pressed, log_start_offset=0)
+    tip = tiered.view.topic_id_partition
+    pressed.disks.free_bytes = SIZE // 10 - 1
+    await pressed.watch(TRIM).look()
+    catch_up = shell.state.catch_up
+
+    async def with_an_undelete() -> None:
+        back = PartitionState(
+            remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1
+        )
+        await shell.state.publish_partition_state(tip, back)
+        await catch_up()
+
+    monkeypatch.setattr(shell.state, "catch_up", with_an_undelete)
+    await shell.trim.run(tiered)
+    assert shell.broker.deleted == []
+
+
+async def test_a_follower_that_is_late_hides_no_loss(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader has moved its log start, and answers that not all have: nobody was told of what went."""
+    tiered = await below_reserve(pressed, DROP, copied=False)
+    shell, tip = pressed.shell, tiered.view.topic_id_partition
+    last = shell.board.local.partitions[tip].segments[-1].base_offset
+    shell.broker.last_stable_offsets[tip] = last + 1
+    delete = shell.broker.delete_records
+
+    async def late(*args: Any, **options: Any) -> Any:
+        answers = await delete(*args, **options)
+        return {one: replace(answer, error="REQUEST_TIMED_OUT") for one, answer in answers.items()}
+
+    monkeypatch.setattr(shell.broker, "delete_records", late)
+    with capture_logs() as logs:
+        await shell.trim.run(tiered)
+    told = [one["base_offset"] for one in logs if one["event"] == "segment.dropped"]
+    assert told == [one.base_offset for one in shell.board.local.partitions[tip].sealed_segments]
+
+
+def replaced_ownership(trim: TrimTask, ownership: NotOurs) -> TrimTask:
+    """``trim``, which asks ``ownership``."""
+    other = copy(trim)
+    other._ownership = ownership
+    return other
+
+
 async def test_one_wrong_byte_read_once_does_not_fill_the_disk(
     pressed: Pressed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +485,7 @@ async def test_what_is_not_remote_goes_only_below_the_high_watermark_and_is_told
     with capture_logs() as logs:
         await shell.trim.run(tiered)
     state = shell.state.partition_state(tip)
-    assert (state.trim_offset, state.dropped_offset) == (segments[2].base_offset, segments[2].base_offset)
+    assert (state.trim_offset, state.held_offset) == (segments[2].base_offset, 0)
     assert shell.broker.deleted == [(tip, segments[2].base_offset)]
     assert shell.state.partition_state(tip).trim_offset == segments[2].base_offset
     lost = [one for one in logs if one["event"] == "segment.dropped"]

@@ -91,6 +91,7 @@ def test_the_decision_is_shown_all_that_is_known() -> None:
         now_ms=NOW_MS,
         remote_log_start_offset=50,
         trim_offset=150,
+        held_offset=150,
         accepted_loss_epoch=5,
         log_start_offset=200,
         high_watermark=350,

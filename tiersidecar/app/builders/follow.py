@@ -10,6 +10,7 @@ from tiersidecar.app.parts import Parts
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.follow import FollowTask
+from tiersidecar.tasks.lanes import Lane
 from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -57,6 +58,7 @@ def build_disk_watch(parts: Parts) -> DiskWatch:
         board=parts.board,
         disks=parts.pins,
         copies=TrustedCopies(parts.metadata, parts.state),
+        is_halted=lambda tip: parts.status.is_halted(tip, Lane.RETAIN),
         clock=parts.clock,
         telemetry=parts.telemetry,
     )

@@ -110,8 +110,7 @@ def _reason_state_lost(session: Session, tip: TopicIdPartition, segments: Sequen
             has_segments=any(one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for one in segments),
             was_seen=False,  # that is the sidecar's affair
             remote_log_start_offset=-1,
-            trim_offset=-1,
-            dropped_offset=-1,
+            held_offset=-1,
             state_loss_accepted=session.state.topic_id in session.state.accepted_losses(),
             metadata_loss_accepted=False,
         )

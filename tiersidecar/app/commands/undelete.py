@@ -136,7 +136,8 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
     if any(_may_be_on_its_way(session, view) for view in needed):
         wait_s = _most_on_its_way_s(session)
         notes.append(
-            f"some of it is due, or nearly: what comes back is looked at {wait_s:.0f} s later, when no deletion comes any more"
+            f"a deletion of some of it may be on its way: what comes back is looked at {wait_s:.0f} s later, when none comes "
+            "any more"
         )
     return Intent(
         facts=facts, steps=tuple(steps), notes=tuple(notes), apply=lambda: _undelete(session, views[0], needed)
@@ -227,10 +228,13 @@ async def _undelete(session: Session, first: LeaderView, needed: dict[LeaderView
 
 def _may_be_on_its_way(session: Session, view: LeaderView) -> bool:
     from tiersidecar.app.builders.retain import trash_delays
+    from tiersidecar.decide.pressure_trim import DiskPressurePolicy
 
     latest_ms = decision_ms(session.clock.now_ms(), session.state.known_leases())
     entries = session.state.trash(view.topic_id_partition)
-    return may_be_on_its_way(entries, latest_ms=latest_ms, delays=trash_delays(session.config))
+    # A full disk does not wait until something is due.
+    goes_for_room = session.config.disk_pressure_policy is not DiskPressurePolicy.KEEP
+    return goes_for_room or may_be_on_its_way(entries, latest_ms=latest_ms, delays=trash_delays(session.config))
 
 
 def _most_on_its_way_s(session: Session) -> float:

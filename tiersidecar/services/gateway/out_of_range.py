@@ -197,6 +197,6 @@ def _tiers(known: _Known, offsets: BrokerOffsets, *, is_copy_pending: bool = Fal
         remote_end=known.bounds.end,
         local_start=offsets.log_start_offset,
         high_watermark=offsets.high_watermark,
-        trim_offset=known.state.trim_offset,
+        held_offset=known.bounds.held,
         is_copy_pending=is_copy_pending,
     )

@@ -327,7 +327,8 @@ class ContinuousLog:
         records that may be on their way."""
         bounds = await self._reader.current_bounds(read.partition)
         has_remote = bounds.start < bounds.end
-        is_pending = not has_remote and await self._is_pending(read.partition, error.start)
+        # What was trimmed because it was remote is somewhere, though the metadata do not tell.
+        is_pending = not has_remote and (offset < bounds.held or await self._is_pending(read.partition, error.start))
         if max(bounds.start, bounds.log_start) <= offset < error.start and (has_remote or is_pending):
             return OffsetBetweenTiersError(
                 subject=str(read.partition), offset=offset, remote_end=bounds.end, local_start=error.start

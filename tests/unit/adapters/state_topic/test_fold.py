@@ -79,6 +79,36 @@ def written(value: PartitionState | TopicState, **more: Any) -> bytes:
     return write_state(value, more)
 
 
+@pytest.mark.parametrize(
+    ("trims", "held"),
+    [
+        pytest.param([(100, 1, 100)], 100, id="all of it was remote"),
+        pytest.param([(100, 1, None)], 0, id="nothing of it was: the disk was full"),
+        pytest.param([(100, 1, 100), (300, 1, None)], 100, id="then what was not"),
+        pytest.param([(100, 1, 100), (300, 2, None)], 100, id="then what was not, by a later leader"),
+        pytest.param([(300, 1, None), (400, 2, 400)], 400, id="what was not, and then what was"),
+        pytest.param([(300, 2, None), (100, 1, 100)], 0, id="a deposed leader's word comes late"),
+        pytest.param([(500, 1, 400)], 400, id="its last segments were not"),
+        pytest.param([(500, 1, 450), (600, 2, 600)], 600, id="a later leader's"),
+    ],
+)
+def test_how_far_trims_gave_up_what_was_remote(trims: list[tuple[int, int, int | None]], held: int) -> None:
+    """A guard against a lost metadata topic: what nobody held proves nothing, and hides nothing."""
+    known = PartitionState()
+    for offset, epoch, held_offset in trims:
+        said_held = None if held_offset is None else Offset(held_offset)
+        known = known.merged_with(known.with_trim(Offset(offset), LeaderEpoch(epoch), said_held))
+    assert known.held_in(Lineage.of([(0, 0)])) == held
+
+
+def test_what_a_former_release_trimmed_was_remote() -> None:
+    former = state(trim=100, trim_epoch=1)
+    assert former.held_in(Lineage.of([(0, 0)])) == 100
+    dropped = former.merged_with(former.with_trim(Offset(300), LeaderEpoch(2), None))
+    assert (dropped.trim_offset, dropped.held_in(Lineage.of([(0, 0)]))) == (300, 100)
+    assert dropped.held_in(Lineage.of([(0, 0), (3, 60)])) == 60, "as of another history"
+
+
 def test_keys_and_values_can_be_read_by_people() -> None:
     assert KEY.decode() == f"partition/{format_uuid(ORDERS.topic_id)}/0"
     assert TOPIC_KEY.decode() == f"topic/{format_uuid(ORDERS.topic_id)}"
@@ -90,8 +120,8 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "remote_log_start_offset": 10,
         "remote_log_start_epoch": 1,
         "trim_offset": -1,
-        "dropped_epoch": -1,
-        "dropped_offset": -1,
+        "held_epoch": -1,
+        "held_offset": -1,
         "trim_epoch": -1,
         "accepted_loss_epoch": -1,
         "owner_seen_ms": -1,

@@ -12,6 +12,7 @@ from tests.support.expiry import HOUR_MS
 from tests.support.expiry_world import run
 from tests.support.segments import TIP
 from tests.support.undelete_world import UndeleteWorld, command_config
+from tiersidecar.decide.pressure_trim import DiskPressurePolicy
 from tiersidecar.domain.errors import BrokerRefusedError, TrashError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.trash import TrashEntry, TrashKind
@@ -43,6 +44,20 @@ def test_what_retention_took_comes_back_is_confirmed_by_the_leader_and_is_held(t
     there.release()
     run(there.sidecar.round())
     assert there.start == 50
+
+
+@pytest.mark.parametrize(("policy", "waits"), [("keep", False), ("trim-copied", True), ("drop-oldest", True)])
+def test_where_a_full_disk_takes_what_is_not_due_it_looks_again_later(tmp_path: Path, policy: str, waits: bool) -> None:
+    """A sidecar may stand still right before its DeleteRecords; what came back was said to be there, and went."""
+    config = command_config(tmp_path).model_copy(update={"disk_pressure_policy": DiskPressurePolicy(policy)})
+    there = UndeleteWorld(config)
+    run(there.sidecar.round())
+    there.delete(30)
+    began_ms = there.clock.now_ms()
+    notes = there.look().notes
+    assert any("may be on its way" in note for note in notes) is waits
+    there.undelete()
+    assert (there.clock.now_ms() - began_ms >= 30_000) is waits
 
 
 def test_where_nobody_answers_it_is_done_and_says_so(there: UndeleteWorld) -> None:

@@ -316,6 +316,19 @@ async def test_what_only_pins_have_is_neither_skipped_nor_out_of_range() -> None
             assert await log.start_offset(ALICE, partition) == 100
 
 
+async def test_what_was_trimmed_because_it_was_remote_is_out_of_no_range_where_nothing_is_remote_any_more() -> None:
+    """The metadata topic has lost its events: the sidecar halts, and nobody skips what the store has."""
+    run, partition = await transactions(0)
+    await run.metadata.assign([partition])
+    run.log_starts.held[partition] = 100
+    async with open_run(run) as path:
+        log = log_over(path, ScriptedLocal(log_start=120, high_watermark=HIGH_WATERMARK))
+        with pytest.raises(OffsetBetweenTiersError):
+            await streamed(log, read_of(partition, 99))
+        with pytest.raises(OffsetOutOfRangeError):
+            await streamed(log, read_of(partition, 100))
+
+
 async def test_what_a_broker_has_forgotten_to_be_deleted_is_told_to_nobody() -> None:
     """After a crash its log start is that of a minute ago."""
     run, partition = await transactions(0)
