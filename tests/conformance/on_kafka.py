@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, assert_never, cast
@@ -35,7 +34,7 @@ from tests.conformance.script import (
     Stop,
 )
 from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, wait_until
-from tests.support.kafka_broker import KafkaBroker
+from tests.support.kafka_broker import LOG_STARTS, KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_placement import move_replica, place
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
@@ -52,7 +51,6 @@ PROPERTIES = {
     "log.flush.start.offset.checkpoint.interval.ms": "3600000",
     "log.flush.offset.checkpoint.interval.ms": "3600000",
 }
-LOG_STARTS = "log-start-offset-checkpoint"
 CHECKPOINTS = (
     "recovery-point-offset-checkpoint",
     LOG_STARTS,
@@ -84,12 +82,11 @@ class KafkaStage(Stage):
         find them unwritten.
         """
         ended = [broker for broker in self._cluster.brokers if not broker.is_running]
-        started_ns = time.time_ns()
         for broker in ended:
             broker.launch()
         for broker in ended:
             broker.wait_until_ready()
-            wait_for_first_checkpoints(broker, started_ns)
+            broker.wait_for_first_checkpoints()
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -116,9 +113,8 @@ class KafkaStage(Stage):
                 self._cluster[broker].kill9()
                 self._wait_without(broker)
             case Start(broker):
-                started_ns = time.time_ns()
                 self._cluster[broker].start()
-                wait_for_first_checkpoints(self._cluster[broker], started_ns)
+                self._cluster[broker].wait_for_first_checkpoints()
                 self._wait_for_leader()
             case LoseCheckpoints(broker):
                 for log_dir in self._cluster[broker].log_dirs:
@@ -290,17 +286,6 @@ class KafkaStage(Stage):
             return bool(self._row().leader_id == broker)
 
         wait_until(led, f"{broker} leads uncleanly")
-
-
-def wait_for_first_checkpoints(broker: KafkaBroker, started_ns: int) -> None:
-    """Half a second after its start (``log.initial.task.delay.ms``) a broker writes its checkpoints once, whatever their
-    interval: what a script does is to be in none of them."""
-
-    def are_written() -> bool:
-        paths = [log_dir / LOG_STARTS for log_dir in broker.log_dirs]
-        return all(path.exists() and path.stat().st_mtime_ns > started_ns for path in paths)
-
-    wait_until(are_written, f"broker {broker.node_id} has written its first checkpoints")
 
 
 def _call(admin: KafkaAdmin, request: Any) -> object:

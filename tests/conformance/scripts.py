@@ -112,7 +112,9 @@ ALONE = (
         name="a move in an epoch in which nothing was written",
         steps=(_FILL, _FILL, *_RESTART, MoveLogDir(), *_RESTART, MoveLogDir(), _FILL),
     ),
-    Script(name="a move of an empty log", steps=(MoveLogDir(), *_RESTART, MoveLogDir(), _FILL)),
+    Script(
+        name="an empty log is moved, led anew and moved again", steps=(MoveLogDir(), *_RESTART, MoveLogDir(), _FILL)
+    ),
     Script(
         name="a move of a log that begins within a segment", steps=(_FILL, _FILL, DeleteRecords(4), MoveLogDir(), _FILL)
     ),

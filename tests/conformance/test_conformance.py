@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.on_kafka import PROPERTIES, wait_for_first_checkpoints
+from tests.conformance.on_kafka import PROPERTIES
 from tests.conformance.run import compare
 from tests.conformance.script import Script
 from tests.conformance.scripts import SCRIPTS
@@ -48,12 +47,11 @@ def cluster_of() -> Iterator[ClusterOf]:
             for cluster in running.values():
                 cluster.close()
             running.clear()
-            started_ns = time.time_ns()
             running[wanted] = KafkaCluster(
                 scratch / f"{version}-{brokers}", brokers=brokers, version=version, properties=PROPERTIES, log_dirs=2
             ).start()
             for broker in running[wanted].brokers:
-                wait_for_first_checkpoints(broker, started_ns)
+                broker.wait_for_first_checkpoints()
         return running[wanted]
 
     try:

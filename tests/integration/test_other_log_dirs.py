@@ -122,6 +122,7 @@ def test_a_log_start_that_falls_back_with_a_broker_killed_is_copied(tmp_path: Pa
     with KafkaCluster(tmp_path / "kafka", properties=later) as kafka:
         broker = kafka.brokers[0]
         (log_dir,) = broker.log_dirs
+        broker.wait_for_first_checkpoints()
         topic = "tiered-fallback"
         kafka.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
         put(kafka, topic, 60, b"x")

@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.support.kafka_properties import (
 
 # C1 only and the serial collector: a broker is up in half the time, on a third of the memory.
 SMALL_JVM = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+LOG_STARTS = "log-start-offset-checkpoint"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
@@ -50,6 +52,7 @@ class KafkaBroker:
         self._plan = plan
         self._properties = server_properties(plan, node, self.log_dirs)
         self._process: subprocess.Popen[bytes] | None = None
+        self._launched_ns = 0
         for path in self.log_dirs:
             path.mkdir(parents=True, exist_ok=True)
         self._write_properties()
@@ -111,6 +114,7 @@ class KafkaBroker:
         if self.is_running:
             raise RuntimeError(f"broker {self.node_id} is running already")
         server = ["kafka.Kafka", str(self.directory / "server.properties")]
+        self._launched_ns = time.time_ns()
         self._process = self._java(server, level="INFO", options=self.jvm_options)
         running_brokers.add(self)
 
@@ -124,6 +128,16 @@ class KafkaBroker:
             wait_until(self._is_ready, f"broker {self.node_id} is ready", timeout_s)
         except TimeoutError as late:
             raise BrokerStartError(f"{late}; {self.log_path} ends:\n{self.log_tail()}") from late
+
+    def wait_for_first_checkpoints(self) -> None:
+        """Half a second after its start (``log.initial.task.delay.ms``) a broker writes its checkpoints once, whatever their
+        interval: what is done from here on is to be in none of them."""
+        paths = [log_dir / LOG_STARTS for log_dir in self.log_dirs]
+
+        def are_written() -> bool:
+            return all(path.exists() and path.stat().st_mtime_ns > self._launched_ns for path in paths)
+
+        wait_until(are_written, f"broker {self.node_id} has written its first checkpoints")
 
     def stop(self) -> None:
         """SIGTERM, which is a controlled shutdown, and wait for the end."""

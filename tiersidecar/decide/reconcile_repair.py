@@ -201,7 +201,9 @@ def _of_lost_data(view: RepairView) -> RepairStep:
             reason=f"no replica has it, restore it from a version: {view.why_unrecoverable}",
         )
     if view.is_asked:
-        return _leave("its sidecars have been asked for another copy, and it is not there yet")
+        return RepairStep(
+            repair=Repair.RECOPY, reason="its sidecars have been asked for another copy: it is waited for"
+        )
     return RepairStep(repair=Repair.RECOPY, reason="what a broker's disk still has of it is copied again")
 
 

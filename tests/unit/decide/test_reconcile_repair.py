@@ -140,7 +140,7 @@ FACTS = ReportFacts(
             id="indexes that lack an abort of a segment that goes by now",
         ),
         pytest.param(
-            K.LACKING_TRANSACTIONS, replace(LIVE, is_asked=True), Repair.LEAVE, id="one that is being written again"
+            K.LACKING_TRANSACTIONS, replace(LIVE, is_asked=True), Repair.RECOPY, id="one that is being written again is waited for"
         ),
         pytest.param(K.MISSING_OBJECT, LIVE, Repair.RECOPY, id="an object that is missing"),
         pytest.param(K.SIZE_MISMATCH, LIVE, Repair.RECOPY, id="an object of another size"),
@@ -158,7 +158,7 @@ FACTS = ReportFacts(
             Repair.LEAVE,
             id="an object missing of a segment that is being deleted by now",
         ),
-        pytest.param(K.MISSING_OBJECT, replace(LIVE, is_asked=True), Repair.LEAVE, id="a copy that is on its way"),
+        pytest.param(K.MISSING_OBJECT, replace(LIVE, is_asked=True), Repair.RECOPY, id="a copy on its way is waited for"),
         pytest.param(
             K.MISSING_OBJECT,
             replace(LIVE, is_asked=True, why_unrecoverable="broker 1: it is on none of its disks"),
@@ -220,7 +220,7 @@ FACTS = ReportFacts(
             id="what no broker has, whether asked again or not",
         ),
         pytest.param(
-            K.OFFSET_GAP, RepairView(is_asked=True), Repair.LEAVE, id="a gap whose sidecars have been asked for a copy"
+            K.OFFSET_GAP, RepairView(is_asked=True), Repair.RECOPY, id="a gap, as well"
         ),
         pytest.param(
             K.CORRUPT_CONTENT,
