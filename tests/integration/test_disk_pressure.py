@@ -124,6 +124,7 @@ def test_a_first_segment_that_begins_in_the_trash_goes_once_the_rest_of_it_is_pr
         daemon.start()
         stop = wait_until_trimmed(kafka, daemon, topic)
         assert stop == bases()[-1]
+        wait_for(lambda: daemon.events("log.trimmed"), "it is told", daemon)  # after the broker has done it
         told = [(one["base_offset"], one["next_base_offset"]) for one in daemon.events("trash.dropped")]
         assert told == [(0, deleted_to)]
         assert daemon.events("segment.dropped") == []
