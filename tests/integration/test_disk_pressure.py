@@ -59,7 +59,9 @@ def test_what_goes_below_the_reserve_is_what_the_user_said(kafka: KafkaCluster, 
         assert active_base(kafka, topic) > stop
         daemon.start()
         end = wait_until_trimmed(kafka, daemon, topic)
-        wait_for(lambda: [one for one in daemon.events("log.trimmed") if one["log_start_offset"] == end], "told", daemon)
+        wait_for(
+            lambda: [one for one in daemon.events("log.trimmed") if one["log_start_offset"] == end], "told", daemon
+        )
         lost = [event for event in daemon.events("segment.dropped") if event["data_lost"]]
         assert (lost[0]["base_offset"], lost[-1]["next_base_offset"]) == (stop, end)
         assert daemon.metric("tiersidecar_dropped_bytes_total", topic=topic) == sum(event["bytes"] for event in lost)

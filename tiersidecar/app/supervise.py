@@ -16,6 +16,7 @@ import structlog
 import uvloop
 
 from tiersidecar.adapters.allocator import reuse_freed_memory
+from tiersidecar.adapters.descriptors import take_descriptors
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
@@ -44,6 +45,7 @@ def run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config
     ``load`` reads the configuration anew, for SIGHUP.
     """
     keep_files_private()
+    take_descriptors()
     faulthandler.enable()  # the watchdog's SIGABRT then leaves the stacks of all threads on stderr
     reuse_freed_memory()  # before the first thread
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

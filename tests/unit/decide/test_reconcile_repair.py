@@ -140,7 +140,7 @@ FACTS = ReportFacts(
             id="indexes that lack an abort of a segment that goes by now",
         ),
         pytest.param(
-            K.LACKING_TRANSACTIONS, replace(LIVE, is_asked=True), Repair.RECOPY, id="one that is being written again is waited for"
+            K.LACKING_TRANSACTIONS, replace(LIVE, is_asked=True), Repair.RECOPY, id="one that is being written again"
         ),
         pytest.param(K.MISSING_OBJECT, LIVE, Repair.RECOPY, id="an object that is missing"),
         pytest.param(K.SIZE_MISMATCH, LIVE, Repair.RECOPY, id="an object of another size"),

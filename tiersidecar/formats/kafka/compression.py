@@ -1,11 +1,15 @@
 """Open the compressed records of a batch (``org.apache.kafka.common.compress``): whole, never to more than a given size, or
-piece by piece, so that what they open to need not fit in memory."""
+piece by piece, so that what they open to need not fit in memory.
+
+Several gzip members, snappy streams or zstd frames one after the other are one, as Java reads them; brokers take such batches.
+"""
 
 from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain
 from struct import Struct
 
 import cramjam
@@ -18,6 +22,10 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
 """The magic, then version and least compatible version, an int32 each (snappy-java's SnappyOutputStream)."""
 _BLOCK_SIZE = Struct(">i")
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_ZSTD_SKIPPABLE, _ZSTD_SKIPPABLE_MASK = 0x184D2A50, 0xFFFFFFF0
+_ZSTD_SKIPPABLE_HEADER = Struct("<II")
+_ZSTD_CHECKSUM_BYTES, _ZSTD_RLE = 4, 1
 
 _LZ4_BLOCK_SIZES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _LZ4_BD_POSITION = 5
@@ -108,7 +116,7 @@ def _open_small(data: memoryview, compression: Compression) -> bytes | memoryvie
     if compression is Compression.LZ4 and _lz4_capacity(data) > SMALL_BYTES:
         return None
     try:
-        if compression is Compression.ZSTD and zstandard.get_frame_parameters(data).window_size > _SMALL_WINDOW_BYTES:
+        if compression is Compression.ZSTD and _widest_window(data) > _SMALL_WINDOW_BYTES:
             return None  # the thread's decompressor would keep as much
         opened = decompress(data, compression, max_bytes=SMALL_BYTES)
     except _TooLargeError:
@@ -119,14 +127,29 @@ def _open_small(data: memoryview, compression: Compression) -> bytes | memoryvie
 
 
 def _gzip_pieces(data: memoryview) -> Iterator[bytes]:
+    """What follows a member and is none is passed over, as by ``GZIPInputStream``."""
+    while True:
+        end = yield from _gzip_member(data)
+        data = data[end:]
+        if data[: len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+            return
+
+
+def _gzip_member(data: memoryview) -> Generator[bytes, None, int]:
+    """The pieces of the first member; returns where it ends."""
     stream = zlib.decompressobj(wbits=_GZIP_WBITS)
     for at in range(0, len(data), _FED_BYTES):
         fed: bytes | memoryview = data[at : at + _FED_BYTES]
-        while (piece := stream.decompress(fed, PIECE_BYTES)) or stream.unconsumed_tail:
-            yield piece
+        stop = at + len(fed)
+        while True:
+            piece = stream.decompress(fed, PIECE_BYTES)
+            if piece:
+                yield piece
+            if stream.eof:  # what is left of the input is not always taken out of unconsumed_tail then
+                return stop - len(stream.unused_data)
             fed = stream.unconsumed_tail
-        if stream.eof:
-            return
+            if not piece and not fed:
+                break
     raise DecompressionError("gzip data end too early")
 
 
@@ -152,7 +175,8 @@ def _lz4_pieces(data: memoryview, lease: MemoryLease) -> Iterator[memoryview]:
     history = b""
     for block, is_compressed in _lz4_blocks(data, flags):
         if is_compressed:
-            size = cramjam.lz4.decompress_block_into(_with_history(block, history), opened)
+            # Without the length four bytes that could be one are taken for it, and passed over.
+            size = cramjam.lz4.decompress_block_into(_with_history(block, history), opened, output_len=len(opened))
             found = memoryview(opened)[len(history) : size]
         else:
             found = block
@@ -197,21 +221,47 @@ def _with_history(block: memoryview, history: bytes) -> bytes | memoryview:
 
 
 def _zstd_pieces(data: memoryview, lease: MemoryLease) -> Iterator[bytes]:
-    # A decompressor of its own: between two pieces the thread's may be used for another batch, and by another thread.
-    lease.window(zstandard.get_frame_parameters(data).window_size)
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_LARGEST_WINDOW_BYTES)
-    yield from decompressor.read_to_iter(data, write_size=PIECE_BYTES)
+    for frame in _zstd_frames(data):
+        # One of its own: between two pieces the thread's may be used for another batch, and by another thread.
+        lease.window(zstandard.get_frame_parameters(frame).window_size)
+        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_LARGEST_WINDOW_BYTES)
+        yield from decompressor.read_to_iter(frame, write_size=PIECE_BYTES)
+
+
+def _widest_window(data: memoryview) -> int:
+    return max((zstandard.get_frame_parameters(frame).window_size for frame in _zstd_frames(data)), default=0)
+
+
+def _zstd_frames(data: memoryview) -> Iterator[memoryview]:
+    """One after the other, by the headers of their blocks, without those to be skipped (RFC 8878, 3.1).  The last one may be
+    cut off."""
+    while len(data) >= _ZSTD_SKIPPABLE_HEADER.size:
+        magic, size = _ZSTD_SKIPPABLE_HEADER.unpack_from(data)
+        if magic & _ZSTD_SKIPPABLE_MASK == _ZSTD_SKIPPABLE:
+            data = data[_ZSTD_SKIPPABLE_HEADER.size + size :]
+            continue
+        end = _zstd_frame_end(data)
+        yield data[:end]
+        data = data[end:]
+    if len(data):
+        yield data
+
+
+def _zstd_frame_end(data: memoryview) -> int:
+    """A block's header is ``last | type 2 bits | size 21 bits``; one of a repeated byte has one, whatever its size."""
+    at, is_last = zstandard.frame_header_size(data), False
+    while not is_last and at + 3 <= len(data):
+        head = int.from_bytes(data[at : at + 3], "little")
+        is_last = bool(head & 1)
+        at += 3 + (1 if head >> 1 & 3 == _ZSTD_RLE else head >> 3)
+    if zstandard.get_frame_parameters(data).has_checksum:
+        at += _ZSTD_CHECKSUM_BYTES
+    return at
 
 
 def _open_gzip(data: memoryview, max_bytes: int) -> bytes:
     # zlib itself, because cramjam's gzip has no bound on what it writes.
-    stream = zlib.decompressobj(wbits=_GZIP_WBITS)
-    opened = stream.decompress(data, max_bytes + 1)
-    if len(opened) > max_bytes:
-        raise _TooLargeError(max_bytes)
-    if not stream.eof:
-        raise DecompressionError("gzip data end too early")
-    return opened
+    return _joined(_gzip_pieces(data), max_bytes)
 
 
 def _open_snappy(data: memoryview, max_bytes: int) -> bytearray:
@@ -227,6 +277,9 @@ def _open_snappy(data: memoryview, max_bytes: int) -> bytearray:
 def _xerial_blocks(data: memoryview) -> list[memoryview]:
     blocks, offset = [], _XERIAL_HEADER_SIZE
     while offset < len(data):
+        if data[offset : offset + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            offset += _XERIAL_HEADER_SIZE  # another stream
+            continue
         if len(data) - offset < _BLOCK_SIZE.size:
             raise DecompressionError("snappy data end within a block size")
         size = _BLOCK_SIZE.unpack_from(data, offset)[0]
@@ -268,8 +321,14 @@ def _lz4_capacity(data: memoryview) -> int:
 
 
 def _open_zstd(data: memoryview, max_bytes: int) -> bytes:
+    decompressor = _zstd_decompressor()
+    pieces = (decompressor.read_to_iter(frame, write_size=_ZSTD_PIECE_BYTES) for frame in _zstd_frames(data))
+    return _joined(chain.from_iterable(pieces), max_bytes)
+
+
+def _joined(found: Iterable[bytes], max_bytes: int) -> bytes:
     pieces, size = [], 0
-    for piece in _zstd_decompressor().read_to_iter(data, write_size=_ZSTD_PIECE_BYTES):
+    for piece in found:
         size += len(piece)
         if size > max_bytes:
             raise _TooLargeError(max_bytes)

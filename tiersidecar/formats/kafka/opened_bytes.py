@@ -14,13 +14,14 @@ class OpenedBytes:
     ``copies`` is how often the owner has what it asks for in memory, itself included: it counts where it is more than small.
     """
 
-    __slots__ = ("_copies", "_lease", "_left_bytes", "_most_bytes", "_pieces", "data", "offset")
+    __slots__ = ("_copies", "_held_bytes", "_lease", "_left_bytes", "_most_bytes", "_pieces", "data", "offset")
 
     def __init__(
         self, pieces: Iterator[bytes | memoryview], lease: MemoryLease, *, max_bytes: int, copies: int
     ) -> None:
         self._pieces, self._lease, self._copies = pieces, lease, copies
         self._left_bytes = self._most_bytes = max_bytes
+        self._held_bytes = 0
         self.data = b""
         self.offset = 0
 
@@ -38,7 +39,8 @@ class OpenedBytes:
         """
         if self.at_hand >= size_bytes:
             return True
-        self._lease.record(size_bytes * self._copies if size_bytes > SMALL_BYTES else 0)
+        self._held_bytes = size_bytes * self._copies if size_bytes > SMALL_BYTES else 0
+        self._lease.record(self._held_bytes)
         parts = [self.data[self.offset :]] if self.at_hand else []
         missing = size_bytes - self.at_hand
         while missing > 0 and (piece := self._next()) is not None:
@@ -46,6 +48,14 @@ class OpenedBytes:
             missing -= len(piece)
         self.data, self.offset = parts[0] if len(parts) == 1 else b"".join(parts), 0
         return missing <= 0
+
+    def hold_more(self, size_bytes: int) -> None:
+        """What the owner makes of what it has asked for takes as much, until it asks again.
+
+        Raises:
+            NoMemoryLeftError, TooLargeToOpenError: by the lease.
+        """
+        self._lease.record(self._held_bytes + size_bytes)
 
     def skip(self, size_bytes: int) -> bool:
         """Pass ``size_bytes``; False where there are fewer left."""

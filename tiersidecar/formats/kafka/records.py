@@ -1,8 +1,11 @@
 """The records inside a batch: for the NDJSON of the read service, and for markers of transactions (``DefaultRecord``).
 
-A record of format 2, all integers zig-zag varints but the attributes byte::
+A record of format 2, all integers zig-zag varints of 32 bits but the attributes byte and timestampDelta, a varint of 64::
 
     length | attributes i8 | timestampDelta | offsetDelta | keyLength key | valueLength value | headerCount headers
+
+Brokers take what clients write.  So bits beyond those are dropped, and a timestamp wraps, as Java does (``ByteUtils``,
+``DefaultRecord.readFrom``): or we would tell other offsets and times than a consumer of the broker's sees.
 """
 
 from __future__ import annotations
@@ -36,9 +39,12 @@ MAX_STREAMED_BYTES = (1 << 32) - 1
 
 _COPIES = 3
 """Of a large record: the pieces it came in, itself, and its key and value."""
-_MOST_VARINT_BYTES = 10
-_MOST_HEAD_BYTES = 1 + 2 * _MOST_VARINT_BYTES
+_MOST_VARINT_BYTES, _MOST_VARLONG_BYTES = 5, 10
+_INT_BITS, _LONG_BITS = (1 << 32) - 1, (1 << 64) - 1
+_MOST_HEAD_BYTES = 1 + _MOST_VARLONG_BYTES + _MOST_VARINT_BYTES
 """Attributes, timestamp and offset of a record."""
+_HEADER_COST_BYTES, _FEW_HEADERS = 600, 1000
+"""A record header of two bytes as objects and as text; of no more than a few nothing is counted."""
 
 _CONTROL_KEY = Struct(">hh")
 _END_TRANSACTION_VALUE = Struct(">hi")
@@ -209,7 +215,7 @@ def _decode_records(opened: OpenedBytes, header: RecordBatchHeader) -> Iterator[
         length = _next_length(opened)
         if not opened.fill(length):
             raise _MalformedRecordError(f"record of {length} bytes where {opened.at_hand} are left")
-        record, stop = _decode_record(opened.data, opened.offset, header)
+        record, stop = _decode_record(opened, header, length)
         if stop != opened.offset + length:
             raise _MalformedRecordError(f"record of {length} bytes has {stop - opened.offset}")
         opened.offset = stop
@@ -218,14 +224,12 @@ def _decode_records(opened: OpenedBytes, header: RecordBatchHeader) -> Iterator[
 
 
 def _decode_times(opened: OpenedBytes, header: RecordBatchHeader) -> Iterator[tuple[int, int]]:
-    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     for _ in range(header.record_count):
         length = _next_length(opened)
         opened.fill(min(length, _MOST_HEAD_BYTES))
-        timestamp_delta, offset = _read_varint(opened.data, opened.offset + 1)
+        timestamp_delta, offset = _read_varlong(opened.data, opened.offset + 1)
         offset_delta, _ = _read_varint(opened.data, offset)
-        timestamp_ms = header.max_timestamp if is_append_time else header.base_timestamp + timestamp_delta
-        yield header.base_offset + offset_delta, timestamp_ms
+        yield _offset(header, offset_delta), _timestamp(header, timestamp_delta)
         if not opened.skip(length):
             raise _MalformedRecordError(f"record of {length} bytes where fewer are left")
     _check_end(opened, header)
@@ -245,14 +249,33 @@ def _check_end(opened: OpenedBytes, header: RecordBatchHeader) -> None:
         raise _MalformedRecordError(f"{opened.at_hand} bytes after the last of {header.record_count} records")
 
 
-def _decode_record(data: bytes, offset: int, header: RecordBatchHeader) -> tuple[Record, int]:
-    timestamp_delta, offset = _read_varint(data, offset + 1)
+def _offset(header: RecordBatchHeader, offset_delta: int) -> Offset:
+    offset = header.base_offset + offset_delta
+    if not header.base_offset <= offset <= header.last_offset:
+        raise _MalformedRecordError(
+            f"a record of offset {offset} in a batch of {header.base_offset} to {header.last_offset}"
+        )
+    return Offset(offset)
+
+
+def _timestamp(header: RecordBatchHeader, timestamp_delta: int) -> int:
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return header.max_timestamp
+    sum_ms = header.base_timestamp + timestamp_delta
+    return ((sum_ms + (1 << 63)) & _LONG_BITS) - (1 << 63)
+
+
+def _decode_record(opened: OpenedBytes, header: RecordBatchHeader, length: int) -> tuple[Record, int]:
+    data = opened.data
+    timestamp_delta, offset = _read_varlong(data, opened.offset + 1)
     offset_delta, offset = _read_varint(data, offset)
     key, offset = _read_bytes(data, offset)
     value, offset = _read_bytes(data, offset)
     count, offset = _read_varint(data, offset)
     if count < 0:
         raise _MalformedRecordError(f"{count} record headers")
+    if count > _FEW_HEADERS:
+        opened.hold_more(min(count, length // 2) * _HEADER_COST_BYTES)
     headers = []
     for _ in range(count):
         name, offset = _read_bytes(data, offset)
@@ -260,10 +283,9 @@ def _decode_record(data: bytes, offset: int, header: RecordBatchHeader) -> tuple
         if name is None:
             raise _MalformedRecordError("a record header without a key")
         headers.append((name.decode(errors="replace"), content))
-    is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     record = Record(
-        offset=Offset(header.base_offset + offset_delta),
-        timestamp_ms=header.max_timestamp if is_append_time else header.base_timestamp + timestamp_delta,
+        offset=_offset(header, offset_delta),
+        timestamp_ms=_timestamp(header, timestamp_delta),
         timestamp_type=header.timestamp_type,
         key=key,
         value=value,
@@ -283,16 +305,29 @@ def _read_bytes(data: bytes, offset: int) -> tuple[bytes | None, int]:
 
 
 def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """A zig-zag varint of up to 64 bits, and the offset after it."""
+    """A zig-zag varint of 32 bits, and the offset after it."""
     byte = data[offset]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), offset + 1
-    raw, shift = byte & 0x7F, 7
+    return _read_long_varint(data, offset, _MOST_VARINT_BYTES, _INT_BITS)
+
+
+def _read_varlong(data: bytes, offset: int) -> tuple[int, int]:
+    """A zig-zag varint of 64 bits, and the offset after it."""
+    byte = data[offset]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), offset + 1
+    return _read_long_varint(data, offset, _MOST_VARLONG_BYTES, _LONG_BITS)
+
+
+def _read_long_varint(data: bytes, offset: int, most_bytes: int, bits: int) -> tuple[int, int]:
+    byte, raw, shift = data[offset], data[offset] & 0x7F, 7
     while byte >= 0x80:
-        if shift > 63:
-            raise _MalformedRecordError("a variable-length integer of more than 10 bytes")
+        if shift == 7 * most_bytes:
+            raise _MalformedRecordError(f"a variable-length integer of more than {most_bytes} bytes")
         offset += 1
         byte = data[offset]
         raw |= (byte & 0x7F) << shift
         shift += 7
+    raw &= bits
     return (raw >> 1) ^ -(raw & 1), offset + 1

@@ -26,6 +26,7 @@ from tiersidecar.services.gateway.tls_side import TlsSide
 from tiersidecar.services.gateway.traffic import Traffic
 from tiersidecar.services.gateway.unauthenticated import ListenerLogins, Unauthenticated
 from tiersidecar.services.gateway.waiting_line import LeftOpen, Waiting, WaitingLine
+from tiersidecar.services.http_crowd import origin_of
 
 log = structlog.get_logger(__name__)
 
@@ -128,6 +129,11 @@ async def _listen(settings: ListenerSettings) -> socket.socket:
     return listening
 
 
+def network_of(ip: str) -> str:
+    """One host of IPv6 has as many addresses as it likes."""
+    return origin_of(ip) or ip
+
+
 async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> Sequence[tuple[Any, ...]]:
     """As ``getaddrinfo``, without a thread where the host is an address."""
     try:
@@ -182,8 +188,8 @@ class _Clients:
                 log.warning("gateway.accept.failed", listener=self.settings.name, reason=str(error))
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
-            arrived = Waiting(client, address[0], address[1], loop.time())
-            if self.unauthenticated.is_crowded(self.logins, arrived.ip):
+            arrived = Waiting(client, address[0], address[1], loop.time(), network_of(address[0]))
+            if self.unauthenticated.is_crowded(self.logins, arrived.network):
                 self.traffic.refused["unauthenticated_waiting"] += self.waiting.add(arrived)
             else:
                 self._begin(arrived, group)
@@ -213,7 +219,7 @@ class _Clients:
             self._refuse(arrived.client, "max_connections_per_ip")
         else:
             self.per_ip[arrived.ip] += 1
-            connecting = group.create_task(self._connect(arrived.client, arrived.ip, f"{arrived.ip}:{arrived.port}"))
+            connecting = group.create_task(self._connect(arrived))
             self.connecting.add(connecting)
             connecting.add_done_callback(self.connecting.discard)
 
@@ -243,7 +249,8 @@ class _Clients:
         client.close()
         self.traffic.refused[reason] += 1
 
-    async def _connect(self, client: socket.socket, ip: str, client_address: str) -> None:
+    async def _connect(self, arrived: Waiting) -> None:
+        client, network = arrived.client, arrived.network
         now_s = asyncio.get_running_loop().time()
         connecting = asyncio.current_task()
 
@@ -252,10 +259,10 @@ class _Clients:
             if connecting is not None:
                 connecting.cancel()  # of no effect once it is connected
 
-        login = self.unauthenticated.enter(self.logins, ip, now_s, shed)
-        login.leave_open = lambda: self._leave_open(client, ip)
+        login = self.unauthenticated.enter(self.logins, network, now_s, shed)
+        login.leave_open = lambda: self._leave_open(client, network)
         connection = GatewayConnection(
-            client_address=client_address,
+            client_address=f"{arrived.ip}:{arrived.port}",
             login=login,
             traffic=self.traffic,
             rewrites=self.rewrites,
@@ -267,7 +274,7 @@ class _Clients:
             monotonic_s=asyncio.get_running_loop().time,
             when_closed=self._closed,
         )
-        self.connections[connection] = ip
+        self.connections[connection] = arrived.ip
         reason = "handshake"
         try:
             async with asyncio.timeout(self.limits.connect_timeout_s):
@@ -294,8 +301,8 @@ class _Clients:
         if not connection.is_closed:
             connection.connected()
 
-    def _leave_open(self, client: socket.socket, ip: str) -> None:
-        if self.waiting or self.unauthenticated.is_crowded(self.logins, ip):
+    def _leave_open(self, client: socket.socket, network: str) -> None:
+        if self.waiting or self.unauthenticated.is_crowded(self.logins, network):
             self.left_open.add(client, asyncio.get_running_loop().time())
 
     async def _reach_broker(self) -> socket.socket:

@@ -22,12 +22,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """A client's socket, its address, and since when it waits."""
+    """A client's socket, its address, since when it waits, and its network, which takes turns with others: of IPv4 the
+    address."""
 
     client: socket.socket
     ip: str
     port: int
     since_s: float
+    network: str
 
 
 class WaitingLine:
@@ -36,7 +38,7 @@ class WaitingLine:
     def __init__(self, most: int) -> None:
         self._most = most
         self._all: OrderedDict[Waiting, None] = OrderedDict()
-        self._by_ip: OrderedDict[str, OrderedDict[Waiting, None]] = OrderedDict()
+        self._by_network: OrderedDict[str, OrderedDict[Waiting, None]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._all)
@@ -44,7 +46,7 @@ class WaitingLine:
     def add(self, waiting: Waiting) -> int:
         """Let it wait; gives how many were closed for it, those that wait longest."""
         self._all[waiting] = None
-        self._by_ip.setdefault(waiting.ip, OrderedDict())[waiting] = None
+        self._by_network.setdefault(waiting.network, OrderedDict())[waiting] = None
         closed = 0
         while len(self._all) > self._most:
             self._close_oldest()
@@ -53,11 +55,11 @@ class WaitingLine:
 
     def next(self) -> Waiting | None:
         """Take the newest of the address whose turn it is; None: none waits."""
-        if not self._by_ip:
+        if not self._by_network:
             return None
-        ip, of_ip = next(iter(self._by_ip.items()))
-        self._by_ip.move_to_end(ip)
-        waiting = next(reversed(of_ip))
+        network, of_network = next(iter(self._by_network.items()))
+        self._by_network.move_to_end(network)
+        waiting = next(reversed(of_network))
         self._remove(waiting)
         return waiting
 
@@ -81,10 +83,10 @@ class WaitingLine:
 
     def _remove(self, waiting: Waiting) -> None:
         del self._all[waiting]
-        of_ip = self._by_ip[waiting.ip]
-        del of_ip[waiting]
-        if not of_ip:
-            del self._by_ip[waiting.ip]
+        of_network = self._by_network[waiting.network]
+        del of_network[waiting]
+        if not of_network:
+            del self._by_network[waiting.network]
 
 
 class LeftOpen:

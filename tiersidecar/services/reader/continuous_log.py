@@ -181,7 +181,7 @@ class ContinuousLog:
             bounds = await self._reader.current_bounds(partition)
             if bounds.start < bounds.end:
                 return Offset(max(min(bounds.start, start), bounds.log_start))
-        if bounds.log_start < start and await self._is_pending(partition, start):
+        if bounds.log_start < start and await self.is_pending(partition, start):
             raise OffsetBetweenTiersError(
                 subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=start
             )
@@ -189,6 +189,10 @@ class ContinuousLog:
             # After a crash the broker's log start is that of a minute ago; of what is deleted it has this much at most.
             start = max(start, min(bounds.log_start, await self.end_offset(caller, partition)))
         return start
+
+    async def is_pending(self, partition: TopicIdPartition, local_start: int) -> bool:
+        """Whether pins hold what the broker has deleted below ``local_start``, and the remote tier is yet to get."""
+        return self._pending is not None and await self._pending.is_pending(partition, below=local_start)
 
     async def end_offset(self, caller: Credentials, partition: TopicIdPartition) -> Offset:
         """The high watermark; without a broker to ask, the end of the remote tier."""
@@ -328,7 +332,7 @@ class ContinuousLog:
         bounds = await self._reader.current_bounds(read.partition)
         has_remote = bounds.start < bounds.end
         # What was trimmed because it was remote is somewhere, though the metadata do not tell.
-        is_pending = not has_remote and (offset < bounds.held or await self._is_pending(read.partition, error.start))
+        is_pending = not has_remote and (offset < bounds.held or await self.is_pending(read.partition, error.start))
         if max(bounds.start, bounds.log_start) <= offset < error.start and (has_remote or is_pending):
             return OffsetBetweenTiersError(
                 subject=str(read.partition), offset=offset, remote_end=bounds.end, local_start=error.start
@@ -337,9 +341,6 @@ class ContinuousLog:
             return error
         start = max(bounds.start, min(bounds.log_start, error.stop))
         return OffsetOutOfRangeError(subject=str(read.partition), offset=offset, start=start, stop=error.stop)
-
-    async def _is_pending(self, partition: TopicIdPartition, local_start: int) -> bool:
-        return self._pending is not None and await self._pending.is_pending(partition, below=local_start)
 
 
 def _epoch_before(offset: int, history: History) -> LeaderEpoch:

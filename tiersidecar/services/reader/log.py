@@ -7,7 +7,7 @@ from contextlib import aclosing, closing
 
 from aiohttp import web
 
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.errors import MetadataNotReadyError, OffsetBetweenTiersError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.records import aborted_ranges
@@ -17,6 +17,7 @@ from tiersidecar.ports.store import Buffer
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteBatches
+from tiersidecar.reading.segment_lookup import OffsetBounds
 from tiersidecar.reading.timestamp_lookup import TimestampAndOffset
 from tiersidecar.services.reader.callers import Callers
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
@@ -127,21 +128,28 @@ class LogOperations:
         answer = await self._local.find_offset(caller, partition, timestamp_ms)
         if remote is None:
             local_start = (await self._local.find_offset(caller, partition, _EARLIEST)).offset
-            await self._require_known(partition, before.end, local_start)
+            await self._require_known(partition, before, local_start)
         if answer.offset < 0 or (remote is not None and remote.timestamp_ms >= answer.timestamp_ms):
             return remote
         return TimestampAndOffset(
             timestamp_ms=answer.timestamp_ms, offset=answer.offset, leader_epoch=answer.leader_epoch
         )
 
-    async def _require_known(self, partition: TopicIdPartition, end: Offset, local_start: Offset) -> None:
-        """Nothing is remote from ``end`` on that had not been heard of, and that the broker does not have any more.
+    async def _require_known(self, partition: TopicIdPartition, bounds: OffsetBounds, local_start: Offset) -> None:
+        """Nothing is remote beyond ``bounds`` that had not been heard of, nor about to be, and that the broker has no longer.
 
         Raises:
-            RetriableError: something is, or nobody can tell yet.
+            OffsetBetweenTiersError: something is about to be.
+            RetriableError: something is remote, or nobody can tell yet.
         """
-        if local_start > end and (await self._path.reader.current_bounds(partition)).end > end:
+        if local_start <= bounds.end:
+            return
+        if (await self._path.reader.current_bounds(partition)).end > bounds.end:
             raise MetadataNotReadyError(subject=str(partition))
+        if local_start > bounds.log_start and await self._log.is_pending(partition, local_start):
+            raise OffsetBetweenTiersError(
+                subject=str(partition), offset=bounds.end, remote_end=bounds.end, local_start=local_start
+            )
 
     async def _read(self, request: web.Request, *, read_committed: bool = False) -> LogRead:
         partition = await self._partition_of(request)

@@ -74,6 +74,17 @@ def test_pieces_are_what_was_compressed(codec: str, content: str) -> None:
     assert all(len(piece) <= 4 * MIB for piece in pieces) or codec == "one block of snappy"
 
 
+def test_a_block_that_begins_like_a_length_is_opened_whole() -> None:
+    """Its first four bytes, a sequence of its own, say 95,250: they were taken for its size, and left out."""
+    for seed in range(40):
+        words = random.Random(seed).choices([b"ttttttt", b"\xf7"], k=3000)
+        content = (b"".join(words) * 200)[: 2 * MIB]
+        frame = bytes(cramjam.lz4.compress(content))
+        with UNLIMITED.lease() as lease:
+            pieces = open_pieces(memoryview(frame), Compression.LZ4, lease)
+            assert b"".join(bytes(piece) for piece in pieces) == content
+
+
 @given(st.data())
 def test_linked_blocks_of_lz4_see_what_comes_before(data: st.DataObject) -> None:
     """liblz4 links blocks by default: each refers to the 64 KiB before it."""

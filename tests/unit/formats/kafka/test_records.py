@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,11 @@ from hypothesis import strategies as st
 
 from tests.support.batches import batch_bytes, legacy_message, record_bytes, xerial
 from tests.support.golden import CLEAN_LOG_DIR, read_json, read_json_lines
-from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.errors import CorruptDataError, NotSmallError, TooLargeToOpenError
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.compression import decompress, open_pieces
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
+from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
 from tiersidecar.formats.kafka.record_batches import (
     Compression,
     RecordBatchHeader,
@@ -32,6 +36,8 @@ from tiersidecar.formats.kafka.records import (
     ControlMarker,
     Record,
     aborted_ranges,
+    iter_record_times,
+    iter_records,
     read_control_marker,
     read_records,
 )
@@ -230,7 +236,7 @@ def test_damaged_payloads_are_corrupt_and_nothing_else(attributes: int, encode: 
         pytest.param(record_bytes(0, b"k", b"v") + b"x", 1, "1 bytes after the last of 1", id="bytes after the last"),
         pytest.param(record_bytes(0, b"k", b"v"), 2, "ends too early", id="fewer records than announced"),
         pytest.param(b"\x12\0\0\0\x64" + bytes(5), 1, "field of 50 bytes", id="a key longer than its record"),
-        pytest.param(b"\x80" * 11, 1, "more than 10 bytes", id="an integer without end"),
+        pytest.param(b"\x80" * 11, 1, "more than 5 bytes", id="an integer without end"),
         pytest.param(b"\x0c\0\0\0\1\1\1", 1, "-1 record headers", id="a negative count of headers"),
         pytest.param(b"\x10\0\0\0\1\1\2\1\1", 1, "a record header without a key", id="a header without a key"),
     ],
@@ -238,6 +244,103 @@ def test_damaged_payloads_are_corrupt_and_nothing_else(attributes: int, encode: 
 def test_malformed_records_are_told(payload: bytes, count: int, reason: str) -> None:
     with pytest.raises(CorruptDataError, match=reason):
         read_records(batch_bytes(0, payload, count=count))
+
+
+def wide(value: int, bits: int) -> bytes:
+    """``value`` as a zig-zag varint of ``bits``, in as many bytes as there are, with the bits set that are beyond."""
+    raw, size = (value << 1) ^ (value >> bits - 1), -(-bits // 7)
+    groups = [raw >> 7 * number & 0x7F | 0x80 for number in range(size - 1)]
+    beyond = 0x7F << bits - 7 * (size - 1) & 0x7F
+    return bytes([*groups, raw >> 7 * (size - 1) | beyond])
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_bits_beyond_an_integers_width_are_dropped_as_java_drops_them(codec: Compression) -> None:
+    """A broker takes such records, and a consumer of it sees these offsets and times."""
+    bodies = [
+        b"\0" + wide(ms, 64) + wide(number, 32) + wide(-1, 32) + wide(1, 32) + b"x" + wide(0, 32)
+        for number, ms in enumerate((7, -3))
+    ]
+    payload = b"".join(wide(len(body), 32) + body for body in bodies)
+    if codec is Compression.ZSTD:
+        payload = zstandard.ZstdCompressor().compress(payload)
+    batch = batch_bytes(100, payload, count=2, attributes=int(codec), base_timestamp=1000, max_timestamp=1007)
+    found = [(one.offset, one.timestamp_ms, one.key, one.value, one.headers) for one in read_records(batch)]
+    assert found == [(100, 1007, None, b"x", ()), (101, 997, None, b"x", ())]
+    assert list(iter_record_times(batch)) == [(100, 1007), (101, 997)]
+
+
+@pytest.mark.parametrize(
+    ("base_ms", "delta_ms", "told_ms"), [(1000, -1002, -2), (2**63 - 1, 2, -(2**63) + 1), (-5, 2**63 - 1, 2**63 - 6)]
+)
+def test_a_timestamp_wraps_at_64_bits(base_ms: int, delta_ms: int, told_ms: int) -> None:
+    body = b"\0" + wide(delta_ms, 64) + b"\0\1\1\0"
+    batch = batch_bytes(0, wide(len(body), 32) + body, count=1, base_timestamp=base_ms, max_timestamp=base_ms)
+    assert list(iter_record_times(batch)) == [(0, told_ms)]
+    assert read_records(batch)[0].timestamp_ms == told_ms
+
+
+@pytest.mark.parametrize("delta", [-1, 2, 2**31 - 1, -(2**31)])
+def test_a_record_outside_its_batch_is_told(delta: int) -> None:
+    """A reader would go on behind it, and leave out what comes before."""
+    payload = record_bytes(0, None, b"x") + record_bytes(delta, None, b"y")
+    batch = batch_bytes(100, payload, count=2)
+    for read in (read_records, lambda one: list(iter_record_times(one))):
+        with pytest.raises(CorruptDataError, match="in a batch of 100 to 101"):
+            read(batch)
+
+
+def test_what_record_headers_become_is_counted() -> None:
+    """8 million empty ones in a batch of 1,560 bytes were 2.8 GiB."""
+    few, many = (b"\0\0\0\1\1" + wide(count, 32) + b"\0\1" * count for count in (1000, 300_000))
+    for body, fits in ((few, True), (many, False)):
+        payload = zstandard.ZstdCompressor().compress(wide(len(body), 32) + body)
+        batch = batch_bytes(0, payload, count=1, attributes=int(Compression.ZSTD))
+        with nullcontext() if fits else pytest.raises(NotSmallError):
+            assert len(next(iter_records(batch, memory=SmallMemory())).headers) == 1000
+        with nullcontext() if fits else pytest.raises(TooLargeToOpenError):
+            assert next(iter_records(batch, memory=OpenedMemory(100 << 20))).offset == 0
+
+
+MEMBERS: dict[Compression, Callable[[bytes], bytes]] = {
+    Compression.GZIP: gzip.compress,
+    Compression.SNAPPY: xerial,
+    Compression.ZSTD: zstandard.ZstdCompressor(write_checksum=True).compress,
+}
+SKIPPABLE = struct.pack("<II", 0x184D2A53, 4) + b"skip"
+
+
+@pytest.mark.parametrize("size_bytes", [20, 300_000, 3_000_000])
+@pytest.mark.parametrize("codec", MEMBERS)
+def test_what_is_compressed_in_several_parts_is_one(codec: Compression, size_bytes: int) -> None:
+    """As Java reads it, and a broker takes it: Kafka answered for each of these, and we called them corrupt."""
+    compress, value = MEMBERS[codec], bytes(range(256)) * (size_bytes // 256 + 1)
+    parts = [compress(record_bytes(number, None, value)) for number in range(3)]
+    rows = [b"".join(parts), b"".join([compress(b""), *parts])]
+    if codec is Compression.ZSTD:
+        rows += [SKIPPABLE + b"".join(parts), SKIPPABLE.join([b"", *parts, b""]), compress(b"").join(parts)]
+    if codec is Compression.GZIP:
+        rows.append(b"".join(parts) + b"junk")
+    for payload in rows:
+        batch = batch_bytes(0, payload, count=3, attributes=int(codec))
+        assert [(one.offset, one.value) for one in iter_records(batch)] == [(number, value) for number in range(3)]
+        assert [offset for offset, _ in iter_record_times(batch)] == [0, 1, 2]
+        opened = decompress(memoryview(payload), codec, max_bytes=1 << 24)
+        assert bytes(opened) == b"".join(record_bytes(number, None, value) for number in range(3))
+
+
+def test_a_later_frames_window_takes_its_room_too() -> None:
+    wide_frames = zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(window_log=27, write_content_size=False)
+    ).compressobj()
+    frame = wide_frames.compress(bytes(2 << 20)) + wide_frames.flush()
+    data = zstandard.ZstdCompressor().compress(b"small") + frame
+    memory = OpenedMemory(1 << 28)
+    with memory.lease() as lease:
+        held = [memory.held_bytes for _ in open_pieces(memoryview(data), Compression.ZSTD, lease)]
+    assert max(held) >= 1 << 27
+    with pytest.raises(NotSmallError), SmallMemory().lease() as lease:
+        list(open_pieces(memoryview(data), Compression.ZSTD, lease))
 
 
 def test_log_append_time_is_the_batchs() -> None:

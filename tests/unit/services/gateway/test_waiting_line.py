@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tiersidecar.services.gateway.listener import network_of
 from tiersidecar.services.gateway.waiting_line import LeftOpen, Waiting, WaitingLine
 
 
@@ -18,7 +19,7 @@ def line() -> Iterator[WaitingLine]:
 
 
 def waiting(ip: str, port: int, *, since_s: float = 0.0) -> Waiting:
-    return Waiting(socket.socket(), ip, port, since_s)
+    return Waiting(socket.socket(), ip, port, since_s, ip.partition(":")[0])
 
 
 def let_in(line: WaitingLine) -> list[tuple[str, int]]:
@@ -34,6 +35,26 @@ def test_addresses_take_turns_and_the_newest_of_each_goes_first(line: WaitingLin
         line.add(waiting(ip, port))
     assert let_in(line) == [("crowd", 3), ("other", 4), ("crowd", 2), ("crowd", 1)]
     assert (len(line), line.next()) == (0, None)
+
+
+def test_addresses_of_one_network_take_one_turn(line: WaitingLine) -> None:
+    for ip, port in (("net:1", 1), ("net:2", 2), ("net:3", 3), ("other", 4)):
+        line.add(waiting(ip, port))
+    assert let_in(line) == [("net:3", 3), ("other", 4), ("net:2", 2), ("net:1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("ip", "network"),
+    [
+        pytest.param("192.0.2.7", "192.0.2.7", id="IPv4"),
+        pytest.param("127.0.0.2", "127.0.0.2", id="this machine's own"),
+        pytest.param("2001:db8::7", "2001:db8::/64", id="of IPv6 64 bits"),
+        pytest.param("::1", "::1", id="this machine's own of IPv6"),
+        pytest.param("::ffff:192.0.2.7", "192.0.2.7", id="IPv4 by a socket of IPv6"),
+    ],
+)
+def test_one_host_of_ipv6_has_as_many_addresses_as_it_likes(ip: str, network: str) -> None:
+    assert network_of(ip) == network
 
 
 def test_one_too_many_closes_the_one_that_waits_longest(line: WaitingLine) -> None:

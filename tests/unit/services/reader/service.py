@@ -20,6 +20,7 @@ from tiersidecar.ports.broker import ReadLocal
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import FetchQuota
+from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
 from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.reader.openapi import openapi_document
@@ -83,6 +84,7 @@ async def open_service(
     store: Callable[[Store], Store] | None = None,
     quota: FetchQuota | None = None,
     local: ReadLocal | None = None,
+    pending: PendingCopies | None = None,
     read_settings: ReadSettings | None = None,
     settings: ReaderServiceSettings | None = None,
     telemetry: Telemetry | None = None,
@@ -98,6 +100,7 @@ async def open_service(
             authorize=authorizer,
             blocking=InlineBlocking(),
             local=local,
+            pending=pending,
             telemetry=telemetry,
             settings=settings or ReaderServiceSettings(port=0),
         ) as server,

@@ -15,7 +15,9 @@ from yarl import URL
 from tests.support.faulty_store import FaultyStore, away, flip_bit
 from tests.support.local_batches import batches_between, consumed_records
 from tests.support.scripted_authorizer import ScriptedAuthorizer
+from tests.support.scripted_local import ScriptedLocal
 from tests.unit.services.reader.service import ALL_TOPICS, DESCRIPTION, Service, open_service
+from tests.unit.services.reader.test_continuous_log import PinnedFrom
 from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.services.reader.routes import ROUTES
@@ -134,6 +136,19 @@ async def test_offsets_by_timestamp(timestamp: int, offset: int | None) -> None:
     async with open_service() as service:
         found: Any = await service.json(f"{PLAIN}/offsets", params={"timestamp": timestamp})
         assert found["offset"] == offset
+
+
+@pytest.mark.parametrize(
+    ("pinned_from", "status"),
+    [pytest.param(None, 200, id="nobody has it"), pytest.param(245, 503, id="only pins have it")],
+)
+async def test_a_time_passes_over_nothing_that_is_about_to_be_remote(pinned_from: int | None, status: int) -> None:
+    """As the gateway's ListOffsets: what a broker has deleted, and pins hold, lies between the tiers."""
+    pending = None if pinned_from is None else PinnedFrom(pinned_from)
+    local = ScriptedLocal(log_start=260, high_watermark=280)
+    async with open_service(local=local, pending=pending) as service:
+        found, body, _ = await service.get(f"{PLAIN}/offsets?timestamp=1700000245000")
+        assert (found, b"between" in body) == (status, status == 503)
 
 
 @pytest.mark.parametrize(
