@@ -121,6 +121,13 @@ lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file
 	$(BIN)/lint-imports
 	$(UV) lock --check
 
+.PHONY: requirements
+requirements: .venv/.synced ## Write into docs/requirements.md which tests cite each requirement
+	$(BIN)/python scripts/requirements.py
+
+.PHONY: fix
+fix: format requirements ## What a tool can mend before a commit: format, and the generated column of docs/requirements.md
+
 .PHONY: format
 format: .venv/.synced ## Let ruff mend what it can
 	$(BIN)/ruff check --fix

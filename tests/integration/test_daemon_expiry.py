@@ -1,4 +1,7 @@
-"""Retention, deletes and deleted topics on real brokers: what is outside goes whole, what is inside stays (S-056 to S-075)."""
+"""Retention, deletes and deleted topics on real brokers: what is outside goes whole, what is inside stays.
+
+Shown here: S-056, S-058, S-059, S-063, S-066, S-067, S-074, S-075.
+"""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def wait_for_lag(sidecars: Sidecars, node_id: int, topic: str) -> None:
 
 
 def test_leading_goes_to_and_fro(sidecars: Sidecars) -> None:
-    """S-180 to S-182, T-30: each new leader carries on where the other stopped, and only the leader speaks of lag."""
+    """S-180, S-181, S-182, T-30: each new leader carries on where the other stopped, and only the leader speaks of lag."""
     topic = created(sidecars, "tiered-to-and-fro", [1, 2, 3])
     produced: list[ProducedRecord] = []
     stop = 0

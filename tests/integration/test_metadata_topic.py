@@ -1,4 +1,4 @@
-"""Remote log metadata over a real broker (S-083 to S-107, T-69 to T-73)."""
+"""Remote log metadata over a real broker (S-083 S-084 S-086 S-087 S-088 S-090 S-091 S-095 S-103, T-69 T-71 T-73)."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def write(cluster: KafkaCluster, topic: str, *values: tuple[int, bytes]) -
 
 
 async def test_published_events_are_read_back_and_are_what_kafka_would_write(kafka: KafkaCluster) -> None:
-    """S-087 to S-092, DESIGN.md section 4, rule 6."""
+    """S-087, S-090, S-091, S-092, DESIGN.md section 4, rule 6."""
     topic = "rlm-publish"
     async with opened(settings_of(kafka, topic)) as log:
         with pytest.raises(MetadataNotReadyError):

@@ -1,4 +1,4 @@
-"""Events survive the death of the metadata topic's leaders (S-089 to S-091; issue 4)."""
+"""Events survive the death of the metadata topic's leaders (S-089, S-090, S-091; issue 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way to tell a segment's validity says what Kafka's check says (T-09 to T-14)."""
+"""The short way to tell a segment's validity says what Kafka's check says (T-09, T-10, T-11, T-12, T-13, T-14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The fold of one segment, which reconcile takes, against the daemon's cache, event by event (rule 5; S-097 to S-101)."""
+"""The fold of one segment, which reconcile takes, against the daemon's cache, event by event.
+
+Shown here: rule 5; S-097, S-099, S-100, S-101.
+"""
 
 from __future__ import annotations
 

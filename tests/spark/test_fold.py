@@ -1,4 +1,4 @@
-"""What Spark makes of events is what the daemon's cache makes of them, at both cuts (rule 5; S-097 to S-101)."""
+"""What Spark makes of events is what the daemon's cache makes of them, at both cuts (rule 5; S-097, S-099, S-100, S-101)."""
 
 from __future__ import annotations
 

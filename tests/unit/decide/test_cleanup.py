@@ -1,4 +1,4 @@
-"""Leftovers of copies and deletes (S-063, S-230 to S-232)."""
+"""Leftovers of copies and deletes (S-063, S-230, S-231, S-232)."""
 
 from __future__ import annotations
 

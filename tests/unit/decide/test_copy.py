@@ -1,4 +1,7 @@
-"""Which segments are copied next (S-012 to S-028, T-02 to T-04, T-15 to T-19)."""
+"""Which segments are copied next.
+
+Shown here: S-013 S-014 S-019 S-021 S-022 S-023 S-025 S-026 S-027 S-028, T-02 T-03 T-04, T-15 T-16 T-17 T-18 T-19.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which remote segments go, and where the remote log starts then (S-056 to S-075, T-31 to T-44, U6, U8, U16, U24)."""
+"""Which remote segments go, and where the remote log starts then.
+
+Shown here: S-057 S-058 S-059 S-061 S-062 S-064 S-065 S-066 S-069 S-070 S-074, T-31 T-32 T-33 T-38 T-39 T-40 T-41 T-42 T-43
+T-44, U6, U8, U16, U24.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The byte rate quota (S-161 to S-163, T-74)."""
+"""The byte rate quota (S-161, S-162, S-163, T-74)."""
 
 from __future__ import annotations
 

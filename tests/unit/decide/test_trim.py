@@ -1,4 +1,4 @@
-"""How far the local log may be trimmed (S-048 to S-055, U15)."""
+"""How far the local log may be trimmed (S-048, S-049, S-050, S-051, S-052, S-054, U15)."""
 
 from __future__ import annotations
 

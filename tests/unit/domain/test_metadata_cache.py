@@ -1,4 +1,7 @@
-"""The fold over metadata events, row by row (S-097 to S-101, S-109 to S-117, T-63 to T-68)."""
+"""The fold over metadata events, row by row.
+
+Shown here: S-097 S-098 S-099 S-100 S-101, S-109 S-110 S-111 S-112 S-113, T-63 T-64 T-65 T-66 T-67 T-68.
+"""
 
 from __future__ import annotations
 

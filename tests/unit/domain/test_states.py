@@ -1,4 +1,4 @@
-"""Both state machines, move by move (S-108 to S-114)."""
+"""Both state machines, move by move (S-108, S-109, S-110, S-111, S-112, S-113)."""
 
 from __future__ import annotations
 

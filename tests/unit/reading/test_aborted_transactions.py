@@ -1,4 +1,4 @@
-"""Aborted transactions across segments (S-155 to S-159)."""
+"""Aborted transactions across segments (S-155, S-156, S-157, S-159)."""
 
 from __future__ import annotations
 

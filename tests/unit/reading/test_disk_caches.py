@@ -1,4 +1,7 @@
-"""Index files and chunks on disk: Kafka's names and rules, and nothing damaged is ever served (S-121 to S-131; U22, U23)."""
+"""Index files and chunks on disk: Kafka's names and rules, and nothing damaged is ever served.
+
+Shown here: S-121, S-123, S-124, S-125, S-127, S-128, S-129, S-130, S-131; U22, U23.
+"""
 
 from __future__ import annotations
 

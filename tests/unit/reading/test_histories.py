@@ -1,4 +1,7 @@
-"""Reads along histories that no fixture has: gaps of compaction, overlaps, deposed leaders, many chunks (T-48 to T-54)."""
+"""Reads along histories that no fixture has: gaps of compaction, overlaps, deposed leaders, many chunks.
+
+Shown here: T-48, T-49, T-50, T-52, T-53, T-54.
+"""
 
 from __future__ import annotations
 

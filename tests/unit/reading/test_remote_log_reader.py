@@ -1,4 +1,7 @@
-"""Reads of what the real plugin wrote, against what the real broker has on its disk (S-142 to S-159; T-52 to T-54)."""
+"""Reads of what the real plugin wrote, against what the real broker has on its disk.
+
+Shown here: S-142, S-143, S-144, S-145, S-146, S-147, S-155; T-52, T-53, T-54.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Expiry as it is done: the order of what is published, asked and deleted (S-063, S-066, S-067, T-31 to T-37)."""
+"""Expiry as it is done: the order of what is published, asked and deleted.
+
+Shown here: S-063, S-066, S-067, T-31, T-32, T-33, T-34, T-35, T-36, T-37.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assignment, replay aside, readiness and lost data, without a broker (S-093 to S-100, T-69 to T-73)."""
+"""Assignment, replay aside, readiness and lost data, without a broker (S-093, S-094, S-095, S-096, T-69, T-70, T-71, T-73)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The configuration as a whole: every fault at once, each with its key and line (issue 1 of 8; S-196 to S-220)."""
+"""The configuration as a whole: every fault at once, each with its key and line (issue 1 of 8; S-196)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tiersidecar.domain.errors import ConfigError
 
 
 def test_the_least_configuration_has_the_defaults_of_kafka_and_the_plugin(tmp_path: Path) -> None:
-    """S-205 to S-216, S-220: names, meanings and defaults are kept."""
+    """S-205 S-206 S-207 S-208 S-209 S-210 S-211 S-212 S-213 S-214 S-215 S-216, S-220: names, meanings and defaults are kept."""
     config = load(tmp_path, LEAST)
     assert config.mode is Mode.ENFORCE
     assert config.deletes_enabled

@@ -1,4 +1,4 @@
-"""Our objects are the plugin's, byte for byte (issue "The bytes"; S-283 to S-300)."""
+"""Our objects are the plugin's, byte for byte (issue "The bytes"; S-283 S-284 S-285 S-286 S-287 S-288 S-289)."""
 
 from __future__ import annotations
 
