@@ -26,7 +26,7 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.formats.kafka.record_batches import Compression
 from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, LONG_AT_ONCE, Opening
-from tiersidecar.reading.timestamp_lookup import first_at
+from tiersidecar.reading.timestamp_lookup import FirstAt
 from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection
 
 MIB = 1024 * 1024
@@ -118,7 +118,7 @@ def bomb(codec: str, shape: str, *, base_timestamp: int = BASE_MS) -> bytes:
 async def _looked_up(opening: Opening, batch: bytes, count: int) -> str:
     """The last record by its time."""
     try:
-        found = await opening.run(first_at, memoryview(batch), BASE_MS + count - 1, Offset(0))
+        found = await opening.run(FirstAt(memoryview(batch), BASE_MS + count - 1, Offset(0)))
     except TiersidecarError as error:
         return type(error).__name__
     assert found is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
@@ -18,7 +17,9 @@ from tiersidecar.ports.metrics.reading import (
     READS_SHED,
 )
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.asker import ASKER
 from tiersidecar.reading.come_back import ComeBack
+from tiersidecar.reading.fair_places import FairPlaces, PlacesFullError
 
 T = TypeVar("T")
 
@@ -49,6 +50,8 @@ class UnlimitedQuota:
 class ReaderPool:
     """``remote.log.reader.threads`` reads at once, ``remote.log.reader.max.pending.tasks`` waiting, the rest shed at once.
 
+    Places go to callers in turn (``reading/asker.py``), and one has four fifths of them at most; when too many wait, the one
+    with the most of them waiting loses its last.
     New reads are shed too while ``quota`` (bytes) or ``requests`` (to the store) are used up.  A long stream takes its place
     step by step, so that a slow client holds none while it is being written to.
     """
@@ -64,9 +67,7 @@ class ReaderPool:
         clock: Clock | None = None,
     ) -> None:
         self._running = running
-        self._places = asyncio.Semaphore(running)
-        self._max_waiting = waiting
-        self._waiting = 0
+        self._places = FairPlaces(running, most_each=running - running // 5, waiting=waiting, waits=self._count_waiting)
         self._busy = self._away = 0
         self._quota = quota or UnlimitedQuota()
         self._requests = requests or UnlimitedQuota()
@@ -90,17 +91,19 @@ class ReaderPool:
             raise self._shed("fetch_quota", "the remote fetch quota", _retry_after_ms(throttle_s))
         if (throttle_s := self._requests.throttle_s()) > 0:
             raise self._shed("store_requests", "the budget of requests to the store", _retry_after_ms(throttle_s))
-        if self._places.locked() and self._waiting >= self._max_waiting:
-            retry_after_ms = self._come_back.refused_ms() if self._come_back else _RETRY_AFTER_MS
-            raise self._shed("pool", "the remote reader pool", retry_after_ms)
-        async with self.resume() as place:
+        async with self._in_place(may_be_shed=True) as place:
             yield place
 
     @asynccontextmanager
     async def resume(self) -> AsyncIterator[Place]:
         """A place for the next step of a read that was admitted: it waits its turn and is not shed any more."""
-        place = Place(self)
-        await place.take()
+        async with self._in_place(may_be_shed=False) as place:
+            yield place
+
+    @asynccontextmanager
+    async def _in_place(self, *, may_be_shed: bool) -> AsyncIterator[Place]:
+        place = Place(self, ASKER.get())
+        await place.take(may_be_shed=may_be_shed)
         began_s = self._clock.monotonic_s() if self._clock else 0.0
         try:
             yield place
@@ -110,19 +113,19 @@ class ReaderPool:
                 self._come_back.served()
                 self._telemetry.observe(READER_FETCH_SECONDS, self._clock.monotonic_s() - began_s)
 
-    async def wait_for_place(self) -> None:
+    async def wait_for_place(self, asker: str, *, may_be_shed: bool) -> None:
         """For :class:`Place`."""
-        self._count_waiting(1)
         try:
-            await self._places.acquire()
-        finally:
-            self._count_waiting(-1)
+            await self._places.take(asker, may_be_shed=may_be_shed)
+        except PlacesFullError:
+            retry_after_ms = self._come_back.refused_ms() if self._come_back else _RETRY_AFTER_MS
+            raise self._shed("pool", "the remote reader pool", retry_after_ms) from None
         self._count(1)
 
-    def place_is_free(self) -> None:
+    def place_is_free(self, asker: str) -> None:
         """For :class:`Place`."""
         self._count(-1)
-        self._places.release()
+        self._places.give_back(asker)
 
     def go_away(self) -> bool:
         """For :class:`Place`: whether one more may be without its place, and keep what it has read, until
@@ -161,9 +164,8 @@ class ReaderPool:
         self._telemetry.count(READS_SHED, reason=reason)
         return QuotaExceededError(what=what, retry_after_ms=retry_after_ms)
 
-    def _count_waiting(self, change: int) -> None:
-        self._waiting += change
-        self._telemetry.gauge(READER_TASK_QUEUE_SIZE, self._waiting)
+    def _count_waiting(self, waiting: int) -> None:
+        self._telemetry.gauge(READER_TASK_QUEUE_SIZE, waiting)
 
     def _count(self, change: int) -> None:
         self._busy += change
@@ -172,21 +174,25 @@ class ReaderPool:
 
 
 class Place:
-    """One of the places of ``pool``, for one read."""
+    """One of the places of ``pool``, for one read of ``asker``."""
 
-    def __init__(self, pool: ReaderPool) -> None:
-        self._pool, self._is_ours = pool, False
+    def __init__(self, pool: ReaderPool, asker: str) -> None:
+        self._pool, self._asker, self._is_ours = pool, asker, False
 
-    async def take(self) -> None:
-        """Wait for it."""
-        await self._pool.wait_for_place()
+    async def take(self, *, may_be_shed: bool = False) -> None:
+        """Wait for it.
+
+        Raises:
+            QuotaExceededError: too many wait; only with ``may_be_shed``.
+        """
+        await self._pool.wait_for_place(self._asker, may_be_shed=may_be_shed)
         self._is_ours = True
 
     def give_back(self) -> None:
         """If it is there."""
         if self._is_ours:
             self._is_ours = False
-            self._pool.place_is_free()
+            self._pool.place_is_free(self._asker)
 
     @asynccontextmanager
     async def given_back(self) -> AsyncIterator[None]:

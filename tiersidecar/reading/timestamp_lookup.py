@@ -9,12 +9,12 @@ import structlog
 
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.formats.kafka.opened_memory import OpenedMemory
+from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
 from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, iter_batch_headers, read_batch_header
 from tiersidecar.formats.kafka.records import iter_record_times
 from tiersidecar.reading.admission import Place, ReaderPool
 from tiersidecar.reading.index_cache import RemoteIndexCache
-from tiersidecar.reading.opening import Opening
+from tiersidecar.reading.opening import More, Opening
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance, SegmentReader
 
@@ -166,9 +166,8 @@ class TimestampLookup:
                     if index_says_ms not in (None, read_batch_header(batches.buffer).max_timestamp):
                         raise _WrongEntryError
                     index_says_ms = None
-                    found = await self._opening.run(
-                        first_at, batches.buffer, timestamp_ms, start_offset, away=place.given_back
-                    )
+                    search = FirstAt(batches.buffer, timestamp_ms, start_offset)
+                    found = await self._opening.run(search, away=place.given_back)
                     if found is not None:
                         return found
         if index_says_ms is not None:
@@ -180,26 +179,37 @@ class _WrongEntryError(Exception):
     """The batch that a time index names is not of the time that it says."""
 
 
-def first_at(
-    memory: OpenedMemory, buffer: memoryview, timestamp_ms: int, start_offset: Offset
-) -> TimestampAndOffset | None:
-    """The first record of ``buffer`` at ``start_offset`` or above that is of ``timestamp_ms`` or later.
+class FirstAt:
+    """Finds the first record of ``buffer`` at ``start_offset`` or above that is of ``timestamp_ms`` or later, or None.
 
-    Raises:
-        CorruptDataError: a batch does not open.
-        NoMemoryLeftError, TooLargeToOpenError: of ``memory``.
+    Called with more than :class:`SmallMemory` it opens one batch, and goes on behind it when it is called again: a batch may
+    take seconds, and other callers have their turns between two.
     """
-    for position, header in iter_batch_headers(buffer):
-        if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
-            continue
-        for offset, found_ms in iter_record_times(buffer[position : position + header.size_bytes], memory=memory):
-            if found_ms >= timestamp_ms and offset >= start_offset:
-                return TimestampAndOffset(
-                    timestamp_ms=found_ms,
-                    offset=Offset(offset),
-                    leader_epoch=header.partition_leader_epoch,
-                )
-    return None
+
+    def __init__(self, buffer: memoryview, timestamp_ms: int, start_offset: Offset) -> None:
+        self._rest, self._timestamp_ms, self._start_offset = buffer, timestamp_ms, start_offset
+
+    def __call__(self, memory: OpenedMemory) -> TimestampAndOffset | More | None:
+        """Search on.
+
+        Raises:
+            CorruptDataError: a batch does not open.
+            NoMemoryLeftError, TooLargeToOpenError: of ``memory``.
+        """
+        rest = self._rest
+        for position, header in iter_batch_headers(rest):
+            if header.max_timestamp < self._timestamp_ms or header.last_offset < self._start_offset:
+                continue
+            stop = position + header.size_bytes
+            for offset, found_ms in iter_record_times(rest[position:stop], memory=memory):
+                if found_ms >= self._timestamp_ms and offset >= self._start_offset:
+                    return TimestampAndOffset(
+                        timestamp_ms=found_ms, offset=Offset(offset), leader_epoch=header.partition_leader_epoch
+                    )
+            self._rest = rest[stop:]
+            if not isinstance(memory, SmallMemory):
+                return More.MORE
+        return None
 
 
 def _latest_of(memory: OpenedMemory, buffer: memoryview, start_offset: Offset) -> int:

@@ -12,7 +12,8 @@ from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError, TooLargeToOpenError
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
-from tiersidecar.reading.opening import Opening
+from tiersidecar.reading.asker import ASKER
+from tiersidecar.reading.opening import More, Opening
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ class Counted(InlineBlocking):
 
     async def run(self, function: Callable[..., T], *args: object) -> T:
         self.runs += 1
+        await asyncio.sleep(0)  # as threads do: others go on meanwhile
         return await super().run(function, *args)
 
 
@@ -101,3 +103,46 @@ async def test_what_will_never_have_room_is_told_at_once() -> None:
     with pytest.raises(TooLargeToOpenError):
         await world.opening.run(work, "value")
     assert work.tries == 1
+
+
+class Batches:
+    """Work of so many turns, each noted."""
+
+    def __init__(self, name: str, turns: int, noted: list[str]) -> None:
+        self.name, self.turns, self.noted = name, turns, noted
+
+    def __call__(self, memory: OpenedMemory) -> str | More:
+        if isinstance(memory, SmallMemory):
+            raise NotSmallError
+        self.noted.append(self.name)
+        self.turns -= 1
+        return More.MORE if self.turns else self.name
+
+
+async def test_who_has_many_large_batches_to_open_delays_another_by_one_turn() -> None:
+    """One client's lookups by time kept other callers waiting for more than a minute (issue 17)."""
+    world, noted = World(), list[str]()
+
+    async def run(asker: str, turns: int) -> str:
+        ASKER.set(asker)
+        return await world.opening.run(Batches(asker, turns, noted))
+
+    greedy = [asyncio.create_task(run("greedy", 5)) for _ in range(4)]
+    other = asyncio.create_task(run("other", 2))
+    assert await asyncio.gather(*greedy, other) == ["greedy"] * 4 + ["other"]
+    assert len(noted) == 22
+    assert max(index for index, name in enumerate(noted) if name == "other") <= 5
+
+
+async def test_what_a_slow_client_has_not_taken_after_a_second_holds_no_memory() -> None:
+    """Two slow readers of records held all of the memory for opened batches for 100 s (issue 17)."""
+    world, given_back = World(), list[float]()
+    async with world.opening.taken_by_another(lambda: given_back.append(world.clock.monotonic_s())):
+        await world.clock.advance(0.9)
+        assert given_back == []
+        await world.clock.advance(0.2)
+        assert len(given_back) == 1
+    async with world.opening.taken_by_another(lambda: given_back.append(world.clock.monotonic_s())):
+        await world.clock.advance(0.9)
+    await world.clock.advance(5)
+    assert len(given_back) == 1

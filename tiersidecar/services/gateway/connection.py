@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from tiersidecar.reading.asker import ASKER
 from tiersidecar.services.gateway.audit import AuditTopic, audit_end, audit_refused
 from tiersidecar.services.gateway.conversation import Conversation
 from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Rewrites
@@ -161,6 +162,7 @@ class GatewayConnection:
         self.close(refusal.value)
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        ASKER.set(self._conversation.asker)
         try:
             await work
         except Exception as error:  # noqa: BLE001 - whatever it is ends this connection and no other

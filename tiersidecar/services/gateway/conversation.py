@@ -83,8 +83,7 @@ class Conversation:
         new_id: Callable[[], int] | None = None,
     ) -> None:
         self._state, self._traffic, self._limits = state, traffic, limits
-        address = origin_of(state.client.rpartition(":")[0])
-        self._memory = memory.part(lambda: state.login.named_principal or address)
+        self._memory = memory.part(lambda: self.asker)
         self._rewrites = {key: (rewrite, rewrite.versions()) for key, rewrite in rewrites.items()}
         self._client, self._broker, self._host, self._login = client, broker, host, login or LoggedIn()
         handshake = rewrites.get(ApiKey.SASL_HANDSHAKE)
@@ -127,6 +126,11 @@ class Conversation:
     def unfinished_request(self) -> tuple[int, int]:
         """Its number, and how many bytes it has at least; 0 bytes between requests, and while they are held."""
         return self._requests.ended, self._requests.unfinished_bytes
+
+    @property
+    def asker(self) -> str:
+        """Return what is counted as one caller: the principal where its name is known, else the address."""
+        return self._state.login.named_principal or origin_of(self._state.client.rpartition(":")[0])
 
     @property
     def is_let_in(self) -> bool:

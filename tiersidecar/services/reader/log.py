@@ -178,6 +178,7 @@ class LogOperations:
         self, parts: AsyncGenerator[RemoteBatches, None], read: LogRead, bytes_format: BytesFormat, limit: int
     ) -> AsyncGenerator[bytes, None]:
         """Lines of up to ``limit`` records, as they are opened."""
+        opening = self._path.opening
         async for part in parts:
             aborted = part.aborted_transactions
             hidden = None if aborted is None else aborted_ranges(aborted)
@@ -186,10 +187,14 @@ class LogOperations:
             )
             for group in batch_groups(part.batches.buffer):
                 with closing(LinePieces(group, selection, limit)) as pieces:
-                    while (piece := await self._path.opening.run(pieces.next_piece)) is not None:
+                    while (piece := await opening.run(pieces.next_piece)) is not None:
                         lines, count = piece
                         limit -= count
-                        yield lines
+                        if pieces.holds_memory:
+                            async with opening.taken_by_another(pieces.close):
+                                yield lines
+                        else:
+                            yield lines
                 if limit == 0:
                     return
 

@@ -100,8 +100,13 @@ class LinePieces:
                 raise
         return (bytes(piece), count) if count else None
 
+    @property
+    def holds_memory(self) -> bool:
+        """Whether what is open holds more than a little of it."""
+        return self._lines is not None and not isinstance(self._opened_with, SmallMemory)
+
     def close(self) -> None:
-        """Give back what it holds."""
+        """Give back what it holds.  The next piece begins where the last one ended: what lies before it is opened again."""
         if self._lines is not None:
             self._lines.close()
             self._lines = None

@@ -18,6 +18,7 @@ from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError,
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.reading.asker import ASKER
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.http_listener import (
@@ -235,6 +236,7 @@ class _Gate:
             raise QuotaExceededError(what="the number of requests at once", retry_after_ms=1000)
         self._free -= 1
         self._in_hand[caller] += 1
+        ASKER.set(caller or "this machine")
         try:
             return await handler(request)
         finally:

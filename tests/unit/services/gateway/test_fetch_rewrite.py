@@ -1,4 +1,7 @@
-"""Fetch through the gateway: what the broker has dropped is filled in, all else stays (S-136 to S-148, T-52, T-57, U2, U7)."""
+"""Fetch through the gateway: what the broker has dropped is filled in, all else stays.
+
+Shown here: S-136, S-137, S-138, S-139, S-142, S-147, T-52, T-57, U2, U7.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords over both tiers (S-149, T-48 to T-51, U7, U17)."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords over both tiers (S-149, T-48, T-49, T-50, T-51, U7, U17)."""
 
 from __future__ import annotations
 

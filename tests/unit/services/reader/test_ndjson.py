@@ -80,10 +80,22 @@ def test_what_is_not_small_is_left_to_those_who_have_memory_for_it_and_goes_on_w
     assert [offset for one in found if one is not None for offset in offsets_of(one[0])] == [0, 1, 2, 3]
 
 
+def test_memory_that_is_given_back_between_two_pieces_changes_no_line() -> None:
+    """A slow client's reads are opened again for each piece, and hold nothing while it takes one (issue 17)."""
+    memory = OpenedMemory()
+    pieces, found = LinePieces(large(), ALL, limit=10), list[int]()
+    while (piece := pieces.next_piece(memory)) is not None:
+        found += offsets_of(piece[0])
+        assert pieces.holds_memory
+        pieces.close()
+        assert (pieces.holds_memory, memory.held_bytes) == (False, 0)
+    assert found == [0, 1, 2, 3]
+
+
 def test_what_is_small_needs_no_memory_of_its_own() -> None:
     pieces, small = LinePieces(many_records(100, 100), ALL, limit=10), SmallMemory()
     assert pieces.next_piece(small) is not None
-    assert small.held_bytes == 0
+    assert (small.held_bytes, pieces.holds_memory) == (0, False)
 
 
 def test_a_batch_that_does_not_hold_what_it_tells_ends_in_an_error() -> None:

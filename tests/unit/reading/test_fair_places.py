@@ -1,0 +1,143 @@
+"""Places by turns: who asks for many delays their own reads, not everybody's (issue 17)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.manual_clock import settle
+from tiersidecar.reading.fair_places import FairPlaces, PlacesFullError
+
+
+class World:
+    """Takes places, and lists who got one, in order."""
+
+    def __init__(self, places: FairPlaces) -> None:
+        self.places = places
+        self.got = list[str]()
+        self.shed = list[str]()
+        self.tasks = list[asyncio.Task[None]]()
+
+    def ask(self, asker: str, *, may_be_shed: bool = True) -> asyncio.Task[None]:
+        async def take() -> None:
+            try:
+                await self.places.take(asker, may_be_shed=may_be_shed)
+            except PlacesFullError:
+                self.shed.append(asker)
+            else:
+                self.got.append(asker)
+
+        task = asyncio.create_task(take())
+        self.tasks.append(task)
+        return task
+
+    async def ask_all(self, askers: str) -> None:
+        for asker in askers:
+            self.ask(asker)
+            await settle()
+
+    async def ended(self, askers: str) -> None:
+        for asker in askers:
+            self.places.give_back(asker)
+            await settle()
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("places", "asked", "ended", "got"),
+    [
+        pytest.param(FairPlaces(2), "aa", "", "aa", id="free places are had at once"),
+        pytest.param(
+            FairPlaces(1), "aaaab", "aa", "aab", id="one that has just come waits for one of those who had come first"
+        ),
+        pytest.param(FairPlaces(1), "aaabbcc", "aabca", "aabcab", id="callers have their turns, each in its own order"),
+        pytest.param(FairPlaces(3, most_each=2), "aaa", "", "aa", id="one caller never has all places"),
+        pytest.param(FairPlaces(3, most_each=2), "aaab", "", "aab", id="and another has the one that is left, at once"),
+        pytest.param(FairPlaces(3, most_each=2), "aaa", "a", "aaa", id="its next one waits for its own"),
+    ],
+)
+async def test_who_gets_a_place(places: FairPlaces, asked: str, ended: str, got: str) -> None:
+    world = World(places)
+    await world.ask_all(asked)
+    await world.ended(ended)
+    assert "".join(world.got) == got
+    await world.close()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "asked", "shed"),
+    [
+        pytest.param(2, "aaa", "", id="as many wait as may"),
+        pytest.param(2, "aaaa", "a", id="the next one of the same caller is turned away"),
+        pytest.param(3, "aaaab", "a", id="for one of another the caller with the most loses its last"),
+        pytest.param(2, "aabc", "c", id="where all have one waiting, who comes last is turned away"),
+        pytest.param(3, "aaabb", "b", id="nobody loses one to who would then have as many"),
+    ],
+)
+async def test_who_is_turned_away_from_a_full_line(waiting: int, asked: str, shed: str) -> None:
+    world = World(FairPlaces(1, waiting=waiting))
+    await world.ask_all(asked)
+    assert "".join(world.shed) == shed
+    await world.close()
+
+
+async def test_who_must_not_be_shed_is_not_and_waits_above_the_limit() -> None:
+    world = World(FairPlaces(1, waiting=1))
+    await world.ask_all("a")
+    world.ask("a", may_be_shed=False)
+    world.ask("a", may_be_shed=False)
+    await settle()
+    world.ask("b")
+    await settle()
+    assert world.shed == ["b"], "nobody else may be shed"
+    await world.ended("aa")
+    assert world.got == ["a", "a", "a"]
+    await world.close()
+
+
+async def test_who_stops_waiting_leaves_the_line_and_who_stops_as_it_is_given_hands_it_on() -> None:
+    world = World(FairPlaces(1))
+    await world.ask_all("ab")
+    world.tasks[1].cancel()
+    await settle()
+    await world.ask_all("cd")
+    world.places.give_back("a")
+    world.tasks[2].cancel()  # the place is its own, and it has not run since
+    await settle()
+    assert world.got == ["a", "d"]
+    await world.close()
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 3), st.integers(1, 3), st.data())
+def test_no_caller_has_two_turns_while_another_waits(
+    asked: list[str], count: int, most_each: int, data: st.DataObject
+) -> None:
+    """Whatever ends first: all get a place in the end, no more at once than there are, and no more than each may have."""
+
+    async def run() -> None:
+        world = World(FairPlaces(count, most_each=most_each))
+        for asker in asked:
+            world.ask(asker)
+        await settle()
+        held, seen = Counter(world.got), len(world.got)
+        while held:
+            assert sum(held.values()) <= count
+            assert max(held.values()) <= most_each
+            asker = data.draw(st.sampled_from(sorted(held)))
+            world.places.give_back(asker)
+            held[asker] -= 1
+            await settle()
+            held += Counter(world.got[seen:])
+            seen = len(world.got)
+        assert sorted(world.got) == sorted(asked)
+        await world.close()
+
+    asyncio.run(run())
