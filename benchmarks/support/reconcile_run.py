@@ -15,11 +15,12 @@ from benchmarks.support.reconcile_load import METADATA_PARTITIONS, WHEN_MS, Load
 from tests.support.kafka_cluster import KafkaCluster
 from tiersidecar.adapters.kafka.security import SecuritySettings
 from tiersidecar.decide.reconcile_findings import Graces
+from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
 from tiersidecar.spark.inventory import read_inventory
 from tiersidecar.spark.inventory_format import InventoryFormat
 from tiersidecar.spark.kafka_options import kafka_options
 from tiersidecar.spark.metadata_topic import MetadataTopic
-from tiersidecar.spark.reconcile_job import KnownTopic, ReconcileInputs, Reconciler, ReconcileSettings
+from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.support.command_line import answer_of
@@ -23,8 +21,7 @@ from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import recorded_keys
-from tiersidecar.spark.columns import findings_batch
-from tiersidecar.spark.report import PARQUET_FILE, Summary, write_summary
+from tiersidecar.reconcile.report import Summary, finding_document, write_findings, write_summary
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(240)]
 
@@ -83,8 +80,7 @@ class Recopied:
             end_offset=segment.end_offset,
         )
         report = self.directory / "report"
-        report.mkdir()
-        pq.write_table(pa.Table.from_batches([findings_batch([finding])]), report / PARQUET_FILE)
+        write_findings([finding_document(finding)], report)
         write_summary(self._summary(), report)
         return report
 

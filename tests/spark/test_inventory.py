@@ -23,9 +23,9 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.spark_submit import submit
 from tiersidecar.decide.reconcile_findings import FindingKind
 from tiersidecar.domain.errors import ConfigError
+from tiersidecar.reconcile.report import read_findings
 from tiersidecar.spark.inventory import manifest_at, read_inventory
 from tiersidecar.spark.inventory_format import InventoryFormat
-from tiersidecar.spark.report import read_findings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,12 +25,13 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.read_service import fetch_records
 from tiersidecar.app.config.config import load_config
 from tiersidecar.app.data_source import TiersidecarDataSource
-from tiersidecar.app.reconcile_run import RunOptions, run_reconcile
+from tiersidecar.app.reconcile_parts import RunOptions
+from tiersidecar.app.reconcile_run import run_reconcile
 from tiersidecar.decide.reconcile_findings import FindingKind, Graces
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.aiven.manifest import read_manifest
-from tiersidecar.spark.report import read_findings
+from tiersidecar.reconcile.report import read_findings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,13 +24,14 @@ from tests.support.read_service import Shape, fetch_records, shape_of
 from tests.support.reconcile_damage import Damages, Expected, shown
 from tests.support.remote_events import fold, in_state, read_events
 from tiersidecar.app.config.config import load_config
-from tiersidecar.app.reconcile_run import RunOptions, run_reconcile
+from tiersidecar.app.reconcile_parts import RunOptions
+from tiersidecar.app.reconcile_run import run_reconcile
 from tiersidecar.decide.reconcile_findings import FindingKind as K
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import ObjectKind
-from tiersidecar.spark.report import REPORT_FILES, Summary, read_findings
+from tiersidecar.reconcile.report import REPORT_FILES, Summary, read_findings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,7 +108,24 @@ def reconciled(spark: SparkSession, daemon: Daemon, report: Path) -> tuple[Summa
     options = RunOptions(config_file=daemon.config_path, report=report, graces=Graces(finding_ms=0, copy_ms=0))
     summary = run_reconcile(spark, config, options, lambda text: None)
     assert all((report / name).stat().st_size for name in REPORT_FILES)
-    return summary, list(read_findings(report))
+    findings = list(read_findings(report))
+    local = report.with_name(f"{report.name}-local")
+    arguments = ("--local", "--report", str(local), "--grace", "0s", "--copy-grace", "0s")
+    locally = answer_of(daemon.config_path, "reconcile", *arguments, code=3 if findings else 0)
+    assert_alike(findings, list(read_findings(local)))
+    ours, theirs = summary.document(), locally
+    same = ("findings", "event_count", "segment_count", "live_bytes", "object_count", "object_bytes", "orphan_bytes")
+    assert {name: theirs[name] for name in same} == {name: ours[name] for name in same}
+    return summary, findings
+
+
+def assert_alike(of_spark: list[dict[str, Any]], locally: list[dict[str, Any]]) -> None:
+    """The run without Spark finds the same, in all fields but how long it has been so (issue 20)."""
+
+    def sorted_lines(findings: list[dict[str, Any]]) -> list[str]:
+        return sorted(json.dumps({**one, "age_ms": 0}, sort_keys=True) for one in findings)
+
+    assert sorted_lines(locally) == sorted_lines(of_spark)
 
 
 def test_each_damage_is_found_once_and_repaired(

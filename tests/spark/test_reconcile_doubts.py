@@ -22,7 +22,8 @@ from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
 from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.formats.metadata.serde import write_event
-from tiersidecar.spark.reconcile_job import KnownTopic, ReconcileInputs, Reconciler, ReconcileSettings
+from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
+from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

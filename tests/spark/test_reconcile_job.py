@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,19 +9,15 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from tests.support.directory_store import DirectoryStore
-from tests.support.golden import AIVEN_OBJECTS, read_json_lines
-from tests.support.remote_runs import RUNS, key_ring
+from tests.support.plugin_bucket import NOW_MS, PluginBucket
+from tests.support.remote_runs import key_ring
 from tiersidecar.decide.reconcile_findings import Graces
-from tiersidecar.domain.ids import format_uuid
-from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.formats.metadata.serde import read_event
-from tiersidecar.spark.deep_check import DeepCheck
+from tiersidecar.reconcile.deep_check import DeepCheck
+from tiersidecar.reconcile.inputs import ReconcileSettings
 from tiersidecar.spark.reconcile_job import (
-    KnownTopic,
     ReconcileInputs,
     Reconciler,
-    ReconcileSettings,
     with_preceding,
 )
 
@@ -31,48 +26,19 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-NOW_MS = 4_000_000_000_000
 RAW = "partition int, offset bigint, value binary"
 
 
-class PluginBucket:
-    """Objects of all runs in one directory, and their events; deletions left out, for the objects were kept.
+def inputs_of(bucket: PluginBucket, spark: SparkSession) -> ReconcileInputs:
+    """With the last two events as those that came while the store was listed."""
+    early, late = bucket.events[:-2], bucket.events[-2:]
 
-    One run was made under a key prefix, which only its custom metadata tell.
-    """
+    def raw(events: list[bytes], begin: int) -> DataFrame:
+        return spark.createDataFrame([(0, begin + at, bytearray(value)) for at, value in enumerate(events)], RAW)
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.events: list[bytes] = []
-        self.topics: dict[str, str] = {}
-        for run in RUNS:
-            shutil.copytree(AIVEN_OBJECTS / run, root, dirs_exist_ok=True)
-            self._add_events(run, {path.parent.parent.name for path in (AIVEN_OBJECTS / run).rglob("*.log")})
-
-    def _add_events(self, run: str, kept: set[str]) -> None:
-        for line in read_json_lines("remote-log-metadata", f"{run}.jsonl"):
-            event = read_event(bytes.fromhex(line["value"]), where=run)
-            assert not isinstance(event, RemotePartitionDeleteMetadata)
-            owner = event.remote_log_segment_id.topic_id_partition
-            if owner.qualified.partition("/")[0] in kept and event.state < State.DELETE_SEGMENT_STARTED:
-                self.events.append(bytes.fromhex(line["value"]))
-                self.topics[format_uuid(owner.topic_id)] = owner.topic
-
-    def inputs(self, spark: SparkSession) -> ReconcileInputs:
-        """With the last two events as those that came while the store was listed."""
-        early, late = self.events[:-2], self.events[-2:]
-
-        def raw(events: list[bytes], begin: int) -> DataFrame:
-            return spark.createDataFrame([(0, begin + at, bytearray(value)) for at, value in enumerate(events)], RAW)
-
-        return ReconcileInputs(
-            early_events=raw(early, 0),
-            late_events=lambda: raw(late, len(early)),
-            # The runs copied the same log, so each holds what the others hold: as of a compacted topic.
-            topics=[
-                KnownTopic(topic=name, topic_id=topic_id, is_compacted=True) for topic_id, name in self.topics.items()
-            ],
-        )
+    return ReconcileInputs(
+        early_events=raw(early, 0), late_events=lambda: raw(late, len(early)), topics=bucket.known_topics()
+    )
 
 
 def test_what_the_plugin_left_is_in_order_through_and_through(spark: SparkSession, tmp_path: Path) -> None:
@@ -84,7 +50,7 @@ def test_what_the_plugin_left_is_in_order_through_and_through(spark: SparkSessio
     )
     job = Reconciler(spark, settings, lambda text: None)
     try:
-        seen = job.run(bucket.inputs(spark), now_ms=lambda: NOW_MS)
+        seen = job.run(inputs_of(bucket, spark), now_ms=lambda: NOW_MS)
         assert [(row["kind"], row["key"], row["detail"]) for row in seen.findings.collect()] == []
         assert seen.event_count == len(bucket.events)
         assert seen.object_count == 3 * seen.segment_count == 3 * seen.live_segment_count

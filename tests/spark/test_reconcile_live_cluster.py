@@ -20,11 +20,12 @@ from tests.support.keep_producing import KeepProducing
 from tests.support.remote_events import read_events
 from tests.support.sidecars import Sidecars
 from tiersidecar.app.config.config import load_config
-from tiersidecar.app.reconcile_run import RunOptions, run_reconcile
+from tiersidecar.app.reconcile_parts import RunOptions
+from tiersidecar.app.reconcile_run import run_reconcile
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.spark.report import Summary, read_findings
+from tiersidecar.reconcile.report import Summary, read_findings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.aiven.manifest import read_manifest
 from tiersidecar.ports.store import Store
-from tiersidecar.spark.deep_check import DeepCheck, Preceding
+from tiersidecar.reconcile.deep_check import DeepCheck, Preceding
 
 
 async def deep_findings(

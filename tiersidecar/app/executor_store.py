@@ -37,7 +37,7 @@ class ExecutorStore:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorKeyRing:
-    """A :data:`tiersidecar.spark.deep_check.KeyRingOpener`."""
+    """A :data:`tiersidecar.reconcile.deep_check.KeyRingOpener`."""
 
     config_file: str
 

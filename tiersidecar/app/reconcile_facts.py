@@ -12,7 +12,7 @@ from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.topic_bounds import TopicBounds, read_topic_bounds
 from tiersidecar.domain.ids import format_uuid
-from tiersidecar.spark.reconcile_job import KnownTopic
+from tiersidecar.reconcile.inputs import KnownTopic
 
 _TOPICS_AT_ONCE = 500
 

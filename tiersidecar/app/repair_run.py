@@ -85,7 +85,7 @@ def read_report(directory: Path) -> tuple[Mapping[str, Any], list[Finding]]:
     Raises:
         ConfigError: there is no whole report.
     """
-    from tiersidecar.spark.report import SUMMARY_FILE, read_findings
+    from tiersidecar.reconcile.report import SUMMARY_FILE, read_findings
 
     try:
         summary = json.loads((directory / SUMMARY_FILE).read_text())

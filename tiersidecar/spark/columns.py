@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 
 import pyarrow as pa
 
 from tiersidecar.decide.reconcile_findings import Finding
+from tiersidecar.reconcile.report import finding_document
+from tiersidecar.reconcile.report_schema import FINDINGS
 
 EVENTS = pa.schema(
     [
@@ -33,27 +34,17 @@ EVENTS = pa.schema(
 )
 """One event of the metadata topic.  ``is_late``: it came after the listing began.  ``epochs`` is ``epoch:start,...``.
 
-``api_key`` is Kafka's, or :data:`UNREADABLE` with the reason in ``fault``; columns that a kind of event does not have are null.
-An event whose custom metadata are another plugin's counts, and has a ``fault`` as well.
+``api_key`` is Kafka's, or UNREADABLE of :mod:`tiersidecar.reconcile.event_rows` with the reason in ``fault``; columns that a
+kind of event does not have are null.  An event whose custom metadata are another plugin's counts, and has a ``fault`` as well.
 """
-
-UNREADABLE = -1
 
 OBJECTS = pa.schema([("key", pa.string()), ("size_bytes", pa.int64()), ("modified_ms", pa.int64())])
 """One listed object."""
 
-_TYPES = {"int": pa.int64(), "str": pa.string(), "FindingKind": pa.string()}
-FINDINGS = pa.schema([(field.name, _TYPES[str(field.type)]) for field in fields(Finding)] + [("action", pa.string())])
-"""One :class:`~tiersidecar.decide.reconcile_findings.Finding`, and what the report proposes to do."""
-
 
 def findings_batch(findings: Iterable[Finding]) -> pa.RecordBatch:
     """As rows of :data:`FINDINGS`."""
-    rows = list(findings)
-    columns = {name: [getattr(row, name) for row in rows] for name in FINDINGS.names if name != "action"}
-    columns["kind"] = [row.kind.value for row in rows]
-    columns["action"] = [row.action.value for row in rows]
-    return pa.RecordBatch.from_pydict(columns, schema=FINDINGS)
+    return pa.RecordBatch.from_pylist([finding_document(finding) for finding in findings], schema=FINDINGS)
 
 
 def ddl(schema: pa.Schema) -> str:

@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from tiersidecar.domain.segment_fold import FoldedSegment, SegmentStep, clearings, fold_segment
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.metadata import hot
+from tiersidecar.reconcile.segment_rows import ADDED, SEGMENT, folded_segment
 from tiersidecar.spark.columns import EVENTS, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_SEGMENT = ("topic_id", "partition", "uuid")
-_ADDED = ("topic", "start_offset", "end_offset", "segment_size_bytes", "epochs")
-
 SEGMENTS = pa.schema(
-    [EVENTS.field(name) for name in (*_SEGMENT, *_ADDED)]
+    [EVENTS.field(name) for name in (*SEGMENT, *ADDED)]
     + [
         ("object_prefix", pa.string()),
         ("remote_size_bytes", pa.int64()),
@@ -42,7 +39,7 @@ SEGMENTS = pa.schema(
 """One segment.  ``broker_id`` is the one that copied it; ``since_ms`` the time of the last event that counts."""
 
 _CROOKED = (
-    "log_offset", "is_late", "api_key", "state", "broker_id", "event_timestamp_ms", *_ADDED, "object_prefix",
+    "log_offset", "is_late", "api_key", "state", "broker_id", "event_timestamp_ms", *ADDED, "object_prefix",
     "remote_size_bytes",
 )  # fmt: skip
 """Columns of events that the fold of one segment looks at."""
@@ -63,10 +60,10 @@ def folded(events: DataFrame, key_prefix: str, keep: Callable[[DataFrame], DataF
     straight = counted.where(_is_straight()).select(*_straight_columns())
     if counted.where(~_is_straight()).isEmpty():
         return with_stem(straight, key_prefix)
-    crooked = counted.where(~_is_straight()).select(*_SEGMENT, _DELETIONS)
-    theirs = events.join(crooked, list(_SEGMENT)).select(*_SEGMENT, _DELETIONS, *_CROOKED)
+    crooked = counted.where(~_is_straight()).select(*SEGMENT, _DELETIONS)
+    theirs = events.join(crooked, list(SEGMENT)).select(*SEGMENT, _DELETIONS, *_CROOKED)
     # Not by applyInArrow, which costs milliseconds for each group.
-    in_order = theirs.repartition(*_SEGMENT).sortWithinPartitions(*_SEGMENT, "log_offset")
+    in_order = theirs.repartition(*SEGMENT).sortWithinPartitions(*SEGMENT, "log_offset")
     one_by_one = in_order.mapInArrow(_folded_one_by_one, ddl(SEGMENTS))
     return with_stem(straight.unionByName(one_by_one), key_prefix)
 
@@ -82,9 +79,9 @@ def _counted(events: DataFrame) -> DataFrame:
         return F.min(F.when(reached, offset * 2 + F.col("is_late").cast("bigint")))
 
     is_of_segment = F.col("api_key").isin(hot.ADDED, hot.UPDATED)
-    counted = events.where(is_of_segment).groupBy(*_SEGMENT).agg(
+    counted = events.where(is_of_segment).groupBy(*SEGMENT).agg(
         F.count("*").alias("events"),
-        F.max_by(F.struct(*_ADDED), F.when(is_added, offset)).alias("added"),
+        F.max_by(F.struct(*ADDED), F.when(is_added, offset)).alias("added"),
         F.max_by("object_prefix", F.when(F.col("object_prefix").isNotNull(), offset)).alias("object_prefix"),
         F.max_by("remote_size_bytes", F.when(F.col("remote_size_bytes").isNotNull(), offset)).alias("remote_size_bytes"),
         F.max_by("broker_id", F.when(F.col("state") <= int(State.COPY_SEGMENT_FINISHED), offset)).alias("broker_id"),
@@ -121,7 +118,7 @@ def _is_straight() -> Column:
 
 def _straight_columns() -> list[Column]:
     told: dict[str, Column] = {
-        **{name: F.col(f"added.{name}") for name in _ADDED},
+        **{name: F.col(f"added.{name}") for name in ADDED},
         "after": _state(late=True),
         "before": _state(late=False),
         "started_at": F.shiftright("at_0", 1),
@@ -150,7 +147,7 @@ def _state(*, late: bool) -> Column:
 def _folded_one_by_one(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """``mapInArrow``'s function: events in the order of their segments, and of each in the order of their offsets."""
     rows = (row for batch in batches for row in batch.to_pylist())
-    groups = groupby(rows, key=lambda row: tuple(row[name] for name in _SEGMENT))
+    groups = groupby(rows, key=lambda row: tuple(row[name] for name in SEGMENT))
     segments = (found for _, group in groups if (found := _folded_one(list(group))) is not None)
     while some := list(islice(segments, _ROWS)):
         yield pa.RecordBatch.from_pylist(some, schema=SEGMENTS)
@@ -158,40 +155,7 @@ def _folded_one_by_one(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 def _folded_one(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     deletions = [tuple(map(int, one.split(":"))) for one in (rows[0][_DELETIONS] or "").split(",") if one]
-    after = fold_segment(_steps(rows), clearings((offset, state) for offset, _, state in deletions))
-    if after is None:
-        return None
-    early = clearings((offset, state) for offset, is_late, state in deletions if not is_late)
-    return _row(after, fold_segment(_steps(row for row in rows if not row["is_late"]), early), rows)
-
-
-def _steps(rows: Iterable[dict[str, Any]]) -> Iterable[SegmentStep[dict[str, Any]]]:
-    for row in rows:
-        yield SegmentStep(
-            offset=row["log_offset"], is_addition=row["api_key"] == hot.ADDED, state=row["state"], row=row
-        )
-
-
-def _row(
-    after: FoldedSegment[dict[str, Any]], before: FoldedSegment[dict[str, Any]] | None, rows: list[dict[str, Any]]
-) -> dict[str, Any]:
-    copied = after.finished or after.added
-
-    def told(name: str) -> Any:
-        """The last that any event said: where objects were, they are, whoever left it out later."""
-        return next((row[name] for row in reversed(rows) if row[name] is not None), None)
-
-    return {
-        **{name: after.added.row[name] for name in (*_SEGMENT, *_ADDED)},
-        "object_prefix": told("object_prefix"),
-        "remote_size_bytes": told("remote_size_bytes"),
-        "broker_id": copied.row["broker_id"],
-        "since_ms": after.last.row["event_timestamp_ms"],
-        "after": int(after.state),
-        "before": None if before is None else int(before.state),
-        "started_at": after.started_at,
-        "finished_at": after.finished_at,
-    }
+    return folded_segment(rows, [(offset, bool(is_late), state) for offset, is_late, state in deletions])
 
 
 def with_stem(segments: DataFrame, key_prefix: str) -> DataFrame:

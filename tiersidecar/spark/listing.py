@@ -7,23 +7,20 @@ that the metadata know, so the ranges are about equally long.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tiersidecar.ports.store import ListObjects, Store, StoredObject
+from tiersidecar.ports.store import StoredObject
+from tiersidecar.reconcile.listing import list_ranges
+from tiersidecar.reconcile.segment_check import StoreOpener
 from tiersidecar.spark.columns import OBJECTS, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-StoreOpener = Callable[[], AbstractAsyncContextManager[Store]]
-"""Opens the store where it is called.  It is pickled, so that executors open it with credentials of their own."""
-
-_ROWS = 5000
-_RANGES_AT_ONCE = 8
 _RANGES = pa.schema([("prefix", pa.string()), ("after", pa.string()), ("upto", pa.string())])
 
 
@@ -32,70 +29,17 @@ def listed(spark: SparkSession, open_store: StoreOpener, ranges: Sequence[tuple[
     at_once = max(1, min(len(ranges), spark.sparkContext.defaultParallelism * 4))
     rows = spark.createDataFrame(list(ranges), ddl(_RANGES)).repartition(at_once)
 
-    def list_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def list_mine(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mine = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         yield from _synchronous(_batches(open_store, mine))
 
-    return rows.mapInArrow(list_ranges, ddl(OBJECTS))
-
-
-def ranges_between(prefixes: Iterable[str], bounds: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Ranges for :func:`listed` that cover every key under one of ``prefixes``, cut at ``bounds``."""
-    found: list[tuple[str, str, str]] = []
-    kept: list[str] = []
-    for prefix in sorted(set(prefixes)):
-        if any(prefix.startswith(other) for other in kept):
-            continue
-        kept.append(prefix)
-        inside = sorted({bound for bound in bounds if bound.startswith(prefix) and bound > prefix})
-        for after, upto in zip(["", *inside], [*inside, ""], strict=True):
-            found.append((prefix, after, upto))
-    return found
+    return rows.mapInArrow(list_mine, ddl(OBJECTS))
 
 
 async def _batches(open_store: StoreOpener, ranges: Sequence[tuple[str, ...]]) -> AsyncIterator[pa.RecordBatch]:
-    async with open_store() as store:
-        found: asyncio.Queue[list[StoredObject] | None] = asyncio.Queue(_RANGES_AT_ONCE)
-        turn = asyncio.Semaphore(_RANGES_AT_ONCE)
-
-        async def walk() -> None:
-            async with asyncio.TaskGroup() as tasks:
-                for prefix, after, upto in ranges:
-                    tasks.create_task(_list_range(store, (prefix, after, upto), found, turn))
-
-        async def walk_to_the_end() -> None:
-            try:
-                await walk()
-            finally:
-                await found.put(None)
-
-        walking = asyncio.create_task(walk_to_the_end())
-        try:
-            while (rows := await found.get()) is not None:
-                yield _objects_batch(rows)
-            await walking
-        finally:
-            walking.cancel()
-
-
-async def _list_range(
-    store: ListObjects,
-    key_range: tuple[str, str, str],
-    found: asyncio.Queue[list[StoredObject] | None],
-    turn: asyncio.Semaphore,
-) -> None:
-    prefix, after, upto = key_range
-    async with turn:
-        rows: list[StoredObject] = []
-        async for stored in store.list_objects(prefix, start_after=after):
-            if upto and stored.key > upto:
-                break
-            rows.append(stored)
-            if len(rows) == _ROWS:
-                await found.put(rows)
-                rows = []
-        if rows:
-            await found.put(rows)
+    async with open_store() as store, aclosing(list_ranges(store, ranges)) as found:
+        async for rows in found:
+            yield _objects_batch(rows)
 
 
 def _objects_batch(rows: Sequence[StoredObject]) -> pa.RecordBatch:

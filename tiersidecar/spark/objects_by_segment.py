@@ -11,12 +11,10 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from tiersidecar.adapters.stores.probe import PROBE_NAME
 from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.formats.aiven.keys import LAYOUT_PATTERN, ObjectKind
+from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-OBJECT_COLUMNS = ("log", "indexes", "manifest")
-"""How columns are named for each of ``ObjectKind``: ``log_bytes``, ``log_ms``, ..."""
 
 _FOREIGN = "foreign"
 

@@ -17,7 +17,8 @@ from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, dec
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.spark.columns import FINDINGS, ddl, findings_batch
+from tiersidecar.reconcile.report_schema import FINDINGS
+from tiersidecar.spark.columns import ddl, findings_batch
 from tiersidecar.spark.fold import uuid_text
 
 if TYPE_CHECKING:

@@ -11,8 +11,10 @@ listing's ranges comes to the driver.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,18 +22,20 @@ from pyspark import StorageLevel
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.formats.aiven.keys import ObjectKind
 from tiersidecar.formats.metadata import hot
-from tiersidecar.spark.columns import FINDINGS, ddl, findings_batch
-from tiersidecar.spark.deep_check import DeepCheck
+from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings, Seen
+from tiersidecar.reconcile.listing import ranges_between
+from tiersidecar.reconcile.report_schema import FINDINGS
+from tiersidecar.reconcile.segment_check import SegmentCheck
+from tiersidecar.spark.columns import ddl, findings_batch
 from tiersidecar.spark.events import decoded
 from tiersidecar.spark.fold import folded, uuid_text, with_stem
-from tiersidecar.spark.listing import StoreOpener, listed, ranges_between
+from tiersidecar.spark.listing import listed
 from tiersidecar.spark.objects_by_segment import by_segment, is_foreign, layout_of, sizes
 from tiersidecar.spark.offsets_check import offset_findings
-from tiersidecar.spark.segment_check import SegmentCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -41,17 +45,6 @@ _MOST_RANGES = 2000
 _SAMPLES_PER_BOUND = 10
 _ENDED = "array<struct<stem:string,start_offset:bigint,end_offset:bigint,epochs:string>>"
 _PRECEDING = f"array<struct<stem:string,start_offset:bigint,end_offset:bigint,epochs:string,before:{_ENDED}>>"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownTopic:
-    """A topic that the cluster has: its id in 22 characters.  ``is_gone``: it had one of this id, as the store says; its name
-    does not matter."""
-
-    topic: str
-    topic_id: str
-    is_compacted: bool = False
-    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,31 +66,10 @@ class ReconcileInputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcileSettings:
-    """How to look.  ``is_plain``: nothing compresses or encrypts, nor ever did, as far as the configuration says."""
-
-    key_prefix: str = ""
-    graces: Graces = field(default_factory=Graces)
-    open_store: StoreOpener | None = None
-    reads_manifests: bool = True
-    is_plain: bool = False
-    deep: DeepCheck | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reconciled:
-    """What a run saw.  ``findings`` are persisted: :meth:`Reconciler.close` lets them go."""
+class Reconciled(Seen):
+    """What a run saw and found.  ``findings`` are persisted: :meth:`Reconciler.close` lets them go."""
 
     findings: DataFrame
-    event_count: int
-    segment_count: int
-    live_segment_count: int
-    live_bytes: int
-    object_count: int
-    object_bytes: int
-    orphan_count: int
-    orphan_bytes: int
-    metadata_doubt: str = ""
 
 
 class Reconciler:
@@ -222,7 +194,16 @@ class Reconciler:
         named = _named(rows, known, prefixes).join(
             F.broadcast(ends.withColumnRenamed("topic_id_text", "topic_id")), ["topic_id", "partition"], "left"
         )
-        return named.mapInArrow(check.of_batches, ddl(FINDINGS))
+        return named.mapInArrow(partial(_checked, check), ddl(FINDINGS))
+
+
+def _checked(check: SegmentCheck, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``mapInArrow``'s function: one batch of findings for each batch of rows."""
+    with asyncio.Runner() as runner:
+        for batch in batches:
+            found = runner.run(check.check(batch.to_pylist()))
+            if found:
+                yield findings_batch(found)
 
 
 def with_preceding(segments: DataFrame) -> DataFrame:

@@ -12,7 +12,8 @@ from tests.support.manual_clock import ManualClock
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.ports.store import BytesBody, Store
-from tiersidecar.spark.listing import _batches, ranges_between
+from tiersidecar.reconcile.listing import ranges_between
+from tiersidecar.spark.listing import _batches
 
 KEYS = st.text(alphabet="ab/-.0é", min_size=1, max_size=5).filter(
     lambda key: not any(part in {"", ".", ".."} for part in key.split("/"))

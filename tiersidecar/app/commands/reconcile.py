@@ -1,7 +1,11 @@
-"""``tiersidecar reconcile``: compare the store with the metadata.  Exit codes: 0 clean, 3 findings, 1 failed, 2 wrong usage."""
+"""``tiersidecar reconcile``: compare the store with the metadata, on Spark or in this process.
+
+Exit codes: 0 clean, 3 findings, 1 failed, 2 wrong usage.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -24,8 +28,8 @@ from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.errors import TiersidecarError
 
 if TYPE_CHECKING:  # Spark is slow to import, and --help needs none
-    from tiersidecar.app.reconcile_run import RunOptions
-    from tiersidecar.spark.report import Summary
+    from tiersidecar.app.reconcile_parts import RunOptions
+    from tiersidecar.reconcile.report import Summary
 
 CLEAN, FINDINGS = 0, 3
 _TIME = quantity("ms", at_least=0)
@@ -64,8 +68,17 @@ PutReport = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")]
 
 
+Local = Annotated[
+    bool,
+    typer.Option(
+        "--local", help="In this process, without Spark: for up to a million objects, a kilobyte of memory each."
+    ),
+]
+
+
 def reconcile(
     config_file: ConfigFile,
+    local: Local = False,
     master: Master = "local[*]",
     conf: SparkConf = None,
     report: Report = None,
@@ -81,13 +94,15 @@ def reconcile(
     put_report: PutReport = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare all objects of the store with all remote log metadata, on Spark.
+    """Compare all objects of the store with all remote log metadata, on Spark or with --local in this process.
 
     Changes nothing. The report says what is missing, superfluous, stuck or contradicting, and what to do about each;
     `tiersidecar repair` does part of it. Exit codes: 0 clean, 3 findings, 1 failed, 2 wrong usage.
     """
     if inventory and inventory_time is None and not inventory[0].endswith("manifest.json"):
         raise typer.BadParameter("an inventory needs --inventory-time", param_hint="--inventory")
+    if local and inventory:
+        raise typer.BadParameter("--local lists the store: an inventory takes Spark", param_hint="--inventory")
     if inventory_format not in {"csv", "orc", "parquet"}:
         raise typer.BadParameter(f"{inventory_format!r} is none of csv, orc, parquet", param_hint="--inventory-format")
     console = Console(stderr=True, highlight=False)
@@ -95,7 +110,7 @@ def reconcile(
         config = load_config(config_file, os.environ)
         configure_logging(config.logging.model_copy(update={"level": "error"}))
         # Not before the configuration: without the extra `spark`, a wrong file name is still the first thing to say.
-        from tiersidecar.app.reconcile_run import RunOptions
+        from tiersidecar.app.reconcile_parts import RunOptions
         from tiersidecar.spark.inventory_format import InventoryFormat
 
         options = RunOptions(
@@ -113,12 +128,17 @@ def reconcile(
             puts_report=put_report,
         )
         with _progress(console) as say:
-            summary = _run(config, options, master, dict(_setting(text) for text in conf or ()), say)
+            if local:
+                summary = _run_locally(config, options, say)
+            else:
+                summary = _run(config, options, master, dict(_setting(text) for text in conf or ()), say)
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None
     except ImportError as error:
         console.print(
-            f"[red]error:[/red] {escape(str(error))}: install tiersidecar with its extra `spark`", soft_wrap=True
+            f"[red]error:[/red] {escape(str(error))}: install tiersidecar with its extra `spark`, or give --local for a "
+            "store of up to a million objects",
+            soft_wrap=True,
         )
         raise typer.Exit(FAILED) from None
     if as_json:
@@ -126,6 +146,12 @@ def reconcile(
     else:
         _show(summary, options.report, console)
     raise typer.Exit(FINDINGS if summary.finding_count else CLEAN)
+
+
+def _run_locally(config: Config, options: RunOptions, say: Callable[[str], None]) -> Summary:
+    from tiersidecar.app.reconcile_local_run import run_local_reconcile
+
+    return asyncio.run(run_local_reconcile(config, options, say))
 
 
 def _run(
@@ -150,16 +176,23 @@ def _run(
 
 @contextmanager
 def _progress(console: Console) -> Iterator[Callable[[str], None]]:
-    """Say what is being done; on a terminal with the time that it takes."""
+    """Say what is being done; on a terminal with the time that it takes, else once for each step (what is before a colon)."""
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
     ) as progress:
         running = progress.add_task("")
 
+        last = ""
+
         def say(text: str) -> None:
-            progress.reset(running, description=text)
-            if not console.is_terminal:
-                console.print(text)
+            nonlocal last
+            step = text.partition(":")[0]
+            if step != last:
+                progress.reset(running, description=text)
+                if not console.is_terminal:
+                    console.print(step)
+            last = step
+            progress.update(running, description=text)
 
         yield say
 

@@ -1,15 +1,13 @@
-"""Rows of segments to findings, on the executors: the rules of :mod:`tiersidecar.decide.reconcile_segments`, and what they need
+"""Rows of segments to findings: the rules of :mod:`tiersidecar.decide.reconcile_segments`, and what they need
 of the store: manifests, and a second look before anything is called missing or too much (U12)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
-
-import pyarrow as pa
 
 from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
 from tiersidecar.decide.reconcile_segments import (
@@ -29,10 +27,13 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.manifest import Manifest, read_manifest
 from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
 from tiersidecar.ports.store import Store
-from tiersidecar.spark.columns import findings_batch
-from tiersidecar.spark.deep_check import DeepCheck, Preceding
-from tiersidecar.spark.listing import StoreOpener
-from tiersidecar.spark.objects_by_segment import OBJECT_COLUMNS
+from tiersidecar.reconcile.deep_check import DeepCheck, Preceding
+
+StoreOpener = Callable[[], AbstractAsyncContextManager[Store]]
+"""Opens the store where it is called.  Spark pickles it, so that executors open it with credentials of their own."""
+
+OBJECT_COLUMNS = ("log", "indexes", "manifest")
+"""How columns are named for each of ``ObjectKind``: ``log_bytes``, ``log_ms``, ..."""
 
 _REQUESTS_AT_ONCE = 32
 _PRESENCE = {FindingKind.MISSING_OBJECT, FindingKind.SIZE_MISMATCH}
@@ -41,7 +42,7 @@ _EXCESS = {FindingKind.ORPHAN_OBJECT, FindingKind.OBJECT_AFTER_DELETE, FindingKi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentCheck:
-    """What an executor does with rows of segments.
+    """What is done with rows of segments, in a Spark executor or in this process.
 
     Without ``open_store`` only the listing counts.  ``deep`` reads the objects themselves.  ``metadata_doubt`` says why events
     may be missing.
@@ -55,27 +56,20 @@ class SegmentCheck:
     deep: DeepCheck | None = None
     metadata_doubt: str = ""
 
-    def of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``mapInArrow``'s function: one batch of findings for each batch of rows."""
-        with asyncio.Runner() as runner:
-            for batch in batches:
-                found = runner.run(self._check(batch.to_pylist()))
-                if found:
-                    yield findings_batch(found)
-
-    async def _check(self, rows: Sequence[dict[str, Any]]) -> list[Finding]:
+    async def check(self, rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+        """Return the findings of ``rows``, which have the columns of a segment joined with its objects."""
         async with AsyncExitStack() as stack:
             store = None if self.open_store is None else await stack.enter_async_context(self.open_store())
             turn = asyncio.Semaphore(_REQUESTS_AT_ONCE)
 
-            async def check(row: dict[str, Any]) -> list[Finding]:
+            async def check(row: Mapping[str, Any]) -> list[Finding]:
                 async with turn:
                     return [*self._foreign(row), *await self._check_row(store, row)]
 
             answers = await asyncio.gather(*(check(row) for row in rows))
             return [finding for answer in answers for finding in answer]
 
-    async def _check_row(self, store: Store | None, columns: dict[str, Any]) -> list[Finding]:
+    async def _check_row(self, store: Store | None, columns: Mapping[str, Any]) -> list[Finding]:
         row = self._row(columns)
         if store is None:
             return [*decide_segment(row, self.graces, self.now_ms, self.metadata_doubt)]
@@ -89,7 +83,7 @@ class SegmentCheck:
             found += await self.deep.check(store, row, manifest, self.now_ms, _preceding(columns))
         return found
 
-    def _foreign(self, columns: dict[str, Any]) -> Iterator[Finding]:
+    def _foreign(self, columns: Mapping[str, Any]) -> Iterator[Finding]:
         size_bytes = columns["foreign_bytes"]
         if size_bytes is None:
             return
@@ -103,7 +97,7 @@ class SegmentCheck:
                 detail="its key is not of the layout of segments",
             )
 
-    def _row(self, columns: dict[str, Any]) -> SegmentRow:
+    def _row(self, columns: Mapping[str, Any]) -> SegmentRow:
         stem = columns["stem"]
         keys = {kind: f"{stem}.{kind}" for kind in KINDS}
         has_events = columns["after"] is not None
@@ -134,7 +128,7 @@ class SegmentCheck:
 
 
 async def _read_manifest(
-    store: Store, row: SegmentRow, columns: dict[str, Any]
+    store: Store, row: SegmentRow, columns: Mapping[str, Any]
 ) -> tuple[ManifestFacts, Manifest | None]:
     key = row.keys[MANIFEST]
     try:
@@ -152,7 +146,7 @@ async def _read_manifest(
     return facts, manifest
 
 
-def _preceding(columns: dict[str, Any]) -> list[Preceding]:
+def _preceding(columns: Mapping[str, Any]) -> list[Preceding]:
     """Few, and more than one only after elections."""
     return [
         replace(_told(one), before=tuple(_told(before) for before in one["before"] or ()))
@@ -165,11 +159,12 @@ def _told(one: dict[str, Any]) -> Preceding:
         stem=one["stem"],
         start_offset=one["start_offset"],
         end_offset=one["end_offset"],
-        epochs=_epochs(one["epochs"]),
+        epochs=epochs_of(one["epochs"]),
     )
 
 
-def _epochs(told: str) -> tuple[EpochEntry, ...]:
+def epochs_of(told: str) -> tuple[EpochEntry, ...]:
+    """Return the leader epochs of a segment, which a row has as ``epoch:start,...``."""
     pairs = (one.split(":") for one in told.split(","))
     return tuple(EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in pairs)
 

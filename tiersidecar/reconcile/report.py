@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from tiersidecar.decide.reconcile_findings import REPORT_SCHEMA_VERSION
-from tiersidecar.spark.columns import FINDINGS
-from tiersidecar.spark.report_page import report_page
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tiersidecar.decide.reconcile_findings import REPORT_SCHEMA_VERSION, Finding
+from tiersidecar.reconcile.report_page import report_page
 
 SUMMARY_FILE, PARQUET_FILE, LINES_FILE, PAGE_FILE = "report.json", "findings.parquet", "findings.jsonl", "report.html"
 REPORT_FILES = (PARQUET_FILE, LINES_FILE, PAGE_FILE, SUMMARY_FILE)
@@ -76,20 +70,41 @@ class Summary:
         return asdict(self)
 
 
-def write_findings(findings: DataFrame, directory: Path) -> Counter[str]:
-    """The two files of all findings; how many there are of each kind."""
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return ``finding`` as a row of the report: its fields, and the action that the report proposes."""
+    return {**asdict(finding), "kind": finding.kind.value, "action": finding.action.value}
+
+
+def write_findings(findings: Iterable[Mapping[str, Any]], directory: Path) -> Counter[str]:
+    """Write the files of all findings, given as rows; return how many there are of each kind.
+
+    JSON lines are written always, Parquet where Arrow is installed (it comes with the extra `spark`).
+    """
     directory.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
-    with (
-        pq.ParquetWriter(directory / PARQUET_FILE, FINDINGS) as parquet,
-        (directory / LINES_FILE).open("w", encoding="utf-8") as lines,
-    ):
-        rows = (row.asDict() for row in findings.toLocalIterator(prefetchPartitions=True))
-        while documents := list(islice(rows, _ROWS)):
+    with ExitStack() as stack:
+        lines = stack.enter_context((directory / LINES_FILE).open("w", encoding="utf-8"))
+        parquet = _parquet(stack, directory / PARQUET_FILE)
+        rows = iter(findings)
+        while documents := [dict(row) for row in islice(rows, _ROWS)]:
             counts.update(document["kind"] for document in documents)
-            parquet.write_table(pa.Table.from_pylist(documents, schema=FINDINGS))
+            parquet(documents)
             lines.writelines(json.dumps(document, ensure_ascii=False) + "\n" for document in documents)
     return counts
+
+
+def _parquet(stack: ExitStack, path: Path) -> Callable[[list[dict[str, Any]]], None]:
+    """Return what writes rows to ``path`` until ``stack`` ends; without Arrow it leaves no file there."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from tiersidecar.reconcile.report_schema import FINDINGS
+    except ImportError:
+        path.unlink(missing_ok=True)  # of a former run into the same directory
+        return lambda documents: None
+    writer = stack.enter_context(pq.ParquetWriter(path, FINDINGS))
+    return lambda documents: writer.write_table(pa.Table.from_pylist(documents, schema=FINDINGS))
 
 
 def write_summary(summary: Summary, directory: Path) -> None:
@@ -100,7 +115,12 @@ def write_summary(summary: Summary, directory: Path) -> None:
 
 
 def read_findings(directory: Path) -> Iterator[dict[str, Any]]:
-    """The findings of a report, in batches from its file."""
-    with pq.ParquetFile(directory / PARQUET_FILE) as parquet:
-        for batch in parquet.iter_batches(_ROWS):
-            yield from batch.to_pylist()
+    """Yield the findings of a report.  Its JSON lines say the same as its Parquet file, and are always there."""
+    with (directory / LINES_FILE).open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def report_files(directory: Path) -> list[str]:
+    """Return the names of the files that the report in ``directory`` has, the summary last."""
+    return [name for name in REPORT_FILES if (directory / name).exists()]

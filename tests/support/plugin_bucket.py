@@ -1,0 +1,44 @@
+"""A bucket that the real plugin filled, in every form of the fixtures, with its events."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.support.golden import AIVEN_OBJECTS, read_json_lines
+from tests.support.remote_runs import RUNS
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.segments import RemotePartitionDeleteMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.metadata.serde import read_event
+from tiersidecar.reconcile.inputs import KnownTopic
+
+NOW_MS = 4_000_000_000_000
+
+
+class PluginBucket:
+    """Objects of all runs in one directory, and their events; deletions left out, for the objects were kept.
+
+    One run was made under a key prefix, which only its custom metadata tell.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.events: list[bytes] = []
+        self.topics: dict[str, str] = {}
+        for run in RUNS:
+            shutil.copytree(AIVEN_OBJECTS / run, root, dirs_exist_ok=True)
+            self._add_events(run, {path.parent.parent.name for path in (AIVEN_OBJECTS / run).rglob("*.log")})
+
+    def _add_events(self, run: str, kept: set[str]) -> None:
+        for line in read_json_lines("remote-log-metadata", f"{run}.jsonl"):
+            event = read_event(bytes.fromhex(line["value"]), where=run)
+            assert not isinstance(event, RemotePartitionDeleteMetadata)
+            owner = event.remote_log_segment_id.topic_id_partition
+            if owner.qualified.partition("/")[0] in kept and event.state < State.DELETE_SEGMENT_STARTED:
+                self.events.append(bytes.fromhex(line["value"]))
+                self.topics[format_uuid(owner.topic_id)] = owner.topic
+
+    def known_topics(self) -> list[KnownTopic]:
+        """The runs copied the same log, so each holds what the others hold: as of a compacted topic."""
+        return [KnownTopic(topic=name, topic_id=topic_id, is_compacted=True) for topic_id, name in self.topics.items()]

@@ -1,0 +1,229 @@
+"""Reconcile without Spark (issue 20; S-307, U44): the rules of the Spark job, which tests/spark holds it against."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.directory_store import DirectoryStore
+from tests.support.plugin_bucket import NOW_MS, PluginBucket
+from tests.support.remote_runs import key_ring
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind, Graces
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.own_objects import OWN_DIRECTORY
+from tiersidecar.ports.store import Store, StoredObject
+from tiersidecar.reconcile.deep_check import DeepCheck
+from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
+from tiersidecar.reconcile.local import LocalInputs, LocallyReconciled, reconcile_locally
+from tiersidecar.reconcile.local_events import RawEvent
+from tiersidecar.reconcile.report import (
+    LINES_FILE,
+    PARQUET_FILE,
+    finding_document,
+    read_findings,
+    report_files,
+    write_findings,
+)
+
+
+class Run:
+    """A run over ``bucket``; the last two events came while the store was listed."""
+
+    def __init__(self, bucket: PluginBucket) -> None:
+        self.bucket = bucket
+        self.topics: Sequence[KnownTopic] = bucket.known_topics()
+        self.said: list[str] = []
+        self.doubt = ""
+        self.graces = Graces(finding_ms=0, copy_ms=0)
+        self.extra: list[bytes] = []
+        self.seen_through: Callable[[Store], Any] = lambda store: store
+
+    async def __call__(self) -> LocallyReconciled:
+        values = [*self.bucket.events[:-2], *self.extra, *self.bucket.events[-2:]]
+
+        async def events(begin: int, end: int) -> AsyncIterator[Sequence[RawEvent]]:
+            yield [(0, begin + at, value) for at, value in enumerate(values[begin:end])]
+
+        settings = ReconcileSettings(graces=self.graces, deep=DeepCheck(open_key_ring=key_ring))
+        inputs = LocalInputs(
+            early_events=events(0, len(values) - 2),
+            late_events=lambda: events(len(values) - 2, len(values)),
+            topics=self.topics,
+            metadata_doubt=lambda known, foreign: self.doubt,
+        )
+        async with DirectoryStore(str(self.bucket.root))() as store:
+            return await reconcile_locally(
+                self.seen_through(store), settings, inputs, self.said.append, now_ms=lambda: NOW_MS
+            )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(PluginBucket(tmp_path / "bucket"))
+
+
+async def test_what_the_plugin_left_is_in_order_through_and_through(run: Run) -> None:
+    seen = await run()
+    assert seen.findings == []
+    assert seen.event_count == len(run.bucket.events)
+    assert seen.object_count == 3 * seen.segment_count == 3 * seen.live_segment_count
+    assert seen.object_bytes == sum(path.stat().st_size for path in run.bucket.root.rglob("*") if path.is_file())
+    steps = [text.partition(":")[0] for text in run.said]
+    assert steps[0] == "reading the metadata topic"
+    assert steps[-1] == "comparing"
+
+
+def log_of(root: Path) -> Path:
+    return min(root.rglob("*.log"))
+
+
+def missing(root: Path) -> str:
+    path = log_of(root)
+    path.unlink()
+    return str(path.relative_to(root))
+
+
+def too_short(root: Path) -> str:
+    path = log_of(root)
+    path.write_bytes(path.read_bytes()[:-1])
+    return str(path.relative_to(root))
+
+
+def contradicting(root: Path) -> str:
+    path = min(root.rglob("*.rsm-manifest"))
+    document = json.loads(path.read_bytes())
+    document["remoteLogSegmentMetadata"]["endOffset"] += 1
+    # Not longer than before: its size is compared as well.
+    path.write_text(json.dumps(document, separators=(",", ":")).ljust(path.stat().st_size)[: path.stat().st_size])
+    return str(path.relative_to(root))
+
+
+def broken_inside(root: Path) -> str:
+    path = log_of(root)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    return str(path.relative_to(root))
+
+
+def orphan(root: Path) -> str:
+    path = log_of(root)
+    other = path.with_name(path.name[:21] + "AAAAAAAAAAAAAAAAAAAAAQ.log")
+    other.write_bytes(b"x")
+    return str(other.relative_to(root))
+
+
+def foreign(root: Path) -> str:
+    (root / "readme.txt").write_text("hello")
+    return "readme.txt"
+
+
+def of_an_unknown_topic(root: Path) -> str:
+    path = root / "other-AAAAAAAAAAAAAAAAAAAAAQ" / "0" / "00000000000000000000-AAAAAAAAAAAAAAAAAAAAAQ.log"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    return str(path.relative_to(root))
+
+
+def offset_of_no_log(root: Path) -> str:
+    path = log_of(root).with_name("99999999999999999999-AAAAAAAAAAAAAAAAAAAAAQ.log")
+    path.write_bytes(b"x")
+    return str(path.relative_to(root))
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        pytest.param(missing, FindingKind.MISSING_OBJECT, id="an object of a live segment is gone"),
+        pytest.param(too_short, FindingKind.SIZE_MISMATCH, id="an object has another size than its manifest says"),
+        pytest.param(contradicting, FindingKind.CONTRADICTING_MANIFEST, id="a manifest says another end offset"),
+        pytest.param(broken_inside, FindingKind.CORRUPT_CONTENT, id="a log is damaged inside (--deep)"),
+        pytest.param(orphan, FindingKind.ORPHAN_OBJECT, id="no event names an object's segment"),
+        pytest.param(foreign, FindingKind.FOREIGN_OBJECT, id="a key is not of the layout"),
+        pytest.param(of_an_unknown_topic, FindingKind.UNKNOWN_TOPIC_ID, id="no topic has an object's topic id"),
+        pytest.param(offset_of_no_log, FindingKind.ORPHAN_OBJECT, id="20 digits that are no offset are an orphan's"),
+    ],
+)
+async def test_each_damage_is_found_once(run: Run, damage: Callable[[Path], str], kind: FindingKind) -> None:
+    key = damage(run.bucket.root)
+    assert [(one.kind, one.key) for one in (await run()).findings] == [(kind, key)]
+
+
+async def test_what_is_younger_than_the_grace_is_no_finding(run: Run) -> None:
+    orphan(run.bucket.root)
+    run.graces = Graces(finding_ms=2**62, copy_ms=0)
+    assert (await run()).findings == []
+
+
+async def test_of_metadata_in_doubt_no_object_is_an_orphan(run: Run) -> None:
+    orphan(run.bucket.root)
+    run.doubt = "the metadata topic begins at offset 5"
+    (found,) = (await run()).findings
+    assert found.kind is FindingKind.LOST_METADATA
+    assert run.doubt in found.detail
+
+
+async def test_a_topic_that_the_store_calls_this_clusters_and_is_gone_has_no_live_data(run: Run) -> None:
+    """Its objects are named, and nothing is deleted for that (issue 16)."""
+    run.topics = [KnownTopic(topic="", topic_id=one.topic_id, is_gone=True) for one in run.topics]
+    assert {one.kind for one in (await run()).findings} <= {FindingKind.UNKNOWN_TOPIC_ID, FindingKind.ORPHAN_OBJECT}
+
+
+async def test_an_event_that_cannot_be_read_is_named_and_keeps_nothing_else_from_being_found(run: Run) -> None:
+    run.extra = [b"\x00\xff"]
+    key = missing(run.bucket.root)
+    found = {one.kind: one for one in (await run()).findings}
+    assert found[FindingKind.MISSING_OBJECT].key == key
+    assert f"offset {len(run.bucket.events) - 2}" in found[FindingKind.UNREADABLE_EVENT].detail
+
+
+async def test_what_the_sidecars_put_beside_is_nobodys_business(run: Run) -> None:
+    own = run.bucket.root / OWN_DIRECTORY / "reports"
+    own.mkdir(parents=True)
+    (own / "latest.json").write_text("{}")
+    assert (await run()).findings == []
+
+
+class BreaksOff:
+    """A store whose listings end in an error after their first object."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list_objects(self, prefix: str, *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        async for stored in self._store.list_objects(prefix, start_after=start_after):
+            yield stored
+            raise StoreError(verb="list", key=prefix, reason="away")
+
+
+async def test_a_listing_that_breaks_off_is_no_listing(run: Run) -> None:
+    """Else all that was not listed would be missing."""
+    run.seen_through = BreaksOff
+    with pytest.raises(StoreError, match="away"):
+        await run()
+
+
+@pytest.mark.parametrize("has_arrow", [True, False], ids=["with Arrow", "without the extra spark"])
+def test_a_report_is_read_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_arrow: bool
+) -> None:
+    if has_arrow:
+        pytest.importorskip("pyarrow")
+    else:
+        monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    (tmp_path / PARQUET_FILE).write_bytes(b"of a former run")
+    findings = [
+        Finding(kind=FindingKind.ORPHAN_OBJECT, key="a/é", found_bytes=5),
+        Finding(kind=FindingKind.OFFSET_GAP, topic="t", partition=3, start_offset=7, end_offset=9, detail="x"),
+    ]
+    counts = write_findings(map(finding_document, findings), tmp_path)
+    assert dict(counts) == {"orphan-object": 1, "offset-gap": 1}
+    assert list(read_findings(tmp_path)) == [finding_document(one) for one in findings]
+    assert report_files(tmp_path) == [PARQUET_FILE, LINES_FILE] if has_arrow else [LINES_FILE]

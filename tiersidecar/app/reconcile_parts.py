@@ -1,0 +1,147 @@
+"""What every reconcile run asks and says, on Spark or in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.builders.store import open_store
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.reconcile_facts import ClusterFacts
+from tiersidecar.app.store_facts import read_former_look, read_owners
+from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, metadata_doubt
+from tiersidecar.decide.reconcile_findings import Graces
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.own_objects import LATEST_REPORT, REPORTS
+from tiersidecar.ports.store import BytesBody
+from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.reconcile.inputs import KnownTopic, Seen
+from tiersidecar.reconcile.report import SUMMARY_FILE, Summary, report_files
+from tiersidecar.spark.inventory_format import InventoryFormat
+
+Cut = Mapping[int, int]
+"""By partition of the metadata topic, an offset: exclusive where it is an end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the operator asked for.  ``deep_share`` 0 reads no content."""
+
+    config_file: Path
+    report: Path
+    graces: Graces
+    inventory: tuple[str, ...] = ()
+    inventory_format: InventoryFormat = InventoryFormat.PARQUET
+    inventory_columns: str = ""
+    inventory_time_ms: int | None = None
+    reads_manifests: bool = True
+    deep_share: float = 0.0
+    puts_report: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSays:
+    """What the sidecars put into the store; ``owners`` are cluster ids by topic id."""
+
+    former: FormerLook | None
+    owners: Mapping[str, str]
+
+
+async def read_store(config: Config, cluster_id: str) -> StoreSays:
+    """Ask the store.
+
+    Raises:
+        StoreError: it is away.
+    """
+    clock, ids = SystemClock(), SystemIds()
+    async with open_store(config, pace=UploadPace(None, clock), clock=clock, ids=ids, telemetry=NoTelemetry()) as store:
+        return StoreSays(
+            former=await read_former_look(store, config, cluster_id),
+            owners=await read_owners(store, config.store.key_prefix),
+        )
+
+
+def known_topics(facts: ClusterFacts, owners: Mapping[str, str]) -> list[KnownTopic]:
+    """Return topics that the store does not call another cluster's, and ids of former ones that it calls this cluster's."""
+    ours = [one for one in facts.topics if owners.get(one.topic_id, facts.cluster_id) == facts.cluster_id]
+    gone = owners.keys() - {one.topic_id for one in facts.topics}
+    was_ours = sorted(topic_id for topic_id in gone if owners[topic_id] == facts.cluster_id)
+    return [*ours, *(KnownTopic(topic="", topic_id=topic_id, is_gone=True) for topic_id in was_ours)]
+
+
+def doubt_of_metadata(config: Config, facts: ClusterFacts, said: StoreSays, known: int, foreign: int) -> str:
+    """Return why the metadata may not be all there is, or another cluster's, given the numbers of segments of known and of
+    unknown topics; "" if nothing says so."""
+    return metadata_doubt(
+        MetadataFacts(
+            topic=config.remote_log_metadata_topic_name,
+            topic_id=facts.metadata.topic_id,
+            begin=facts.metadata.begin,
+            end=facts.metadata.end,
+            former=said.former,
+            segment_count=known,
+            foreign_segment_count=foreign,
+        )
+    )
+
+
+def summary_of(
+    config: Config,
+    options: RunOptions,
+    facts: ClusterFacts,
+    end: Cut,
+    seen: Seen,
+    counts: Mapping[str, int],
+    *,
+    started_ms: int,
+    finished_ms: int,
+) -> Summary:
+    """Return the report's first page of figures; ``end`` is where the metadata topic ended after the listing."""
+    return Summary(
+        run_id=format_uuid(SystemIds().random_uuid()),
+        cluster_id=facts.cluster_id,
+        store=_store_name(config),
+        key_prefix=config.store.key_prefix,
+        started_ms=started_ms,
+        finished_ms=finished_ms,
+        metadata_topic=config.remote_log_metadata_topic_name,
+        metadata_topic_id=facts.metadata.topic_id,
+        metadata_begin=facts.metadata.begin,
+        metadata_cut=facts.metadata.end,
+        metadata_end=dict(end),
+        metadata_doubt=seen.metadata_doubt,
+        event_count=seen.event_count,
+        segment_count=seen.segment_count,
+        live_segment_count=seen.live_segment_count,
+        live_bytes=seen.live_bytes,
+        object_count=seen.object_count,
+        object_bytes=seen.object_bytes,
+        orphan_count=seen.orphan_count,
+        orphan_bytes=seen.orphan_bytes,
+        manifests_read=options.reads_manifests,
+        deep_share=options.deep_share,
+        grace_ms=options.graces.finding_ms,
+        copy_grace_ms=options.graces.copy_ms,
+        findings=dict(counts),
+    )
+
+
+def _store_name(config: Config) -> str:
+    section = config.store
+    return f"filesystem {section.root}" if section.type == "filesystem" else f"s3://{section.s3_bucket_name}"
+
+
+async def put_report(config: Config, summary: Summary, directory: Path) -> None:
+    """Put the report of ``directory`` into the store, where the daemons' metrics find it."""
+    clock, ids = SystemClock(), SystemIds()
+    prefix = config.store.key_prefix
+    pace = UploadPace(None, clock)
+    async with open_store(config, pace=pace, clock=clock, ids=ids, telemetry=NoTelemetry()) as store:
+        for name in report_files(directory):
+            await store.put_object(
+                f"{prefix}{REPORTS}{summary.run_id}/{name}", BytesBody((directory / name).read_bytes())
+            )
+        await store.put_object(f"{prefix}{LATEST_REPORT}", BytesBody((directory / SUMMARY_FILE).read_bytes()))

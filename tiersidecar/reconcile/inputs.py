@@ -1,0 +1,47 @@
+"""What a reconcile run is told, and what it saw, by whatever engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tiersidecar.decide.reconcile_findings import Graces
+from tiersidecar.reconcile.deep_check import DeepCheck
+from tiersidecar.reconcile.segment_check import StoreOpener
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTopic:
+    """A topic that the cluster has: its id in 22 characters.  ``is_gone``: it had one of this id, as the store says; its name
+    does not matter."""
+
+    topic: str
+    topic_id: str
+    is_compacted: bool = False
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileSettings:
+    """How to look.  ``is_plain``: nothing compresses or encrypts, nor ever did, as far as the configuration says."""
+
+    key_prefix: str = ""
+    graces: Graces = field(default_factory=Graces)
+    open_store: StoreOpener | None = None
+    reads_manifests: bool = True
+    is_plain: bool = False
+    deep: DeepCheck | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Counts of what a run saw, and why its metadata may not be all there is."""
+
+    event_count: int
+    segment_count: int
+    live_segment_count: int
+    live_bytes: int
+    object_count: int
+    object_bytes: int
+    orphan_count: int
+    orphan_bytes: int
+    metadata_doubt: str = ""

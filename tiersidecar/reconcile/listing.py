@@ -1,0 +1,80 @@
+"""The store's objects in ranges of keys that together leave nothing out, several at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+
+from tiersidecar.ports.store import ListObjects, StoredObject
+
+_ROWS = 5000
+_RANGES_AT_ONCE = 8
+
+
+def ranges_between(prefixes: Iterable[str], bounds: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return ranges that cover every key under one of ``prefixes``, cut at ``bounds``: the prefix, the key after which
+    to begin, and the last key ("" for none)."""
+    found: list[tuple[str, str, str]] = []
+    kept: list[str] = []
+    for prefix in sorted(set(prefixes)):
+        if any(prefix.startswith(other) for other in kept):
+            continue
+        kept.append(prefix)
+        inside = sorted({bound for bound in bounds if bound.startswith(prefix) and bound > prefix})
+        for after, upto in zip(["", *inside], [*inside, ""], strict=True):
+            found.append((prefix, after, upto))
+    return found
+
+
+async def list_ranges(
+    store: ListObjects, ranges: Sequence[tuple[str, ...]]
+) -> AsyncGenerator[list[StoredObject], None]:
+    """Yield the objects of all ``ranges``, some thousand at a time, in no order.
+
+    Raises:
+        StoreError: a range could not be listed to its end; then nothing more is yielded.
+    """
+    found: asyncio.Queue[list[StoredObject] | None] = asyncio.Queue(_RANGES_AT_ONCE)
+    turn = asyncio.Semaphore(_RANGES_AT_ONCE)
+
+    async def walk() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for prefix, after, upto in ranges:
+                tasks.create_task(_list_range(store, (prefix, after, upto), found, turn))
+
+    async def walk_to_the_end() -> None:
+        try:
+            await walk()
+        finally:
+            await found.put(None)
+
+    walking = asyncio.create_task(walk_to_the_end())
+    try:
+        while (rows := await found.get()) is not None:
+            yield rows
+        try:
+            await walking
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+    finally:
+        walking.cancel()
+
+
+async def _list_range(
+    store: ListObjects,
+    key_range: tuple[str, str, str],
+    found: asyncio.Queue[list[StoredObject] | None],
+    turn: asyncio.Semaphore,
+) -> None:
+    prefix, after, upto = key_range
+    async with turn:
+        rows: list[StoredObject] = []
+        async for stored in store.list_objects(prefix, start_after=after):
+            if upto and stored.key > upto:
+                break
+            rows.append(stored)
+            if len(rows) == _ROWS:
+                await found.put(rows)
+                rows = []
+        if rows:
+            await found.put(rows)

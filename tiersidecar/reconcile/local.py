@@ -1,0 +1,296 @@
+"""The reconcile run in this process, for stores of up to a million objects: the rules of the Spark job, and its report.
+
+1. Events up to the topic's end now are folded.  2. The objects are listed.  3. Events that came meanwhile are folded too,
+marked late.  4. Segments are joined with the objects by key, and what is not plainly in order is decided.  All of it is in
+memory: about a kilobyte for a segment, and a third of one for an object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+from tiersidecar.adapters.stores.probe import PROBE_NAME
+from tiersidecar.decide.reconcile_findings import Finding, FindingKind
+from tiersidecar.decide.reconcile_offsets import LineSegment, PartitionLine, decide_offsets
+from tiersidecar.domain.own_objects import OWN_DIRECTORY
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+from tiersidecar.formats.aiven.keys import LAYOUT_PATTERN, ObjectKind
+from tiersidecar.ports.store import Store, StoredObject
+from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings, Seen
+from tiersidecar.reconcile.listing import list_ranges, ranges_between
+from tiersidecar.reconcile.local_events import LocalEvents, RawEvent
+from tiersidecar.reconcile.local_preceding import preceding_of
+from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS, SegmentCheck, epochs_of
+
+_RANGES = 32
+_ROWS_AT_ONCE = 1000
+_FOREIGN = "foreign"
+_LARGEST_OFFSET = 2**63 - 1
+_FINISHED, _GOING, _GONE = State.COPY_SEGMENT_FINISHED, State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED
+
+Say = Callable[[str], None]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalInputs:
+    """Where events come from.  ``late_events`` is asked after the listing; ``metadata_doubt`` when all events are read, with
+    the numbers of segments of known and of unknown topics: why they may not be all, or not this cluster's."""
+
+    early_events: AsyncIterator[Sequence[RawEvent]]
+    late_events: Callable[[], AsyncIterator[Sequence[RawEvent]]]
+    topics: Sequence[KnownTopic]
+    metadata_doubt: Callable[[int, int], str] = lambda known, foreign: ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocallyReconciled(Seen):
+    """What a run saw and found."""
+
+    findings: Sequence[Finding]
+
+
+class _Told(NamedTuple):
+    """What the cluster says of a topic id."""
+
+    topic: str = ""
+    is_known: bool = False
+    is_owned: bool = False
+    is_compacted: bool = False
+
+
+async def reconcile_locally(
+    store: Store, settings: ReconcileSettings, inputs: LocalInputs, say: Say, *, now_ms: Callable[[], int]
+) -> LocallyReconciled:
+    """Find everything.  ``say`` is told which step begins, for people; ``settings.open_store`` is not asked.
+
+    Raises:
+        StoreError: the store could not be listed, or asked, to the end.
+    """
+    events = LocalEvents()
+    say("reading the metadata topic")
+    async for some in inputs.early_events:
+        events.add(some, is_late=False)
+    objects = await _listed(store, settings.key_prefix, events, say)
+    say("reading what was published meanwhile")
+    async for some in inputs.late_events():
+        events.add(some, is_late=True)
+    told = {one.topic_id: _Told(one.topic, not one.is_gone, one.is_gone, one.is_compacted) for one in inputs.topics}
+    say("folding")
+    segments = [_with_topic(row, told) for row in events.segments(settings.key_prefix)]
+    known = sum(row["is_topic_known"] for row in segments)
+    doubt = inputs.metadata_doubt(known, len(segments) - known)
+    decided_ms = now_ms()
+    by_stem = _by_stem(objects, {settings.key_prefix, *events.prefixes()}, settings.key_prefix)
+    rows = _joined(segments, by_stem, told, {settings.key_prefix, *events.prefixes()}, settings)
+    check = SegmentCheck(
+        graces=settings.graces,
+        now_ms=decided_ms,
+        open_store=lambda: nullcontext(store),
+        reads_manifests=settings.reads_manifests,
+        is_plain=settings.is_plain,
+        deep=settings.deep,
+        metadata_doubt=doubt,
+    )
+    findings = await _checked(check, rows, len(by_stem), say)
+    findings += _offset_findings(segments, settings, decided_ms)
+    findings += events.unreadable
+    live = [row for row in segments if row["after"] == _FINISHED]
+    orphans = [one for one in findings if one.kind is FindingKind.ORPHAN_OBJECT]
+    return LocallyReconciled(
+        findings=findings,
+        event_count=events.count,
+        segment_count=len(segments),
+        live_segment_count=len(live),
+        live_bytes=sum(row["segment_size_bytes"] for row in live),
+        object_count=len(objects),
+        object_bytes=sum(one.size_bytes for one in objects),
+        orphan_count=len(orphans),
+        orphan_bytes=sum(one.found_bytes for one in orphans),
+        metadata_doubt=doubt,
+    )
+
+
+async def _listed(store: Store, key_prefix: str, events: LocalEvents, say: Say) -> list[StoredObject]:
+    stems = sorted(row["stem"] for row in events.segments(key_prefix))
+    ranges = ranges_between({key_prefix, *events.prefixes()}, stems[:: max(1, len(stems) // _RANGES)])
+    say(f"listing the store in {len(ranges)} ranges")
+    found: list[StoredObject] = []
+    async with aclosing(list_ranges(store, ranges)) as parts:
+        async for part in parts:
+            found += part
+            say(f"listing the store: {len(found):,} objects")
+    return found
+
+
+def _with_topic(row: Row, told: Mapping[str, _Told]) -> Row:
+    topic = told.get(row["topic_id_text"], _Told())
+    row |= {"is_topic_known": topic.is_known, "is_topic_owned": topic.is_owned, "is_compacted": topic.is_compacted}
+    return row
+
+
+def _by_stem(objects: Iterable[StoredObject], prefixes: set[str], key_prefix: str) -> dict[str, Row]:
+    """Bytes and times of the objects of each segment; one that is not of the layout is a row under its whole key.  What is the
+    sidecars' own is left out."""
+    quoted = "|".join(re.escape(prefix) for prefix in sorted(prefixes, reverse=True))
+    layout = re.compile(f"(?:{quoted}){LAYOUT_PATTERN}")
+    own = tuple(key_prefix + name for name in (OWN_DIRECTORY, PROBE_NAME))
+    names = dict(zip(map(str, ObjectKind), OBJECT_COLUMNS, strict=True))
+    found: dict[str, Row] = defaultdict(dict)
+    for stored in objects:
+        if layout.fullmatch(stored.key):
+            stem, _, suffix = stored.key.rpartition(".")
+            name = names[suffix]
+        elif stored.key.startswith(own):
+            continue
+        else:
+            stem, name = stored.key, _FOREIGN
+        row = found[stem]
+        row[f"{name}_bytes"], row[f"{name}_ms"] = stored.size_bytes, stored.modified_ms
+    return found
+
+
+_NO_OBJECTS = {f"{name}_{unit}": None for name in (*OBJECT_COLUMNS, _FOREIGN) for unit in ("bytes", "ms")}
+
+
+def _joined(
+    segments: Sequence[Row],
+    by_stem: Mapping[str, Row],
+    told: Mapping[str, _Told],
+    prefixes: set[str],
+    settings: ReconcileSettings,
+) -> Iterator[Row]:
+    """Yield what may have findings, with the columns that :class:`SegmentCheck` asks for."""
+    known_until: dict[tuple[str, int], int] = {}
+    for row in segments:
+        place = row["topic_id_text"], row["partition"]
+        known_until[place] = max(known_until.get(place, -1), row["end_offset"])
+    preceding = preceding_of(segments) if settings.deep else {}
+    stems = set()
+    for row in segments:
+        stems.add(row["stem"])
+        joined = {
+            **_NO_OBJECTS,
+            **row,
+            **by_stem.get(row["stem"], {}),
+            "topic_id": row["topic_id_text"],
+            "has_topics_name": True,
+            "known_until": known_until[row["topic_id_text"], row["partition"]],
+            "preceding": preceding.get(row["stem"]),
+        }
+        if not _is_in_order(joined, settings):
+            yield joined
+    naming = _Naming(told, prefixes)
+    for stem, objects in by_stem.items():
+        if stem not in stems:
+            named = naming.named(stem)
+            place = named["topic_id"], named["partition"]
+            yield {**_NO_OBJECTS, **objects, **named, "known_until": known_until.get(place, -1)}
+
+
+def _is_in_order(row: Row, settings: ReconcileSettings) -> bool:
+    """Whether no rule can find anything in it."""
+    sizes = [row[f"{name}_bytes"] for name in OBJECT_COLUMNS]
+    if row["foreign_bytes"] is not None:
+        return False
+    if row["after"] == _GONE and sizes == [None, None, None]:
+        return True
+    if settings.reads_manifests or settings.deep or None in sizes or not row["is_topic_known"]:
+        return False
+    if row["before"] != _FINISHED or row["after"] != _FINISHED:
+        return False
+    adds_up = row["remote_size_bytes"] in (None, sum(sizes))
+    return adds_up and (not settings.is_plain or sizes[0] == row["segment_size_bytes"])
+
+
+class _Naming:
+    """What objects without any event say of themselves, by their keys.
+
+    Where prefixes begin alike, a key can be read in two ways, of which the topic's id is the same: its topic is the one of that
+    id, and the key must begin with a prefix of ours and that topic's name.
+    """
+
+    def __init__(self, told: Mapping[str, _Told], prefixes: set[str]) -> None:
+        self._told, self._prefixes = told, sorted(prefixes)
+        quoted = "|".join(re.escape(prefix) for prefix in sorted(prefixes, reverse=True))
+        self._layout = re.compile(f"(?:{quoted}){LAYOUT_PATTERN}")
+
+    def named(self, stem: str) -> Row:
+        """Return the columns of an object's row that its segment's events would have."""
+        said = self._layout.fullmatch(f"{stem}.{ObjectKind.LOG}")
+        topic_id = said["topic_id"] if said else ""
+        start_offset = int(said["offset"]) if said else -1
+        topic = self._told.get(topic_id, _Told())
+        begins = tuple(f"{prefix}{topic.topic}-{topic_id}/" for prefix in self._prefixes)
+        return {
+            "stem": stem,
+            "topic": topic.topic if topic.is_known else (said["topic"] if said else ""),
+            "topic_id": topic_id,
+            "partition": int(said["partition"]) if said else -1,
+            "start_offset": start_offset if start_offset <= _LARGEST_OFFSET else -1,
+            "segment_id": said["uuid"] if said else "",
+            "after": None,
+            "before": None,
+            "remote_size_bytes": None,
+            "is_topic_known": topic.is_known,
+            "is_topic_owned": topic.is_owned,
+            "has_topics_name": topic_id in self._told and stem.startswith(begins),
+            "preceding": None,
+        }
+
+
+async def _checked(check: SegmentCheck, rows: Iterator[Row], count: int, say: Say) -> list[Finding]:
+    found: list[Finding] = []
+    done = 0
+    while some := list(islice(rows, _ROWS_AT_ONCE)):
+        say(f"comparing: {done:,} of {count:,} segments")
+        found += await check.check(some)
+        done += len(some)
+    return found
+
+
+def _offset_findings(segments: Iterable[Row], settings: ReconcileSettings, now_ms: int) -> Iterator[Finding]:
+    lines: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    for row in segments:
+        if row["is_topic_known"] and row["after"] in (_FINISHED, _GOING):
+            lines[row["topic_id_text"], row["partition"]].append(row)
+    for rows in lines.values():
+        if not _is_chain(rows):
+            yield from decide_offsets(_line(rows), settings.graces, now_ms)
+
+
+def _is_chain(rows: list[Row]) -> bool:
+    """Whether segments simply follow each other: then no rule of offsets can find anything."""
+    rows.sort(key=lambda row: row["start_offset"])
+    return all(after["start_offset"] == row["end_offset"] + 1 for row, after in pairwise(rows))
+
+
+def _line(rows: Sequence[Row]) -> PartitionLine:
+    first = rows[0]
+    return PartitionLine(
+        topic=first["topic"],
+        topic_id=first["topic_id_text"],
+        partition=first["partition"],
+        segments=[_line_segment(row) for row in rows],
+        is_compacted=first["is_compacted"],
+    )
+
+
+def _line_segment(row: Row) -> LineSegment:
+    return LineSegment(
+        segment_id=row["segment_id"],
+        start_offset=row["start_offset"],
+        end_offset=row["end_offset"],
+        epochs=epochs_of(row["epochs"]),
+        broker_id=row["broker_id"],
+        started_at=row["started_at"],
+        finished_at=-1 if row["finished_at"] is None else row["finished_at"],
+        since_ms=row["since_ms"],
+        is_going=row["after"] == _GOING,
+    )
