@@ -1,4 +1,6 @@
-"""What the commands show of a cluster of three brokers, each with its sidecar (issue 20: seen and run by people)."""
+"""What the commands show of a cluster of three brokers, each with its sidecar
+(issue 20; S-306, U33, U43).
+"""
 
 from __future__ import annotations
 

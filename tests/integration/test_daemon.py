@@ -1,4 +1,4 @@
-"""The main job on a real broker: sealed segments go to a store and come back, and the broker is never harmed."""
+"""The main job on a real broker: sealed segments go to a store and come back, and the broker is never harmed (S-006)."""
 
 from __future__ import annotations
 

@@ -142,3 +142,32 @@ def test_20_at_once_are_right_in_little_memory_and_others_hardly_wait(tiered: tu
     assert right == [True] * AT_ONCE
     assert grown_bytes <= MOST_BYTES, told
     assert p99(beside_ms) <= 2 * max(p99(before_ms), FLOOR_MS), told
+    one_callers_lookups_delay_anothers_read_by_a_turn(daemon, client)
+
+
+def one_callers_lookups_delay_anothers_read_by_a_turn(daemon: Daemon, client: KafkaAdmin) -> None:
+    """With twenty of them always waiting, in the order of asking a read that takes a second took more than twenty."""
+    number = CODECS.index("gzip")
+    began_s = time.monotonic()
+    assert read_as_lines(daemon, number)
+    alone_s = time.monotonic() - began_s
+    ended = threading.Event()
+
+    def ask_again_and_again(turn: int) -> None:
+        while not ended.is_set():
+            assert looked_up(client, turn % len(CODECS))
+
+    with ThreadPoolExecutor(AT_ONCE) as threads:  # by the gateway: another caller than those of HTTP
+        asking = [threads.submit(ask_again_and_again, turn) for turn in range(AT_ONCE)]
+        try:
+            time.sleep(3)
+            began_s = time.monotonic()
+            assert read_as_lines(daemon, number)
+            beside_s = time.monotonic() - began_s
+        finally:
+            ended.set()
+        for one in asking:
+            one.result()
+    told = f"{alone_s:.1f} s alone, {beside_s:.1f} s beside {AT_ONCE} lookups"
+    print(told)
+    assert beside_s <= 5 * alone_s + 2, told

@@ -1,4 +1,6 @@
-"""The chart, rendered by Helm's own engine, and every manifest against Kubernetes' published schemas and its own types."""
+"""The chart, rendered by Helm's own engine, and every manifest against Kubernetes' published schemas and its own types
+(U27, U36).
+"""
 
 from __future__ import annotations
 

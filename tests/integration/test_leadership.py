@@ -1,4 +1,6 @@
-"""The daemon follows its broker without a restart: leading, following, losing replicas, topics that come back, log dirs."""
+"""The daemon follows its broker without a restart: leading, following, losing replicas, topics that come back, log dirs
+(S-012).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The copy quota: back-pressure by whole segments, in the order of coming, apart from reads (S-161, S-164, S-165, S-168)."""
+"""The copy quota: back-pressure by whole segments, in the order of coming, apart from reads
+(S-046, S-161, S-164, S-165, S-168).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes and the fate of errors (STYLE.md, tasks and supervision; S-182)."""
+"""Lanes and the fate of errors (STYLE.md, tasks and supervision; S-038, S-045, S-182)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of ``__remote_log_metadata``, byte for byte (issue 3, Must show; S-087, S-107, S-108)."""
+"""Records of ``__remote_log_metadata``, byte for byte (issue 3, Must show; S-032, S-087, S-107, S-108)."""
 
 from __future__ import annotations
 
