@@ -146,7 +146,7 @@ def test_20_at_once_are_right_in_little_memory_and_others_hardly_wait(tiered: tu
 
 
 def one_callers_lookups_delay_anothers_read_by_a_turn(daemon: Daemon, client: KafkaAdmin) -> None:
-    """With twenty of them always waiting, in the order of asking a read that takes a second took more than twenty."""
+    """With twenty of them always waiting, in the order of asking a read of 0.3 s took 2.9 s; by turns 0.5 s."""
     number = CODECS.index("gzip")
     began_s = time.monotonic()
     assert read_as_lines(daemon, number)
@@ -170,4 +170,4 @@ def one_callers_lookups_delay_anothers_read_by_a_turn(daemon: Daemon, client: Ka
             one.result()
     told = f"{alone_s:.1f} s alone, {beside_s:.1f} s beside {AT_ONCE} lookups"
     print(told)
-    assert beside_s <= 5 * alone_s + 2, told
+    assert beside_s <= 3 * alone_s + 1, told
