@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiersidecar.decide.topics import reason_not_to_tier
-from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -78,6 +77,16 @@ class PartitionFacts:
     remote_bytes_still_local: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePart:
+    """Offsets from ``start_offset`` up to, not including, ``stop_offset`` that a finished segment has of the leader's log, and
+    their part of its size."""
+
+    start_offset: int
+    stop_offset: int
+    size_bytes: int
+
+
 def decide_enable(
     wanted: WantedTiering,
     known: KnownTiering | None,
@@ -144,35 +153,46 @@ def restored_retention(former: Mapping[str, str | None], cluster: Mapping[str, s
     return int((cluster.get(name) if value is None else value) or UNLIMITED)
 
 
-def copied_stop(segments: Iterable[RemoteLogSegmentMetadata], log_start_offset: int) -> int:
-    """How far from ``log_start_offset`` on finished segments reach without a hole (exclusive).
+def parts_of_history(
+    segments: Iterable[RemoteLogSegmentMetadata], epoch_ends: Mapping[int, int]
+) -> tuple[RemotePart, ...]:
+    """What finished segments have of the log, ascending, of equal starts the longest first.
 
-    Without the lineage at hand only segments up to the end of the newest epoch's count: what is beyond may be of a history
-    that an unclean election ended.
+    ``epoch_ends`` are the leader's word where its log ends each of their epochs (exclusive): what lies beyond, and all of an
+    epoch that it does not name, is of a history that an unclean election ended.
     """
-    finished = [s for s in segments if s.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
-    newest = max((s.segment_leader_epochs[-1].epoch for s in finished), default=NO_EPOCH)
-    limit = max((s.next_offset for s in finished if s.segment_leader_epochs[-1].epoch == newest), default=0)
-    stop = log_start_offset
-    for segment in sorted(finished, key=lambda one: one.start_offset):
-        if segment.start_offset > stop:
-            break
-        stop = max(stop, segment.next_offset)
-    return min(stop, max(limit, log_start_offset))
-
-
-def copied_bytes(segments: Iterable[RemoteLogSegmentMetadata], start_offset: int, stop_offset: int) -> int:
-    """Bytes of the finished segments that begin in [``start_offset``, ``stop_offset``), of offsets that several hold only once:
-    leaders roll differently, and a copy begins with the segment that holds the first offset not copied yet."""
-    found, covered_stop = 0, start_offset
-    for segment in sorted(segments, key=lambda one: (one.start_offset, -one.end_offset)):
-        is_finished = segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        if not is_finished or not start_offset <= segment.start_offset < stop_offset:
+    parts: list[RemotePart] = []
+    for segment in segments:
+        if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
             continue
-        stop = min(segment.next_offset, stop_offset)
-        new_offsets = max(stop - max(segment.start_offset, covered_stop), 0)
+        offsets = segment.next_offset - segment.start_offset
+        for start, stop in _spans(segment, epoch_ends):
+            size_bytes = segment.segment_size_in_bytes * (stop - start) // offsets
+            parts.append(RemotePart(start_offset=start, stop_offset=stop, size_bytes=size_bytes))
+    return tuple(sorted(parts, key=lambda one: (one.start_offset, -one.stop_offset)))
+
+
+def copied_stop(parts: Sequence[RemotePart], log_start_offset: int) -> int:
+    """How far from ``log_start_offset`` on ``parts`` reach without a hole (exclusive)."""
+    stop = log_start_offset
+    for part in parts:
+        if part.start_offset > stop:
+            break
+        stop = max(stop, part.stop_offset)
+    return stop
+
+
+def copied_bytes(parts: Sequence[RemotePart], start_offset: int, stop_offset: int) -> int:
+    """Bytes of ``parts`` that begin in [``start_offset``, ``stop_offset``), of offsets that several hold only once: leaders
+    roll differently, and a copy begins with the segment that holds the first offset not copied yet."""
+    found, covered_stop = 0, start_offset
+    for part in parts:
+        if not start_offset <= part.start_offset < stop_offset:
+            continue
+        stop = min(part.stop_offset, stop_offset)
+        new_offsets = max(stop - max(part.start_offset, covered_stop), 0)
         covered_stop = max(covered_stop, stop)
-        found += segment.segment_size_in_bytes * new_offsets // (segment.next_offset - segment.start_offset)
+        found += part.size_bytes * new_offsets // (part.stop_offset - part.start_offset)
     return found
 
 
@@ -183,6 +203,21 @@ def cluster_retention(broker_configs: Mapping[str, str | None]) -> dict[str, str
     value, factor = next(found, (UNLIMITED, 1))
     retention_ms = UNLIMITED if value < 0 else value * factor
     return {"retention.ms": str(retention_ms), "retention.bytes": broker_configs.get("log.retention.bytes") or "-1"}
+
+
+def _spans(segment: RemoteLogSegmentMetadata, epoch_ends: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Offsets, [from, to), of the segment that are of the log; what adjoins is one."""
+    epochs = segment.segment_leader_epochs
+    stops = [*(entry.start_offset for entry in epochs[1:]), segment.next_offset]
+    spans: list[tuple[int, int]] = []
+    for entry, following in zip(epochs, stops, strict=True):
+        start, stop = int(entry.start_offset), min(following, epoch_ends.get(entry.epoch, 0))
+        if start >= stop:
+            continue
+        if spans and spans[-1][1] == start:
+            start = spans.pop()[0]
+        spans.append((start, stop))
+    return spans
 
 
 def _former_settings(known: KnownTiering | None, overrides: Mapping[str, str | None]) -> dict[str, str | None]:

@@ -17,6 +17,7 @@ from tiersidecar.decide.switching import (
     copied_stop,
     decide_disable,
     decide_enable,
+    parts_of_history,
     restored_retention,
 )
 from tiersidecar.domain.policy import RetentionMode
@@ -272,24 +273,38 @@ def test_disable_is_refused_where_data_would_be_lost(
     assert bool(reason) == bool(plan.refusal)
 
 
+def _new(start: int, end: int) -> RemoteLogSegmentMetadata:
+    """Of epoch 2."""
+    return remote_segment(start, end, epochs=((2, 100),))
+
+
 @pytest.mark.parametrize(
     ("remote", "log_start", "stop"),
     [
         pytest.param([], 7, 7, id="nothing is remote"),
-        pytest.param([remote_segment(0, 99), remote_segment(100, 199)], 50, 200, id="without a hole"),
-        pytest.param([remote_segment(0, 99), remote_segment(101, 199)], 50, 100, id="up to the hole"),
+        pytest.param([remote_segment(0, 99), _new(100, 199)], 50, 200, id="without a hole"),
+        pytest.param([remote_segment(0, 99), _new(101, 199)], 50, 100, id="up to the hole"),
         pytest.param([remote_segment(60, 99)], 50, 50, id="a hole at the log start"),
         pytest.param([remote_segment(0, 99, state=State.COPY_SEGMENT_STARTED)], 50, 50, id="not finished"),
         pytest.param(
-            [remote_segment(0, 299), remote_segment(100, 149, epochs=((2, 100),))],
+            [remote_segment(0, 299, epochs=((0, 0), (1, 90))), remote_segment(80, 149, epochs=((0, 0), (2, 100)))],
             50,
             150,
-            id="an older epoch reaches further",
+            id="an election has cut a segment, and what follows it is copied anew",
         ),
+        pytest.param(
+            [remote_segment(0, 99), remote_segment(100, 299, epochs=((1, 100),))],
+            50,
+            100,
+            id="of an epoch that the leader does not know",
+        ),
+        pytest.param([remote_segment(0, 299, epochs=((0, 0), (1, 150)))], 50, 100, id="cut in the first of its epochs"),
+        pytest.param([remote_segment(0, 399, epochs=((0, 0), (2, 100)))], 50, 350, id="beyond the end of the log"),
     ],
 )
 def test_how_far_it_is_remote(remote: list[RemoteLogSegmentMetadata], log_start: int, stop: int) -> None:
-    assert copied_stop(remote, log_start) == stop
+    """The leader's log has epoch 0 up to 100, and epoch 2 from there on."""
+    assert copied_stop(parts_of_history(remote, {0: 100, 2: 350}), log_start) == stop
 
 
 @pytest.mark.parametrize(
@@ -309,12 +324,18 @@ def test_how_far_it_is_remote(remote: list[RemoteLogSegmentMetadata], log_start:
 def test_what_is_remote_counts_once_however_often_it_was_copied(remote: list[tuple[int, int]], size_bytes: int) -> None:
     """Else more than is remote could be deleted by the retention that ``disable`` restores."""
     segments = [replace(remote_segment(*one), segment_size_in_bytes=1000) for one in remote]
-    assert copied_bytes(segments, 0, 200) == size_bytes
+    ends = {0: 1000}
+    assert copied_bytes(parts_of_history(segments, ends), 0, 200) == size_bytes
     started = [replace(one, state=State.COPY_SEGMENT_STARTED) for one in segments]
-    assert copied_bytes(started, 0, 200) == 0
-    assert copied_bytes([*started[:1], *segments], 0, 200) == size_bytes, (
+    assert copied_bytes(parts_of_history(started, ends), 0, 200) == 0
+    assert copied_bytes(parts_of_history([*started[:1], *segments], ends), 0, 200) == size_bytes, (
         "an unfinished one hides none that is finished"
     )
+
+
+def test_of_a_segment_that_an_election_cut_only_the_front_counts() -> None:
+    cut = replace(remote_segment(50, 149), segment_size_in_bytes=1000)
+    assert copied_bytes(parts_of_history([cut], {0: 100}), 0, 200) == 500
 
 
 def test_disable_restores_what_was_and_leaves_the_rest() -> None:

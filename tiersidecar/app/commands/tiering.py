@@ -21,9 +21,12 @@ from tiersidecar.decide.switching import (
     copied_stop,
     decide_disable,
     decide_enable,
+    parts_of_history,
     restored_retention,
 )
+from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import RetentionMode, TieringMode
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashKind
@@ -215,7 +218,8 @@ async def _partition_facts(
         log_start = await session.offset(view, OffsetSpec.EARLIEST)
         high_watermark = await session.offset(view, OffsetSpec.LATEST)
         kept_from = log_start if retention_ms < 0 else await session.offset(view, session.clock.now_ms() - retention_ms)
-        stop = copied_stop(remote[tip], log_start)
+        parts = parts_of_history(remote[tip], await _epoch_ends(session, view, remote[tip], log_start))
+        stop = copied_stop(parts, log_start)
         found.append(
             PartitionFacts(
                 partition=tip.partition,
@@ -224,10 +228,35 @@ async def _partition_facts(
                 copied_stop=stop,
                 kept_from=high_watermark if kept_from < 0 else kept_from,
                 local_bytes=sizes.get(tip.partition),
-                remote_bytes_still_local=copied_bytes(remote[tip], log_start, stop),
+                remote_bytes_still_local=copied_bytes(parts, log_start, stop),
             )
         )
     return found
+
+
+async def _epoch_ends(
+    session: Session, view: LeaderView, segments: Sequence[RemoteLogSegmentMetadata], log_start_offset: Offset
+) -> dict[int, Offset]:
+    """Where the leader's log ends each epoch of ``segments``, without those that its log does not have: an unclean election may
+    have ended what was copied in them.  Segments that end below ``log_start_offset`` matter to nobody here.
+
+    Raises:
+        BrokerRefusedError: another leads by now, or in another epoch.
+    """
+    from tiersidecar.ports.broker import EpochAsked
+
+    tip, ends = view.topic_id_partition, dict[int, Offset]()
+    asked = {
+        one.epoch for each in segments if each.end_offset >= log_start_offset for one in each.segment_leader_epochs
+    }
+    for epoch in sorted(asked):
+        question = EpochAsked(current_epoch=view.leader_epoch, epoch=epoch)
+        answer = (await session.broker.end_of_epochs({tip: question}))[tip]
+        if answer.error is not None:
+            raise BrokerRefusedError(api="OffsetForLeaderEpoch", subject=str(tip), error=answer.error)
+        if answer.epoch == epoch:
+            ends[epoch] = answer.end_offset
+    return ends
 
 
 async def _whole_segments(

@@ -17,12 +17,13 @@ from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.commands.carry_out import Intent
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.commands.tiering import look_at_disabling
+from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
-from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
+from tiersidecar.ports.broker import EpochEndAnswer, OffsetAnswer, OffsetSpec
 from tiersidecar.ports.state_log import TopicState
 
 HIGH_WATERMARK, SEGMENT_BYTES = 300, 1000
@@ -31,6 +32,14 @@ BORDERS = {OffsetSpec.EARLIEST: 0, OffsetSpec.LATEST: HIGH_WATERMARK}
 
 class Broker(ScriptedBroker):
     """A log of three segments; the third is active and all that a ``retention.ms`` of a second would keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = {0: HIGH_WATERMARK}
+
+    async def end_of_epochs(self, asked: Any) -> Any:
+        last = max(epoch for epoch in self.ends if epoch <= asked[TIP].epoch)
+        return {TIP: EpochEndAnswer(epoch=LeaderEpoch(last), end_offset=Offset(self.ends[last]), error=self.error)}
 
     async def list_offsets(self, partitions: Any, spec: Any, *, read_committed: bool = False) -> Any:
         offset = BORDERS.get(spec, 200)
@@ -47,9 +56,9 @@ class Topic:
     """Enabled, with remote segments [0, 100) and [100, 200)."""
 
     def __init__(self, directory: Path) -> None:
-        self.state, self.metadata, broker = MemoryStateLog(), MemoryMetadataLog(), Broker()
+        self.state, self.metadata, self.broker = MemoryStateLog(), MemoryMetadataLog(), Broker()
         leader = BrokerId(1)
-        broker.views = (
+        self.broker.views = (
             LeaderView(
                 topic_id_partition=TIP,
                 leader_id=leader,
@@ -60,7 +69,7 @@ class Topic:
         )
         self.session = Session(
             config=load(directory, LEAST),
-            broker=broker,  # type: ignore[arg-type]
+            broker=self.broker,  # type: ignore[arg-type]
             state=self.state,
             metadata=self.metadata,
             clock=SystemClock(),
@@ -119,6 +128,22 @@ async def test_a_segment_that_is_to_be_copied_again_is_not_remote(topic: Topic) 
     assert "offsets [100, 200) of partition 3 are not remote" in intent.refusal
     intent = await topic.disabling(retention_bytes="100")
     assert "of which 1000 are remote" in intent.refusal
+
+
+async def test_what_an_unclean_election_has_ended_is_not_remote(topic: Topic) -> None:
+    """Nothing of the new leader's epoch is copied yet: the deposed one's copies hold offsets that the new log has other records
+    at."""
+    topic.broker.ends = {0: 150, 1: HIGH_WATERMARK}
+    intent = await topic.disabling(retention_ms="1000")
+    assert "offsets [150, 200) of partition 3 are not remote" in intent.refusal
+    intent = await topic.disabling(retention_bytes="100")
+    assert "of which 1500 are remote" in intent.refusal
+
+
+async def test_nothing_is_disabled_where_the_leader_does_not_tell(topic: Topic) -> None:
+    topic.broker.error = "FENCED_LEADER_EPOCH"
+    with pytest.raises(BrokerRefusedError, match="OffsetForLeaderEpoch"):
+        await topic.disabling(retention_ms="1000")
 
 
 async def test_once_copied_again_it_is_remote_though_the_request_still_stands(topic: Topic) -> None:
