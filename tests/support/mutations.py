@@ -204,7 +204,7 @@ def copying_from_the_next_boundary() -> Patches:
 
 def lineage_from_the_brokers_file() -> Patches:
     async def lineage(self: Any, topic_id_partition: Any, *, max_age_s: float = 30.0) -> Lineage:
-        return Lineage(tuple(self._live.leader_epochs(topic_id_partition)))
+        return Lineage(tuple(self._live.file.leader_epochs(topic_id_partition)))
 
     return [patch.object(LineageKeeper, "lineage", lineage), patch.object(LineageKeeper, "refresh", lineage)]
 

@@ -10,6 +10,7 @@ from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.tasks.policies import TopicPolicies
+from tiersidecar.tasks.remembered_epochs import RememberedEpochs
 from tiersidecar.tasks.roster import Roster
 
 
@@ -27,7 +28,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
     lineages = LineageKeeper(
         metadata=opened.metadata,
         epochs=IndexBlobReader(store=opened.store, blocking=opened.blocking, manifests=manifests),
-        live=opened.board,
+        live=RememberedEpochs(live=opened.board, state=opened.state),
         blocking=opened.blocking,
         clock=opened.clock,
     )

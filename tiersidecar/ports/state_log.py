@@ -11,12 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.guard_stop import GuardStop, later_stop
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.trash import TrashEntry, merged_entries
 from tiersidecar.domain.user_deletes import FINAL, SaidDelete, merged_deletes, without
+
+MOST_EPOCHS = 8
+"""Of a history that are said: more than there are between the last copy and now, unless a store is away for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,8 @@ class PartitionState:
     leader answers: by then it has put them there.
     ``owner_seen_ms`` is when the owner object was first seen in the store while segments of the partition were remote, -1 while
     it was not, or a release wrote this that made none: where the object is missing after that, the store is another one.
+    ``leader_epochs`` are the last ones of a leader's history, as it was when the start was said.  The broker's file forgets
+    where an epoch began when what was written in it goes, which may be before any of that is remote.
     """
 
     remote_log_start_offset: Offset = NO_OFFSET
@@ -99,6 +104,7 @@ class PartitionState:
     undone: tuple[SaidDelete, ...] = ()
     seen: SeenGeneration | None = None
     kept: tuple[TrashEntry, ...] = ()
+    leader_epochs: tuple[EpochEntry, ...] = ()
 
     def with_start(self, offset: Offset, leader_epoch: LeaderEpoch) -> PartitionState:
         """What says that the remote log starts at ``offset``, decided by this state: a start that was set back since then
@@ -108,6 +114,10 @@ class PartitionState:
             remote_log_start_epoch=leader_epoch,
             start_generation=self.start_generation,
         )
+
+    def with_epochs(self, lineage: Lineage) -> PartitionState:
+        """As this, and the history in which it is said."""
+        return replace(self, leader_epochs=lineage.entries[-MOST_EPOCHS:])
 
     def with_trim(self, offset: Offset, leader_epoch: LeaderEpoch, held_offset: Offset | None) -> PartitionState:
         """What says that a trim is to reach ``offset``, and gives up what is remote up to ``held_offset``; None: nothing of it
@@ -185,6 +195,7 @@ class PartitionState:
             undone=self._undone_with(later),
             seen=seen,
             kept=self._kept_with(later, seen),
+            leader_epochs=max(self.leader_epochs, later.leader_epochs, key=lambda known: Lineage(known).latest_epoch),
         )
 
     def _user_deletes_with(self, later: PartitionState) -> tuple[SaidDelete, ...]:

@@ -265,7 +265,7 @@ class ExpireTask:
             or plan.leftovers
             or plan.guard_stop is not None
             or (view.policy.delete_remote and view.remote_segments)
-            or self._start_to_publish(partition, plan) is not None
+            or self._start_to_publish(partition, plan, view.lineage) is not None
             or plan.trash.put
             or plan.trash.take_out
             or self._local_start.is_below(partition, plan.trash.due_start_offset)
@@ -277,7 +277,9 @@ class ExpireTask:
             )
         )
 
-    def _start_to_publish(self, partition: TieredPartition, plan: ExpiryPlan) -> PartitionState | None:
+    def _start_to_publish(
+        self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage
+    ) -> PartitionState | None:
         """Where it moved, and once in each leader epoch: what an earlier leader says after that changes nothing."""
         start, leader_epoch = plan.remote_log_start_offset, partition.view.leader_epoch
         known = self._state.partition_state(partition.view.topic_id_partition)
@@ -285,7 +287,7 @@ class ExpireTask:
             return None
         if known.start_generation != plan.start_generation:
             return None  # set back since it was decided
-        said = known.with_start(start, leader_epoch)
+        said = known.with_start(start, leader_epoch).with_epochs(lineage)
         if plan.first_start_offset < 0:
             return said
         return said.merged_with(known.with_delete(plan.first_start_offset, leader_epoch))
@@ -329,7 +331,7 @@ class ExpireTask:
         """Whether the start is durable, and still ours to say."""
         tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
         before = self._state.partition_state(tip).remote_log_start_offset
-        state = self._start_to_publish(partition, plan)
+        state = self._start_to_publish(partition, plan, lineage)
         if state is not None:
             await self._state.publish_partition_state(tip, state)
             await self._failpoints.reach("expire.start.published")

@@ -64,7 +64,7 @@ class FirstStart:
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
             held_offset=state.held_in(lineage),
         )
-        await self._state.publish_partition_state(tip, state.with_delete(start, leader_epoch))
+        await self._state.publish_partition_state(tip, state.with_delete(start, leader_epoch).with_epochs(lineage))
         await self._failpoints.reach("copy.start.published")
         log.info(
             "remote_log_start.first",

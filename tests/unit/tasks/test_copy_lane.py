@@ -339,3 +339,10 @@ def test_all_hints_of_a_partition_are_forgotten_and_of_no_other() -> None:
     assert all(set(each) == {other} for each in hints)
     assert board.expiry_looked == {other}
     board.forget(tip)
+
+
+async def test_the_first_start_says_in_which_history_it_counts(stage: Stage) -> None:
+    """Until a copy of what is there has an epoch blob nothing else does that outlives the broker's file."""
+    lineage = await stage.shell.lineages.lineage(stage.tip)
+    await stage.shell.copy.run(stage.tiered)
+    assert stage.shell.state.partition_state(stage.tip).leader_epochs == lineage.entries != ()

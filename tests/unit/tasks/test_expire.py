@@ -70,6 +70,13 @@ def test_the_start_is_durable_before_anything_is_deleted() -> None:
     assert (world.start, world.segments(), world.store.keys) == (200, [], set())
 
 
+def test_the_start_says_in_which_history_it_counts() -> None:
+    """The broker's file forgets where an epoch began once what was written in it is gone."""
+    world, lineage = world_of(*TWO_OLD), Lineage.of([(0, 0), (3, 150)])
+    run(sidecar(world, lineage=lineage).round())
+    assert world.state.partition_state(world.tip).leader_epochs == lineage.entries
+
+
 def test_each_segment_is_deleted_in_three_steps_one_after_the_other() -> None:
     """S-067."""
     world = world_of(*TWO_OLD)

@@ -13,6 +13,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple
 
 from tiersidecar.adapters.state_topic.entry_codec import read_kept, write_kept
+from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
@@ -23,7 +24,7 @@ from tiersidecar.ports.state_log import Hold, PartitionState, SaidStart, SeenGen
 SCHEMA_VERSION = 1
 """Of the fields that say what counts; who wrote a record (:class:`Writer`) is in those of the second format only."""
 
-_NESTED_FIELDS = ("earlier_starts", "hold", "guard_stop", "user_deletes", "undone", "seen", "kept")
+_NESTED_FIELDS = ("earlier_starts", "hold", "guard_stop", "user_deletes", "undone", "seen", "kept", "leader_epochs")
 _PARTITION_FIELDS = tuple(field.name for field in fields(PartitionState) if field.name not in _NESTED_FIELDS)
 _TOPIC_FIELDS = tuple(field.name for field in fields(TopicState))
 
@@ -92,6 +93,7 @@ def read_partition_state(document: Mapping[str, Any], *, where: str) -> Partitio
         undone=_deletes(document, "undone", where=where),
         seen=_seen(document, where=where),
         kept=read_kept(document, where=where),
+        leader_epochs=_leader_epochs(document, where=where),
     )
     return state if "user_deletes" in document else _of_a_former_release(state)
 
@@ -112,6 +114,18 @@ def _deletes(document: Mapping[str, Any], name: str, *, where: str) -> tuple[Sai
         SaidDelete(**{field.name: _integer(one, field.name, where=where) for field in fields(SaidDelete)})
         for one in said
     )
+
+
+def _leader_epochs(document: Mapping[str, Any], *, where: str) -> tuple[EpochEntry, ...]:
+    said = document.get("leader_epochs", [])
+    if not isinstance(said, list) or not all(
+        isinstance(one, list) and [type(number) for number in one] == [int, int] for one in said
+    ):
+        raise CorruptDataError(where=where, position=0, reason=f"leader_epochs is {said!r}")
+    try:
+        return Lineage(tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in said)).entries
+    except ValueError as error:
+        raise CorruptDataError(where=where, position=0, reason=str(error)) from error
 
 
 def _seen(document: Mapping[str, Any], *, where: str) -> SeenGeneration | None:

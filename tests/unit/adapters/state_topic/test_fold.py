@@ -133,6 +133,7 @@ def test_keys_and_values_can_be_read_by_people() -> None:
         "undone": [],
         "seen": None,
         "kept": [],
+        "leader_epochs": [],
     }
 
 
@@ -387,6 +388,21 @@ def test_nothing_is_written_when_it_is_known() -> None:
     assert fold.topic_value(ORDERS.topic_id, TOPIC) is None
 
 
+def test_the_epochs_of_the_latest_leader_count_and_its_first_word_of_them() -> None:
+    def epochs(*entries: tuple[int, int]) -> PartitionState:
+        return PartitionState().with_epochs(Lineage.of(entries))
+
+    fold = folded(
+        *(written(one) for one in (epochs((3, 0), (6, 450)), epochs((3, 0), (7, 336)), epochs((3, 0), (6, 450))))
+    )
+    assert fold.partition_state(ORDERS).leader_epochs == ((3, 0), (7, 336))
+    fold.apply(KEY, written(epochs((7, 657))), where="test")
+    fold.apply(KEY, written(state(10, 8)), where="test")
+    assert fold.partition_state(ORDERS).leader_epochs == ((3, 0), (7, 336)), "the file has forgotten by then"
+    many = PartitionState().with_epochs(Lineage.of((one, 10 * one) for one in range(20)))
+    assert many.leader_epochs == tuple((one, 10 * one) for one in range(12, 20)), "the last of them"
+
+
 def test_topic_state_is_replaced_and_removed() -> None:
     fold = folded(written(TOPIC), key=TOPIC_KEY)
     assert fold.topic_state(ORDERS.topic_id) == TOPIC
@@ -444,6 +460,9 @@ def test_downgrade_fields_of_the_next_version_are_carried_along() -> None:
         pytest.param(KEY, b'{"v":1,"earlier_starts":[{"leader_epoch":1}]}', id="an earlier start without its offset"),
         pytest.param(KEY, b'{"v":1,"hold":7}', id="a hold that is a number"),
         pytest.param(KEY, b'{"v":1,"hold":{"serial":1,"is_held":true}}', id="a hold that does not say until when"),
+        pytest.param(KEY, b'{"v":1,"leader_epochs":7}', id="leader epochs that are a number"),
+        pytest.param(KEY, b'{"v":1,"leader_epochs":[[1]]}', id="a leader epoch without its start"),
+        pytest.param(KEY, b'{"v":1,"leader_epochs":[[2,0],[1,5]]}', id="leader epochs that do not ascend"),
         pytest.param(KEY, b'{"v":1,"x":' + b"[" * 100_000, id="nested beyond all bounds: it ended every sidecar"),
         pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders"}', id="a topic without its mode"),
         pytest.param(TOPIC_KEY, b'{"v":1,"topic":"orders","mode":7}', id="a mode that is a number"),
