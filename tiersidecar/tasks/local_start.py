@@ -14,7 +14,7 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.ports.broker import DeleteRecords
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
-from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.state_log import StateLog
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.ownership import Ownership
 
@@ -69,7 +69,8 @@ class LocalStart:
         target = Offset(min(remote_log_start_offset, high_watermark))
         if target <= log_start_offset or not self._board.leads(tip, leader_epoch):
             return
-        await self._state.publish_partition_state(tip, PartitionState(trim_offset=target, trim_epoch=leader_epoch))
+        said = self._state.partition_state(tip).with_trim(target, leader_epoch, None)  # nothing of it has to be remote
+        await self._state.publish_partition_state(tip, said)
         await self._failpoints.reach("expire.trim.published")
         looked_s = self._clock.monotonic_s()
         await self._state.catch_up()

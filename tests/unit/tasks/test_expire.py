@@ -325,6 +325,24 @@ def test_what_a_user_deleted_goes_remotely_and_locally() -> None:
     assert world.start == 250
 
 
+def test_what_was_given_up_proves_no_loss_once_it_is_brought_back() -> None:
+    """Local records beyond what is remote were given up, and are gone; an undelete brings the rest back.  That is no sign that
+    the metadata topic has lost events, and retention goes on."""
+    world = world_of(*segments(1, youngest_h=1))
+    start = PartitionState(remote_log_start_offset=Offset(300), remote_log_start_epoch=LeaderEpoch(0))
+    run(world.state.publish_partition_state(TIP, start))
+    before = sidecar(world, FOREVER, local=local_segments(0, 100, 300, 400))
+    before.broker.log_starts[TIP] = 0
+    run_until(before.round(), "expire.records.deleted")
+    assert before.broker.deleted == [(TIP, 300)]
+    back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
+    run(world.state.publish_partition_state(TIP, back))
+    after = sidecar(world, FOREVER, local=local_segments(300, 400))
+    after.broker.log_starts[TIP] = 300
+    run(after.round())
+    assert after.board.expiry_stops == {}
+
+
 def test_a_log_start_is_raised_no_further_than_the_high_watermark() -> None:
     world = world_of(*segments(1, youngest_h=9))
     one = sidecar(world, local=local_segments(0, 100, 200, modified_ms=NOW_MS - 9 * HOUR_MS))
