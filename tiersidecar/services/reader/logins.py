@@ -16,9 +16,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from tiersidecar.domain.errors import QuotaExceededError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, Credentials
+from tiersidecar.reading.fair_places import FairPlaces
+from tiersidecar.services.http_crowd import origin_of
 
 T = TypeVar("T")
 
@@ -27,7 +30,8 @@ _MOST_REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginLimits:
-    """Logins tried ``at_once``, ``at_once_per_caller`` of one address and user, ``waiting`` of all that wait.
+    """Logins tried ``at_once``, ``at_once_per_caller`` of one address and user; ``waiting`` may wait of one address, or as
+    many shared evenly by those addresses of which some do.
 
     What was let in counts as known for ``known_s``; what was refused is refused for ``refused_s``, twice as long after each
     further time, up to ``most_refused_s``.
@@ -49,9 +53,10 @@ class Logins:
     ) -> None:
         self._authorize, self._monotonic_s, self._limits = authorize, monotonic_s, limits or LoginLimits()
         self._key = secrets.token_bytes(32)
-        self._places = asyncio.Semaphore(self._limits.at_once)
-        self._of_callers: dict[tuple[str, str], asyncio.Semaphore] = {}
-        self._waiting: Counter[tuple[str, str]] = Counter()
+        self._places = FairPlaces(self._limits.at_once)
+        # A turn lives as long as somebody waits for it.
+        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
+        self._waiting: Counter[str] = Counter()
         self._known: OrderedDict[bytes, float] = OrderedDict()
         self._refused: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
         """Until when, and for how long that is."""
@@ -68,7 +73,7 @@ class Logins:
         if self._is_known(digest):
             return
         self._check_not_refused(digest)
-        async with self._place((address, credentials.username or "")):
+        async with self._place(origin_of(address), credentials.username or ""):
             self._check_not_refused(digest)
             if self._is_known(digest):
                 return
@@ -98,19 +103,25 @@ class Logins:
         _remember(self._refused, digest, (self._monotonic_s() + lasts_s, lasts_s))
 
     @asynccontextmanager
-    async def _place(self, caller: tuple[str, str]) -> AsyncIterator[None]:
-        """A turn of this caller's, then one of all: a crowd of one address and user waits behind itself."""
-        if self._waiting.total() >= self._limits.waiting:
+    async def _place(self, origin: str, user: str) -> AsyncIterator[None]:
+        """A turn of this caller's, then one of all: a crowd of one address and user waits behind itself, and one of an address
+        behind its own, whatever names it makes up."""
+        origins = len(self._waiting.keys() | {origin})
+        if self._waiting[origin] >= max(self._limits.waiting // origins, 1):
             raise QuotaExceededError(what="the number of logins at once", retry_after_ms=1000)
-        turn = self._of_callers.setdefault(caller, asyncio.Semaphore(self._limits.at_once_per_caller))
-        self._waiting[caller] += 1
+        turn = self._turns.setdefault((origin, user), asyncio.Semaphore(self._limits.at_once_per_caller))
+        self._waiting[origin] += 1
         try:
-            async with turn, self._places:
-                yield
+            async with turn:
+                await self._places.take(origin)
+                try:
+                    yield
+                finally:
+                    self._places.give_back(origin)
         finally:
-            self._waiting[caller] -= 1
-            if not self._waiting[caller]:
-                del self._waiting[caller], self._of_callers[caller]
+            self._waiting[origin] -= 1
+            if not self._waiting[origin]:
+                del self._waiting[origin]
 
     def _digest(self, credentials: Credentials) -> bytes:
         fields = (credentials.username, credentials.password, credentials.token)

@@ -121,6 +121,28 @@ async def test_too_many_that_wait_are_turned_away() -> None:
     assert sum(isinstance(one, CallerNotAuthenticatedError) for one in outcomes) == 10
 
 
+async def test_made_up_names_of_one_address_do_not_shut_out_another_address() -> None:
+    """400 connections of one address, each with names of its own, turned a valid caller elsewhere away for 13 s."""
+    broker = Slow()
+    logins = Logins(broker, monotonic_s=Clock(), limits=LoginLimits(waiting=40))
+    crowd = [asyncio.create_task(logins.check("10.0.0.1", by("x", f"user {number}"))) for number in range(60)]
+    await asyncio.sleep(0)
+    await logins.check("10.0.0.2", by("right"))
+    assert broker.logins <= 8, "after those that were being tried, and not after the crowd"
+    outcomes = await asyncio.gather(*crowd, return_exceptions=True)
+    assert sum(isinstance(one, QuotaExceededError) for one in outcomes) == 20
+
+
+async def test_addresses_share_the_places_of_those_who_wait() -> None:
+    logins = Logins(Slow(), monotonic_s=Clock(), limits=LoginLimits(waiting=12))
+    tries = [
+        logins.check(f"10.0.0.{address}", by("x", f"user {number}")) for address in range(3) for number in range(12)
+    ]
+    outcomes = await asyncio.gather(*tries, return_exceptions=True)
+    let_in = [isinstance(one, CallerNotAuthenticatedError) for one in outcomes]
+    assert [sum(let_in[at : at + 12]) for at in (0, 12, 24)] == [12, 6, 4]
+
+
 class Withdrawing(ScriptedAuthorizer):
     """May read, as often as that."""
 
