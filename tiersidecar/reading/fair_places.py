@@ -87,6 +87,8 @@ class FairPlaces:
                 self._lines.move_to_end(asker)
             else:
                 del self._lines[asker]
+            if place.given.done():
+                continue  # its task was cancelled, and has not run since
             self._free -= 1
             self._held[asker] += 1
             place.given.set_result(None)
@@ -116,8 +118,10 @@ class FairPlaces:
         longest = max(self._lines, key=lambda one: len(self._lines[one]), default=asker)
         if own + 1 >= len(self._lines.get(longest, ())):
             raise PlacesFullError
-        shed = next((place for place in reversed(self._lines[longest]) if place.may_be_shed), None)
+        line = reversed(self._lines[longest])
+        shed = next((place for place in line if place.may_be_shed or place.given.done()), None)
         if shed is None:
             raise PlacesFullError
         self._leave(longest, shed)
-        shed.given.set_exception(PlacesFullError())
+        if not shed.given.done():  # else its task was cancelled, and has not run since
+            shed.given.set_exception(PlacesFullError())

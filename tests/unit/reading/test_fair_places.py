@@ -116,6 +116,68 @@ async def test_who_stops_waiting_leaves_the_line_and_who_stops_as_it_is_given_ha
     await world.close()
 
 
+async def test_who_goes_in_the_moment_in_which_a_place_is_free_does_not_take_it_along() -> None:
+    """A client that ended with several reads under way left its places to those of its reads that had just been cancelled, and
+    with them went the places: after ten such ends nothing remote was read until the next start."""
+    world = World(FairPlaces(1))
+    await world.ask_all("abc")
+    world.tasks[1].cancel()  # it has not run since
+    world.places.give_back("a")
+    await settle()
+    assert world.got == ["a", "c"]
+    world.places.give_back("c")
+    await world.ask_all("d")
+    assert world.got == ["a", "c", "d"]
+    await world.close()
+
+
+async def test_who_has_just_gone_is_not_shed() -> None:
+    world = World(FairPlaces(1, waiting=2))
+    await world.ask_all("aaa")
+    world.ask("b")
+    world.tasks[2].cancel()  # it has not run since when b asks
+    await settle()
+    assert world.shed == []
+    await world.ended("ab")
+    assert world.got == ["a", "a", "b"]
+    await world.close()
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "cancel", "end", "settle"]), max_size=60), st.integers(1, 3))
+def test_no_place_is_lost_whoever_goes_when(steps: list[str], count: int) -> None:
+    async def run() -> None:
+        places = FairPlaces(count, waiting=4)
+        ends = asyncio.Event()
+
+        async def read(asker: str, end: asyncio.Event) -> None:
+            await places.take(asker, may_be_shed=True)
+            try:
+                await end.wait()
+            finally:
+                places.give_back(asker)
+
+        reads = list[tuple[asyncio.Task[None], asyncio.Event]]()
+        for step in steps:
+            if step in "abc":
+                end = asyncio.Event()
+                reads.append((asyncio.create_task(read(step, end)), end))
+            elif step == "settle":
+                await settle()
+            elif reads:
+                task, end = reads.pop(0)
+                _ = task.cancel() if step == "cancel" else end.set()
+        for task, _ in reads:
+            task.cancel()
+        await settle()
+        fresh = [asyncio.create_task(read("d", ends)) for _ in range(count)]
+        await settle()
+        ends.set()
+        async with asyncio.timeout(1):
+            await asyncio.gather(*fresh)
+
+    asyncio.run(run())
+
+
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 3), st.integers(1, 3), st.data())
 def test_no_caller_has_two_turns_while_another_waits(
     asked: list[str], count: int, most_each: int, data: st.DataObject
