@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ NOTHING: Any = None
 WAIT_S = 5.0
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
 
+Handler = Callable[[web.Request], Awaitable[web.Response]]
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 
@@ -57,10 +59,9 @@ def test_silent_connections_do_not_keep_the_health_check_out(first_bytes: bytes)
 
 
 @asynccontextmanager
-async def tls_service(tls: ssl.SSLContext, limits: ConnectionLimits) -> AsyncIterator[HttpServer]:
-    async def health(request: web.Request) -> web.Response:
-        return web.Response(text="alive")
-
+async def service(
+    health: Handler, tls: ssl.SSLContext | None = None, limits: ConnectionLimits | None = None
+) -> AsyncIterator[HttpServer]:
     application = web.Application()
     application.router.add_get("/healthz", health)
     runner = web.AppRunner(application, access_log=None, handle_signals=False)
@@ -69,6 +70,15 @@ async def tls_service(tls: ssl.SSLContext, limits: ConnectionLimits) -> AsyncIte
         yield await listen(runner, service="test", host="127.0.0.1", port=0, ssl_context=tls, limits=limits)
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def tls_service(tls: ssl.SSLContext, limits: ConnectionLimits) -> AsyncIterator[HttpServer]:
+    async def health(request: web.Request) -> web.Response:
+        return web.Response(text="alive")
+
+    async with service(health, tls, limits) as server:
+        yield server
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -93,6 +103,41 @@ def test_handshakes_that_do_not_go_on_count_give_way_and_end(new_loop: NewLoop, 
         unfinished.close()  # the service has ended with it
 
     run(new_loop, crowd())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_of_many_requests_few_begin_in_one_round_of_the_loop(new_loop: NewLoop) -> None:
+    """1,024 connections that asked on and on left everything else in the process a turn every half second."""
+    begun = Counter[int]()
+    crowd, asked = 64, 3
+
+    async def ask_all() -> None:
+        loop = asyncio.get_running_loop()
+        rounds = 0
+
+        def go_round() -> None:
+            nonlocal rounds, ticking
+            rounds += 1
+            ticking = loop.call_soon(go_round)
+
+        async def health(request: web.Request) -> web.Response:
+            begun[rounds] += 1
+            return web.Response(text="alive")
+
+        async with service(health) as server:
+            held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(crowd)]
+            ticking = loop.call_soon(go_round)
+            for _, writer in held:
+                writer.write(HEALTH.replace(b"Connection: close\r\n", b"") * (asked - 1) + HEALTH)
+            for reader, writer in held:
+                async with asyncio.timeout(WAIT_S):
+                    assert (await reader.read()).count(b"alive") == asked
+                writer.close()
+            ticking.cancel()
+
+    run(new_loop, ask_all())
+    assert begun.total() == crowd * asked
+    assert max(begun.values()) <= 8, "four, counted before and after the round's own tick"
 
 
 async def ending(reader: asyncio.StreamReader) -> bytes:

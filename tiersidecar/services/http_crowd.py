@@ -1,13 +1,15 @@
 """Who stays when there are more HTTP connections than there may be.
 
 A connection without a request costs its sender nothing, so it protects nothing either: those that wait give way to new ones,
-the longest waiting of the largest crowd first.  Refused is a new one only where every other has a request in hand.
+the longest waiting of the largest crowd first.  Where none waits, one gives way whose client does not take its answer: that
+costs no more.  Refused is a new one only where every other has a request in hand.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -25,15 +27,14 @@ class Admission(Generic[C]):
 
 
 class Crowd(Generic[C]):
-    """Counts connections by origin, and knows which of them wait for a request."""
+    """Counts connections by origin, and knows which of them wait for a request, and which for their client."""
 
     def __init__(self, *, most: int, most_per_origin: int) -> None:
         self._most, self._most_per_origin = most, most_per_origin
         self._origins: dict[C, str] = {}
         self._counts: Counter[str] = Counter()
-        self._waiting: dict[str, dict[C, int]] = {}
-        """Of each origin, the longest waiting first; with the number of its turn."""
-        self._turn = 0
+        self._waiting, self._stalled = _Line[C](), _Line[C]()
+        self._paused: set[C] = set()
 
     def __len__(self) -> int:
         return len(self._origins)
@@ -42,9 +43,9 @@ class Crowd(Generic[C]):
         """Take in ``connection``, which waits for its first request; ``origin`` is empty where it has no bound of its own."""
         instead_of = None
         if origin and self._counts[origin] >= self._most_per_origin:
-            instead_of = self._longest_waiting(origin)
+            instead_of = _first_given(self._waiting.longest_of(origin), self._stalled.longest_of(origin))
         elif len(self) >= self._most:
-            instead_of = self._of_the_largest_crowd()
+            instead_of = _first_given(self._waiting.longest(self._counts), self._stalled.longest(self._counts))
         else:
             return self._take(connection, origin, None)
         if instead_of is None:
@@ -53,23 +54,43 @@ class Crowd(Generic[C]):
         return self._take(connection, origin, instead_of)
 
     def begin_request(self, connection: C) -> None:
-        """``connection`` has a request in hand, and gives way to none."""
+        """``connection`` has a request in hand, and gives way to none, unless its client stops taking what is sent."""
         origin = self._origins.get(connection)
         if origin is not None:
-            self._no_longer_waits(connection, origin)
+            self._waiting.leave(connection, origin)
+            if connection in self._paused:
+                self._stalled.join(connection, origin)
 
     def end_request(self, connection: C) -> None:
         """``connection`` waits for its next request."""
         origin = self._origins.get(connection)
         if origin is not None:
-            self._waits(connection, origin)
+            self._stalled.leave(connection, origin)
+            self._waiting.join(connection, origin)
+
+    def pause(self, connection: C) -> None:
+        """The client of ``connection`` does not take what is sent."""
+        origin = self._origins.get(connection)
+        if origin is not None:
+            self._paused.add(connection)
+            if not self._waiting.has(connection, origin):
+                self._stalled.join(connection, origin)
+
+    def resume(self, connection: C) -> None:
+        """It has taken what was there."""
+        origin = self._origins.get(connection)
+        if origin is not None:
+            self._paused.discard(connection)
+            self._stalled.leave(connection, origin)
 
     def leave(self, connection: C) -> None:
         """``connection`` has ended; no harm if it had left before."""
         origin = self._origins.pop(connection, None)
         if origin is None:
             return
-        self._no_longer_waits(connection, origin)
+        self._paused.discard(connection)
+        self._waiting.leave(connection, origin)
+        self._stalled.leave(connection, origin)
         self._counts[origin] -= 1
         if not self._counts[origin]:
             del self._counts[origin]
@@ -77,32 +98,49 @@ class Crowd(Generic[C]):
     def _take(self, connection: C, origin: str, instead_of: C | None) -> Admission[C]:
         self._origins[connection] = origin
         self._counts[origin] += 1
-        self._waits(connection, origin)
+        self._waiting.join(connection, origin)
         return Admission(is_admitted=True, instead_of=instead_of)
 
-    def _waits(self, connection: C, origin: str) -> None:
+
+class _Line(Generic[C]):
+    """Connections by origin, of each the longest waiting first."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._of_origins: dict[str, dict[C, int]] = {}
+        """With the number of its turn."""
+
+    def has(self, connection: C, origin: str) -> bool:
+        return connection in self._of_origins.get(origin, {})
+
+    def join(self, connection: C, origin: str) -> None:
         self._turn += 1
-        waiting = self._waiting.setdefault(origin, {})
-        waiting.pop(connection, None)
-        waiting[connection] = self._turn
+        line = self._of_origins.setdefault(origin, {})
+        line.pop(connection, None)
+        line[connection] = self._turn
 
-    def _no_longer_waits(self, connection: C, origin: str) -> None:
-        waiting = self._waiting.get(origin, {})
-        waiting.pop(connection, None)
-        if not waiting:
-            self._waiting.pop(origin, None)
+    def leave(self, connection: C, origin: str) -> None:
+        line = self._of_origins.get(origin, {})
+        line.pop(connection, None)
+        if not line:
+            self._of_origins.pop(origin, None)
 
-    def _longest_waiting(self, origin: str) -> C | None:
-        return next(iter(self._waiting.get(origin, {})), None)
+    def longest_of(self, origin: str) -> C | None:
+        return next(iter(self._of_origins.get(origin, {})), None)
 
-    def _of_the_largest_crowd(self) -> C | None:
-        if not self._waiting:
+    def longest(self, counts: Mapping[str, int]) -> C | None:
+        """Of the origin that has most connections by ``counts``."""
+        if not self._of_origins:
             return None
 
         def size_and_age(origin: str) -> tuple[int, int]:
-            return self._counts[origin], -next(iter(self._waiting[origin].values()))
+            return counts[origin], -next(iter(self._of_origins[origin].values()))
 
-        return self._longest_waiting(max(self._waiting, key=size_and_age))
+        return self.longest_of(max(self._of_origins, key=size_and_age))
+
+
+def _first_given(one: C | None, other: C | None) -> C | None:
+    return other if one is None else one
 
 
 def origin_of(address: str) -> str:

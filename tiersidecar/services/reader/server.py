@@ -48,6 +48,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MAX_LINE_BYTES = 8190
 _MAX_BODY_BYTES = 1024
+_SMALL_BYTES = 64 * 1024
+"""A document of no more is sent once its request has given up its place among ``max_requests``."""
 _HEADERS = {"Server": "tiersidecar", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -255,7 +257,7 @@ class _Problems:
     @web.middleware
     async def tell(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            return await handler(request)
+            return await self._bodies.deliver(request, await handler(request))
         except BrokenStreamError as broken:
             cause = broken.__cause__ or broken
             if not isinstance(cause, SlowClientError):  # that has been told
@@ -285,7 +287,11 @@ def _log(request: web.Request, error: BaseException) -> None:
 def _checked(route: Route, handler: Handler, bodies: BodyWriter) -> Handler:
     async def checked(request: web.Request) -> web.StreamResponse:
         refuse_others(request, route.query_names)
-        return await bodies.deliver(request, await handler(request))
+        response = await handler(request)
+        if isinstance(response, web.Response) and (response.content_length or 0) <= _SMALL_BYTES:
+            # Strangers may ask for it, and leave it unread: that holds no place of others.
+            return response
+        return await bodies.deliver(request, response)
 
     return checked
 

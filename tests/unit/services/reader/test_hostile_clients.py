@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Collection, Mapping
 
 import aiohttp
@@ -17,6 +18,7 @@ from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.services.reader.server import ReaderServiceSettings
 
 WAIT_S = 30.0
+SEGMENTS = b"GET /topics/plain/partitions/0/segments HTTP/1.1\r\nHost: here\r\n\r\n"
 DESCRIBE = b"GET /openapi.json HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
@@ -83,6 +85,40 @@ async def test_a_client_that_takes_no_documents_is_cut_off() -> None:
         assert (await service.get("/topics"))[0] == 200, "its place is free"
         client.take_again()
         assert len(await client.ends()) < asked * len(document) // 2
+        client.close()
+
+
+async def leaves_unread(service: Service, request: bytes) -> Peer:
+    """A client that asks again and again, and takes so little that its answers pile up; connected, and behind with them."""
+    raw = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    raw.settimeout(0)
+    await asyncio.get_running_loop().sock_connect(raw, (service.server.host, service.server.port))
+    client = Peer(*await asyncio.open_connection(sock=raw))
+    client.stop_taking()
+    client.send(request * (32 * 2**20 // len(request)))
+    asked = service.authorizer.asked
+    async with asyncio.timeout(WAIT_S):
+        seen = 0
+        while not asked or len(asked) > seen:
+            seen = len(asked)
+            await asyncio.sleep(0.2)
+    return client
+
+
+async def test_documents_left_unread_hold_no_place() -> None:
+    """80 connections from two addresses, without a login, turned all requests of others into 429."""
+    async with open_service(settings=ReaderServiceSettings(port=0, max_requests=1)) as service:
+        client = await leaves_unread(service, 9 * DESCRIBE + SEGMENTS)
+        assert [(await service.get("/topics"))[0] for _ in range(3)] == [200, 200, 200]
+        client.close()
+
+
+async def test_a_connection_whose_client_leaves_documents_unread_makes_room() -> None:
+    """1,024 of them kept everybody else out, for as long as they liked."""
+    async with open_service(settings=ReaderServiceSettings(port=0, max_connections=1)) as service:
+        client = await leaves_unread(service, 9 * DESCRIBE + SEGMENTS)
+        assert (await service.get("/topics"))[0] == 200
         client.close()
 
 
