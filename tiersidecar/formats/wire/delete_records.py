@@ -34,7 +34,10 @@ def deletes_asked(body: Buffer, version: int) -> Iterator[tuple[str, int, int]]:
     cursor = Cursor(body, flexible=version >= _FIRST_FLEXIBLE)
     for _ in range(_length(cursor)):
         topic = cursor.string()
-        for _ in range(_length(cursor)):
+        rows = _length(cursor)
+        if not rows:  # no client sends it, and tens of thousands fit into a request
+            raise MalformedMessageError("DeleteRecords of a topic without partitions")
+        for _ in range(rows):
             partition, offset = cursor.fixed(_ROW)
             cursor.skip_tagged_fields()
             yield topic, partition, offset

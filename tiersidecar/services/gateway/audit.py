@@ -5,7 +5,8 @@ Each is an event of the process's log, and, where one is configured, a record of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -49,6 +50,27 @@ def audit_delete(
         "outcome": outcome,
     }
     facts = {name: _cut(fact) for name, fact in facts.items()}
+    log.info("gateway.audit.delete", **facts)
+    into.tell("gateway.audit.delete", facts)
+
+
+def audit_deletes(
+    exchange: Exchange, deletes: Sequence[tuple[str, int, int]], outcome: str, into: AuditTopic = NO_AUDIT_TOPIC
+) -> None:
+    """As :func:`audit_delete`, of many partitions in one event: topic, partition and offset of each.  An event of each would be
+    twenty times as much as its client has sent."""
+    by_topic = defaultdict[str, list[tuple[int, int]]](list)
+    for topic, partition, offset in deletes:
+        by_topic[topic].append((partition, offset))
+    state = exchange.connection
+    facts: dict[str, object] = {
+        "listener": exchange.listener,
+        "client": state.client,
+        "client_id": _cut(exchange.client_id),
+        "principal": _cut(state.login.principal),
+        "deletes": dict(by_topic),
+        "outcome": outcome,
+    }
     log.info("gateway.audit.delete", **facts)
     into.tell("gateway.audit.delete", facts)
 

@@ -35,7 +35,7 @@ from tiersidecar.ports.proposals import Propose
 from tiersidecar.ports.state_log import StateChanges, StateLog
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
 from tiersidecar.reading.user_deletes import UserDelete
-from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete
+from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic, audit_delete, audit_deletes
 from tiersidecar.services.gateway.broker_offsets import BrokerOffsets, BrokerOffsetsCache
 from tiersidecar.services.gateway.exchange import DeleteAsked, Exchange, Rewrite, Rewritten
 from tiersidecar.services.gateway.messages import (
@@ -57,6 +57,8 @@ _ACCEPTED = frozenset({ErrorCode.none, ErrorCode.request_timed_out})
 
 
 _MOST_EPOCHS = 10_000
+_MOST_EVENTS = 20
+"""For deletes that the broker may have refused: who has no right may ask for thousands, and be gone."""
 _LEAST_WAIT_S, _MOST_WAIT_S = 1.0, 20.0
 """Within the client's own timeout for DeleteRecords; clients give up a request after 30 s by default."""
 
@@ -179,9 +181,13 @@ class DeleteRecordsRewrite(Rewrite):
     def abandoned(self, exchange: Exchange) -> None:
         """Have it in the audit log all the same: a client that is gone before the answer may have deleted."""
         told = exchange.connection.deletes_told
-        for topic, partition, offset in deletes_asked(exchange.request, exchange.api_version):
-            if (topic, partition) not in told:
-                audit_delete(exchange, topic, partition, offset, UNKNOWN, self._audit)
+        asked = deletes_asked(exchange.request, exchange.api_version)
+        left = [one for one in asked if one[:2] not in told]
+        if len(left) > _MOST_EVENTS:
+            audit_deletes(exchange, left, UNKNOWN, self._audit)
+            return
+        for topic, partition, offset in left:
+            audit_delete(exchange, topic, partition, offset, UNKNOWN, self._audit)
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""

@@ -201,6 +201,36 @@ async def test_a_delete_of_a_client_that_goes_away_is_audited(gone: str) -> None
     assert event["outcome"] == ("none" if gone == "after it" else "unknown")
 
 
+def large_delete_frame(topic: str, partitions: int) -> bytes:
+    """DeleteRecords version 1, of each partition up to its number."""
+    name = topic.encode()
+    head = struct.pack(">hhih", DELETE_RECORDS, 1, CORRELATION_ID, -1)
+    rows = b"".join(struct.pack(">iq", one, one) for one in range(partitions))
+    topics = struct.pack(">ih", 1, len(name)) + name + struct.pack(">i", partitions) + rows
+    return with_size(head + topics + struct.pack(">i", 10_000))
+
+
+async def test_many_deletes_of_a_client_that_goes_away_are_one_event() -> None:
+    """64 KiB from a client without any right were 5,000 events: 1.5 MB of log, a second of the loop, and half of what waits for
+    the audit topic."""
+    core = opened()
+    with capture_logs() as events:
+        core.conversation.from_client(large_delete_frame("secret", 3000))
+        assert core.broker.take()
+        core.close()
+    (event,) = [one for one in events if one["event"] == "gateway.audit.delete"]
+    assert event["deletes"] == {"secret": [(one, one) for one in range(3000)]}
+    assert event["outcome"] == "unknown"
+    assert event["principal"] == "User:ANONYMOUS"
+
+
+async def test_a_delete_of_no_partition_of_a_topic_ends_the_conversation() -> None:
+    core = opened()
+    core.conversation.from_client(large_delete_frame("secret", 0))
+    assert core.broker.take() == b""
+    assert core.refusal is Refusal.MALFORMED
+
+
 async def test_what_the_broker_has_refused_is_no_delete_whenever_its_client_goes() -> None:
     core, broker = opened(), ModelBroker(sasl=False)
     with capture_logs() as events:
