@@ -101,6 +101,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             pending=tier.pending,
             timeout_ms=parts.config.remote_list_offsets_request_timeout_ms,
             blocking=parts.blocking,
+            clock=parts.clock,
         ),
         ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochRewrite(
             tiered=tier.tiered,
@@ -109,6 +110,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
             offsets=tier.offsets,
             pending=tier.pending,
             blocking=parts.blocking,
+            clock=parts.clock,
         ),
     }
     if parts.config.mode is not Mode.OBSERVE:

@@ -14,7 +14,7 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
@@ -32,6 +32,8 @@ from tiersidecar.services.gateway.messages import (
 from tiersidecar.services.gateway.tiered_partitions import Asker, TieredPartitions
 
 _LEAST_REPLICA = 0
+_BROKER_WAITS_S = 0.0
+"""For nothing: it answers from memory."""
 
 
 class OffsetForLeaderEpochRewrite(Rewrite):
@@ -50,9 +52,10 @@ class OffsetForLeaderEpochRewrite(Rewrite):
         offsets: BrokerOffsetsCache,
         pending: PendingCopies,
         blocking: Blocking,
+        clock: Clock,
     ) -> None:
         self._tiered, self._reader, self._lineages = tiered, reader, lineages
-        self._offsets, self._pending, self._blocking = offsets, pending, blocking
+        self._offsets, self._pending, self._blocking, self._clock = offsets, pending, blocking, clock
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -60,11 +63,13 @@ class OffsetForLeaderEpochRewrite(Rewrite):
 
     def prepare(self, exchange: Exchange) -> Rewritten:
         """As it is."""
-        exchange.connection.asker.asked_at = self._tiered.now()
+        connection = exchange.connection
+        connection.asker.asked_at, connection.asked_s = self._tiered.now(), self._clock.monotonic_s()
         return None
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
+        is_late = exchange.connection.is_late(self._clock.monotonic_s(), _BROKER_WAITS_S)
         opened = await read_exchange(exchange, response, self._blocking)
         asked = opened.asked
         if getattr(opened.request, "replica_id", -1) >= _LEAST_REPLICA:
@@ -75,19 +80,25 @@ class OffsetForLeaderEpochRewrite(Rewrite):
             if row.error_code is ErrorCode.none and asked[key].leader_epoch >= 0
         }
         asker = exchange.connection.asker
-        changed = await in_turns(lambda key, row: self._row(key, row, asked[key].leader_epoch, asker), rows)
+
+        async def one(key: RowKey, row: Any) -> Any:
+            return await self._row(key, row, asked[key].leader_epoch, asker, is_late=is_late)
+
+        changed = await in_turns(one, rows)
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
 
-    async def _row(self, key: RowKey, row: Any, leader_epoch: int, asker: Asker) -> Any:
+    async def _row(self, key: RowKey, row: Any, leader_epoch: int, asker: Asker, *, is_late: bool) -> Any:
+        """The row as it is to be told.  Of an answer that is read late nothing is made: its client may have lost its rights."""
         try:
             view = self._tiered.find(*key, asker)
             if view is None:
                 return row
+            if is_late:
+                return _not_known(row)
             end = await self._end(view.topic_id_partition, leader_epoch)
             self._tiered.find(*key, asker)  # still of the same topic
         except TiersidecarError:
-            unknown = {"leader_epoch": LeaderEpoch(-1), "end_offset": Offset(-1)}
-            return changed_row(row, error_code=ErrorCode.not_leader_or_follower, **unknown)
+            return _not_known(row)
         if end is None or end == (row.leader_epoch, row.end_offset):
             return row
         return changed_row(row, leader_epoch=end[0], end_offset=end[1])
@@ -106,6 +117,12 @@ class OffsetForLeaderEpochRewrite(Rewrite):
             if known is None or end[1] <= known.log_start_offset:
                 await check_gap(partition, bounds, end[1], self._pending, self._reader)
         return end
+
+
+def _not_known(row: Any) -> Any:
+    """For now: every client asks again."""
+    unknown = {"leader_epoch": LeaderEpoch(-1), "end_offset": Offset(-1)}
+    return changed_row(row, error_code=ErrorCode.not_leader_or_follower, **unknown)
 
 
 def epoch_end(lineage: Lineage, leader_epoch: int) -> tuple[LeaderEpoch, Offset] | None:

@@ -12,7 +12,7 @@ from tiersidecar.domain.errors import OffsetBetweenTiersError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
-from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.remote_log_reader import RemoteLogReader
@@ -63,9 +63,11 @@ class ListOffsetsRewrite(Rewrite):
         pending: PendingCopies,
         timeout_ms: int,
         blocking: Blocking,
+        clock: Clock,
     ) -> None:
         self._tiered, self._reader, self._timestamps, self._lineages = tiered, reader, timestamps, lineages
         self._offsets, self._pending, self._timeout_ms, self._blocking = offsets, pending, timeout_ms, blocking
+        self._clock = clock
 
     def versions(self) -> range:
         """See :class:`Rewrite`."""
@@ -73,11 +75,13 @@ class ListOffsetsRewrite(Rewrite):
 
     def prepare(self, exchange: Exchange) -> Rewritten:
         """As it is."""
-        exchange.connection.asker.asked_at = self._tiered.now()
+        connection = exchange.connection
+        connection.asker.asked_at, connection.asked_s = self._tiered.now(), self._clock.monotonic_s()
         return None
 
     async def rewrite(self, exchange: Exchange, response: memoryview) -> Rewritten:
         """See :class:`Rewrite`."""
+        read_s = self._clock.monotonic_s()
         opened = await read_exchange(exchange, response, self._blocking)
         request, asked = opened.request, opened.asked
         if request.replica_id >= 0:
@@ -89,12 +93,26 @@ class ListOffsetsRewrite(Rewrite):
         }
         timeout_s = self._timeout_ms / 1000
         # As the broker takes it (ReplicaManager.fetchOffset): 0, which some clients send, is no limit of theirs.
-        if exchange.api_version >= _FIRST_WITH_TIMEOUT and request.timeout.total_seconds() > 0:
-            timeout_s = min(timeout_s, request.timeout.total_seconds())
-        asker = exchange.connection.asker
+        allowed_s = request.timeout.total_seconds() if exchange.api_version >= _FIRST_WITH_TIMEOUT else 0.0
+        if allowed_s > 0:
+            timeout_s = min(timeout_s, allowed_s)
+        asker, is_late = exchange.connection.asker, exchange.connection.is_late(read_s, allowed_s)
         until_s = asyncio.get_running_loop().time() + timeout_s
-        changed = await in_turns(lambda key, row: self._row(key, row, asked[key].timestamp, until_s, asker), rows)
+
+        async def one(key: RowKey, row: Any) -> Any:
+            if is_late:
+                return self._row_read_late(key, row, asker)
+            return await self._row(key, row, asked[key].timestamp, until_s, asker)
+
+        changed = await in_turns(one, rows)
         return [await write_rows(opened.answered, changed, self._blocking)] if changed else None
+
+    def _row_read_late(self, key: RowKey, row: Any, asker: Asker) -> Any:
+        """Nothing is made of it: the client may have lost its right to read, and what the broker said is of long ago."""
+        try:
+            return row if self._tiered.find(*key, asker) is None else _not_known(row)
+        except TiersidecarError:
+            return _not_known(row)
 
     async def _row(self, key: RowKey, row: Any, timestamp: int, until_s: float, asker: Asker) -> Any:
         """The row as it is to be told; errors are such as every client tries again after."""

@@ -36,6 +36,7 @@ from tests.unit.services.gateway.test_offset_rewrites import (
     LEADER_EPOCH,
     LIST_OFFSETS,
     LOCAL_START,
+    RECORDS,
     FixedLineage,
     leader_epochs,
     list_offsets,
@@ -142,6 +143,51 @@ async def test_offsets_and_epochs_are_told_of_what_was_asked_about(between: Betw
         row = await row_after(world, rewrite, LEADER_EPOCH, 4, asked, answered, between)
         assert (row.error_code, row.end_offset) == (ErrorCode.not_leader_or_follower, -1)
         assert (await row_after(world, rewrite, LEADER_EPOCH, 4, asked, answered)).end_offset == 100
+
+
+@pytest.mark.parametrize(
+    ("version", "waits_s", "is_late"),
+    [(9, 9.9, False), (9, 10.1, True), (11, 39.0, False), (11, 41.0, True), (11, 3600.0, True)],
+)
+@pytest.mark.parametrize("timestamp", [-2, -5, RECORDS[10].timestamp_ms])
+async def test_offsets_that_are_read_late_are_not_filled(
+    timestamp: int, version: int, waits_s: float, is_late: bool
+) -> None:
+    """From version 10 on a request says how long the broker may take (30 s here); before, it answers at once."""
+    async with world_before(nothing) as world:
+        asked = {"timestamp": timestamp, "current_leader_epoch": -1}
+        answered = {
+            "error_code": ErrorCode.none,
+            "offset": LOCAL_START,
+            "timestamp": -1,
+            "leader_epoch": LeaderEpoch(0),
+        }
+        row = await row_after(world, list_offsets(world), LIST_OFFSETS, version, asked, answered, waits_s=waits_s)
+        if is_late:
+            assert (row.error_code, row.offset, row.timestamp) == (ErrorCode.not_leader_or_follower, -1, -1)
+        else:
+            assert (row.error_code, row.offset != LOCAL_START) == (ErrorCode.none, True)
+
+
+@pytest.mark.parametrize(("waits_s", "is_late"), [(9.9, False), (10.1, True)])
+async def test_ends_of_epochs_that_are_read_late_are_not_filled(waits_s: float, is_late: bool) -> None:
+    async with world_before(nothing) as world:
+        rewrite = leader_epochs(world, FixedLineage(*HISTORY))
+        asked = {"leader_epoch": 2, "current_leader_epoch": -1}
+        answered = {"error_code": ErrorCode.none, "leader_epoch": 2, "end_offset": LOCAL_START}
+        row = await row_after(world, rewrite, LEADER_EPOCH, 4, asked, answered, waits_s=waits_s)
+        expected = (ErrorCode.not_leader_or_follower, -1) if is_late else (ErrorCode.none, 100)
+        assert (row.error_code, row.end_offset) == expected
+
+
+@pytest.mark.parametrize("waits_s", [0.0, 3600.0])
+async def test_what_is_not_tiered_passes_however_late(waits_s: float) -> None:
+    async with world_before(nothing) as world:
+        world.tiered.known = []
+        asked = {"timestamp": -2, "current_leader_epoch": -1}
+        answered = {"error_code": ErrorCode.none, "offset": 7, "timestamp": -1, "leader_epoch": LeaderEpoch(0)}
+        row = await row_after(world, list_offsets(world), LIST_OFFSETS, 9, asked, answered, waits_s=waits_s)
+        assert (row.error_code, row.offset) == (ErrorCode.none, 7)
 
 
 def led_in(world: World, leader_epoch: int) -> LeaderView:

@@ -17,6 +17,7 @@ from tests.support.gateway_core import Core
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.scripted_kafka import request
 from tests.unit.services.gateway.test_crowded_requests import message
+from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.formats.wire.delete_records import check_each_partition_once
 from tiersidecar.formats.wire.messages import MalformedMessageError
 from tiersidecar.services.gateway.api_keys import ApiKey
@@ -44,6 +45,7 @@ def rewrites() -> Rewrites:
         "offsets": anything,
         "pending": anything,
         "blocking": InlineBlocking(),
+        "clock": SystemClock(),
     }
     lookups: dict[int, Rewrite] = {
         ApiKey.LIST_OFFSETS: ListOffsetsRewrite(**common, timestamps=anything, timeout_ms=1000),

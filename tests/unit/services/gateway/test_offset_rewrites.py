@@ -79,9 +79,12 @@ async def row_after(
     asked: dict[str, Any],
     answered: dict[str, Any],
     between: Callable[[World], None] = lambda world: None,
+    *,
+    waits_s: float = 0,
     **request: Any,
 ) -> Any:
-    """The one partition's row that the client gets, where ``between`` happens before the broker's answer is read."""
+    """The one partition's row that the client gets, where ``between`` happens before the broker's answer is read, which is
+    ``waits_s`` after the request was sent."""
     topic = world.partition.topic
     schema: Any = load_request_schema(api_key, version)
     answer_schema: Any = load_response_schema(api_key, version)
@@ -95,6 +98,7 @@ async def row_after(
     assert version in rewrite.versions()
     assert rewrite.prepare(exchange) is None
     between(world)
+    await world.clock.advance(waits_s)
     pieces: Sequence[Any] | None = await rewritten(rewrite.rewrite(exchange, memoryview(response)))
     message, _ = read_message(answer_schema, response if pieces is None else b"".join(pieces))
     return message.topics[0].partitions[0]
@@ -110,6 +114,7 @@ def list_offsets(world: World, lineages: FixedLineage | None = None, timeout_ms:
         pending=world.pending,
         timeout_ms=timeout_ms,
         blocking=InlineBlocking(),
+        clock=world.clock,
     )
 
 
@@ -319,6 +324,7 @@ def leader_epochs(world: World, lineages: FixedLineage) -> OffsetForLeaderEpochR
         offsets=world.offsets,
         pending=world.pending,
         blocking=InlineBlocking(),
+        clock=world.clock,
     )
 
 
