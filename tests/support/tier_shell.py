@@ -101,9 +101,11 @@ class TierShell:
         log_dir: Path | None = None,
         partitions: Collection[str] = PARTITIONS,
         telemetry: Telemetry | None = None,
+        observe_only: bool = False,
     ) -> None:
         self.log_dir = log_dir or golden_log_dir(directory / "logs", partitions)
         self.settings, self.policy, self.blocking = settings, policy, blocking
+        self._observe_only = observe_only
         self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), telemetry or NoTelemetry()
         self._checkpointed = log_starts_in(self.log_dir)
         self.board, self.broker, self.state = Board(), ScriptedBroker(), MemoryStateLog()
@@ -116,7 +118,8 @@ class TierShell:
         self.backfill = Backfill(
             lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=self.clock, telemetry=self.telemetry
         )
-        self.quota, self.copy_slots = CopyQuota(quota=RateQuota(), clock=self.clock), CopySlots(10, reserved=1)
+        self.copy_rate = RateQuota()
+        self.quota, self.copy_slots = CopyQuota(quota=self.copy_rate, clock=self.clock), CopySlots(10, reserved=1)
         self.pace = UploadPace(None, self.clock)
         self.manifests = ManifestCache(store=self.store, blocking=blocking, key_ring=settings.key_ring)
         self.blobs = IndexBlobReader(store=self.store, blocking=blocking, manifests=self.manifests)
@@ -272,7 +275,7 @@ class TierShell:
             blocking=self.blocking,
             failpoints=self.failpoints,
             broker_id=BROKER,
-            observe_only=False,
+            observe_only=self._observe_only,
         )
 
     def _copy(self) -> CopyTask:
@@ -299,7 +302,7 @@ class TierShell:
             ),
             waits=self.waits,
             batch_epochs=BatchEpochs(board=self.board, log_dirs=self.log_dirs),
-            observe_only=False,
+            observe_only=self._observe_only,
         )
 
     def _trim(self) -> TrimTask:
@@ -325,5 +328,5 @@ class TierShell:
             telemetry=self.telemetry,
             failpoints=self.failpoints,
             ownership=UNQUESTIONED,
-            observe_only=False,
+            observe_only=self._observe_only,
         )

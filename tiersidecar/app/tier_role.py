@@ -213,6 +213,8 @@ def _watch(
         trim=trim,
         gate=trim_gate,
         guard=guard,
+        store=gate,
+        admission=admission,
         blocking=parts.blocking,
         observe_only=config.mode is Mode.OBSERVE,
     )

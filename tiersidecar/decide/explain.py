@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import ceil
 
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.copy import decide_copy, pending_segments
@@ -38,10 +39,12 @@ _NO_HOLD = TrimHold(allowed=())
 class Stops:
     """What, beside the decisions, keeps the daemon from acting by them: one sentence each, empty where nothing does.
 
+    ``copy_wait_s`` is how long the copy quota lets no segment begin.
     ``unproven_from`` is the local segment whose remote copy could not be read back, ``unproven`` says so.
     """
 
     copy: str = ""
+    copy_wait_s: float = 0.0
     trim: str = ""
     delete: str = ""
     unproven: str = ""
@@ -135,9 +138,7 @@ def _why_not_copied(view: PartitionView, stops: Stops, local: LocalSegment) -> F
     if stops.copy:
         return Finding(about="copy", says=f"nothing is copied: {stops.copy}")
     if local in plan.segments:
-        before = plan.segments.index(local)
-        says = "it is copied next" if before == 0 else f"it may be copied: {before} segments of the partition go first"
-        return Finding(about="copy", says=says, is_due=True)
+        return _of_due_copy(view, stops, plan.segments.index(local))
     pending = pending_segments(copy.segments, copy.copied_offset, start, copy.holes)
     if local not in pending:
         return Finding(about="copy", says="its offsets are remote already")
@@ -145,6 +146,15 @@ def _why_not_copied(view: PartitionView, stops: Stops, local: LocalSegment) -> F
     why = f"{plan.held_back}{_lag_figures(view, blocker, plan.held_back)}"
     says = why if blocker is local else f"the segment at {blocker.base_offset} must be copied first, and waits: {why}"
     return Finding(about="copy", says=says, changes_ms=_when_copied(view, local, pending))
+
+
+def _of_due_copy(view: PartitionView, stops: Stops, before: int) -> Finding:
+    says = "it is copied next" if before == 0 else f"it may be copied: {before} segments of the partition go first"
+    if stops.copy_wait_s <= 0:
+        return Finding(about="copy", says=says, is_due=True)
+    wait_ms = ceil(stops.copy_wait_s * 1000)
+    says = f"{says}, and the copy quota lets the next begin in {duration_text(wait_ms)}"
+    return Finding(about="copy", says=says, changes_ms=view.copy.now_ms + wait_ms if before == 0 else None)
 
 
 def _lag_figures(view: PartitionView, local: LocalSegment, held_back: str) -> str:
@@ -273,8 +283,24 @@ def _of_expiry(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:
         says = (
             "it is of a history that lost an election: nobody reads it, and it goes once it is past the total retention"
         )
-        return Finding(about="expiry", says=says)
+        if stops.delete:
+            return Finding(about="expiry", says=f"{says}; but nothing remote is deleted: {stops.delete}")
+        is_due = any(one.metadata == row.remote for one in view.plan.expired)
+        return Finding(about="expiry", says=says, is_due=is_due, changes_ms=_when_left(view, row))
     return _of_retention(view, stops, row)
+
+
+def _when_left(view: PartitionView, row: SegmentRow) -> int | None:
+    """When a segment of another history is given up by its own age."""
+    expiry, remote = view.expiry, row.remote
+    if expiry.policy.retention_ms == UNLIMITED or remote is None:
+        return None
+
+    def is_given_up(now_ms: int) -> bool:
+        plan = decide_expiry(replace(expiry, now_ms=now_ms))
+        return any(one.metadata == remote for one in (*plan.expired, *plan.trash.waiting))
+
+    return _if(_anchor_ms(view, row) + expiry.policy.retention_ms, expiry.now_ms, is_given_up)
 
 
 def _of_trash(view: PartitionView, stops: Stops, row: SegmentRow) -> Finding:

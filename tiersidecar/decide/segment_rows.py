@@ -65,7 +65,7 @@ def segment_rows(view: PartitionView) -> tuple[SegmentRow, ...]:
     local = {(one.base_offset, (one.next_base_offset or 0) - 1): one for one in view.copy.segments}
     remote = [one for one in view.expiry.remote_segments if _is_shown(one)]
     merged = {(one.start_offset, one.end_offset) for one in remote if _is_same_log(view, one)} & local.keys()
-    given_up = _given_up(view.plan)
+    given_up = _given_up(view)
     finished = [one for one in remote if counts(view.trim, one)]
     on_disk = _OnDisk(view.trim)
     rows = [
@@ -100,9 +100,18 @@ def _is_same_log(view: PartitionView, segment: RemoteLogSegmentMetadata) -> bool
     return segment.is_within(view.expiry.lineage)
 
 
-def _given_up(plan: ExpiryPlan) -> frozenset[object]:
-    going = (*plan.expired, *plan.trash.waiting)
-    return frozenset(removal.metadata.remote_log_segment_id.uuid for removal in going)
+def _given_up(view: PartitionView) -> frozenset[object]:
+    """What was decided to go, and that is durable: until then it is read as before."""
+    going = (*view.plan.expired, *view.plan.trash.waiting)
+    return frozenset(one.metadata.remote_log_segment_id.uuid for one in going if _is_said(view.expiry, one.metadata))
+
+
+def _is_said(expiry: ExpiryView, segment: RemoteLogSegmentMetadata) -> bool:
+    return segment.end_offset < expiry.remote_log_start_offset or any(
+        entry.covers(segment, expiry.lineage)
+        for entry in expiry.trash
+        if entry.id.generation == expiry.start_generation
+    )
 
 
 class _OnDisk:

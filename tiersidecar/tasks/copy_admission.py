@@ -19,6 +19,11 @@ class CopyAdmission:
         self._backfill, self._backfill_quota = backfill, backfill_quota
         self._backfill_turn = CopySlots(1)
 
+    def quota_wait_s(self, partition: TopicIdPartition) -> float:
+        """Seconds for which the quotas hold back its next segment, if nothing else is copied; 0 where they do not."""
+        backfill_s = 0.0 if self._backfill.rank(partition) == LIVE else self._backfill_quota.wait_s
+        return max(backfill_s, self._quota.wait_s)
+
     @asynccontextmanager
     async def admitted(self, partition: TopicIdPartition, size_bytes: int) -> AsyncIterator[None]:
         """Wait until a segment of ``size_bytes`` may be copied, and keep the slot for the length of the block."""

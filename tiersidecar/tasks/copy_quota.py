@@ -17,9 +17,14 @@ class CopyQuota:
         self._quota, self._clock = quota, clock
         self._turn = asyncio.Lock()
 
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the rate allows another segment; 0 where it does."""
+        return self._quota.throttle_s(self._clock.monotonic_s())
+
     async def admit(self, size_bytes: int) -> None:
         """Wait until the rate allows another segment, looking again each second, then charge it whole."""
         async with self._turn:
-            while (wait_s := self._quota.throttle_s(self._clock.monotonic_s())) > 0:
+            while (wait_s := self.wait_s) > 0:
                 await self._clock.sleep(min(wait_s, _RECHECK_S))
             self._quota.record(size_bytes, self._clock.monotonic_s())

@@ -18,9 +18,11 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy import CopyTask
+from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.expire import ExpireTask
-from tiersidecar.tasks.lanes import Lanes
+from tiersidecar.tasks.lanes import Lane, Lanes
+from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trim_gate import TrimGate
 
@@ -44,12 +46,15 @@ class ExplainTask:
         trim: TrimTask,
         gate: TrimGate,
         guard: MayDelete,
+        store: StoreGate,
+        admission: CopyAdmission,
         blocking: Blocking,
         observe_only: bool,
     ) -> None:
         self._board, self._state, self._lineages, self._lanes = board, state, lineages, lanes
         self._caught_up, self._copy, self._expire, self._trim = caught_up, copy, expire, trim
-        self._gate, self._guard, self._blocking, self._observe_only = gate, guard, blocking, observe_only
+        self._gate, self._guard, self._store, self._admission = gate, guard, store, admission
+        self._blocking, self._observe_only = blocking, observe_only
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def rows(self, topic: str, partition: int) -> tuple[SegmentRow, ...]:
@@ -93,23 +98,26 @@ class ExplainTask:
     async def _stops(self, tiered: TieredPartition, view: PartitionView) -> Stops:
         tip = tiered.view.topic_id_partition
         everything = self._why_nothing(tip)
+        refused = self._board.refused_topics.get(tip.topic, "")
+        retain = self._lanes.reason_at_rest(tip, Lane.RETAIN)
         unproven = self._board.unproven_from.get(tip)
         return Stops(
-            copy=everything,
+            copy=everything or refused or self._lanes.reason_at_rest(tip, Lane.COPY) or self._store.closed_reason,
+            copy_wait_s=self._admission.quota_wait_s(tip),
             trim=everything
             or self._board.untrimmable_topics.get(tip.topic, "")
             or self._state.halted_reason
-            or self._guard.reason_not_to_delete,
-            delete=everything or self._state.halted_reason or self._guard.reason_not_to_delete_remote,
+            or self._guard.reason_not_to_delete
+            or ("" if unproven else retain),
+            delete=everything
+            or refused
+            or self._state.halted_reason
+            or self._guard.reason_not_to_delete_remote
+            or ("" if unproven else retain),
             unproven=self._board.unproven.get(tip, ""),
             unproven_from=None if unproven is None else unproven.base_offset,
             hold=await self._gate.hold(tiered, await self._blocking.run(decide_trim, view.trim)),
         )
 
     def _why_nothing(self, tip: TopicIdPartition) -> str:
-        if self._observe_only:
-            return "mode is observe"
-        refused = self._board.refused_topics.get(tip.topic, "")
-        halted = self._lanes.halted(tip)
-        refused = refused or self._board.misplaced.get(tip, "")
-        return refused or (f"the partition is halted: {halted}" if halted else "")
+        return "mode is observe" if self._observe_only else self._board.misplaced.get(tip, "")

@@ -120,6 +120,13 @@ class Lanes:
         record = self._records.get((partition, lane))
         return record is not None and bool(record.halted)
 
+    def reason_at_rest(self, partition: TopicIdPartition, lane: Lane) -> str:
+        """What became of that lane's last run, where it failed: it is parked, or backs off; empty after one that succeeded."""
+        record = self._records.get((partition, lane))
+        if record is None:
+            return ""
+        return f"the partition is halted: {record.halted}" if record.halted else record.trouble
+
     def trouble(self, partition: TopicIdPartition) -> str:
         """The last retriable error of a lane that has not succeeded since; empty when there is none."""
         return "; ".join(r.trouble for lane in Lane if (r := self._records.get((partition, lane))) and r.trouble)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support.explained_world import expire_of
 from tests.support.manual_clock import ManualClock
 from tests.support.tier_shell import BROKER, TierShell
-from tests.support.trash_clock import trash_clock
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.explain import Finding
@@ -19,13 +18,9 @@ from tiersidecar.decide.segment_rows import RowState
 from tiersidecar.decide.trash import NO_DELAYS
 from tiersidecar.domain.errors import NotLedHereError
 from tiersidecar.domain.policy import TopicPolicy, TrimHolds
-from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.catch_up import CatchUp
-from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Backoff, Lanes
-from tiersidecar.tasks.local_start import LocalStart
-from tiersidecar.tasks.ownership import UNQUESTIONED
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 POLICY = TopicPolicy(local_retention_ms=0)
@@ -44,10 +39,12 @@ class Asked:
             lanes=lanes,
             caught_up=CatchUp(shell.metadata, shell.state),
             copy=shell.copy,
-            expire=expire_of(shell),
+            expire=expire_of(shell, ExpiryLimits(max_share=1.0), NO_DELAYS),
             trim=shell.trim,
             gate=shell.trim_gate,
             guard=shell.guard,
+            store=shell.gate,
+            admission=shell.admission,
             blocking=shell.blocking,
             observe_only=observe_only,
         )
@@ -58,44 +55,12 @@ class Asked:
         return account.row.state, next(one for one in account.findings if one.about == about)
 
 
-def expire_of(shell: TierShell) -> ExpireTask:
-    others: dict[str, Any] = {"limits": ExpiryLimits(max_share=1.0), "delays": NO_DELAYS, "by": "broker 1"}
-    return ExpireTask(
-        board=shell.board,
-        broker=shell.broker,
-        metadata=shell.metadata,
-        presence=SegmentPresence(shell.store, shell.settings.key_prefix),
-        state=shell.state,
-        lineages=shell.lineages,
-        in_flight=shell.in_flight,
-        remover=shell.remover,
-        checks=shell.checks,
-        guard=shell.guard,
-        local_start=LocalStart(
-            board=shell.board,
-            broker=shell.broker,
-            state=shell.state,
-            clock=shell.clock,
-            failpoints=shell.failpoints,
-            ownership=UNQUESTIONED,
-        ),
-        ownership=UNQUESTIONED,
-        blocking=shell.blocking,
-        clock=shell.clock,
-        trash_clock=trash_clock(shell.clock),
-        telemetry=shell.telemetry,
-        failpoints=shell.failpoints,
-        interval_s=1.0,
-        observe_only=False,
-        **others,
-    )
-
-
 @pytest.fixture
 async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
     async with ThreadBlocking(max_threads=2) as blocking:
         shell = TierShell(tmp_path, blocking, LayoutSettings(), POLICY, clock=ManualClock(now_ms=2_000_000_000_000))
         await shell.look()
+        await shell.gate.wait_open()
         backoff = Backoff(initial_s=1.0, maximum_s=1.0)
         async with Lanes(clock=shell.clock, ids=shell.ids, telemetry=shell.telemetry, backoff=backoff) as lanes:
             yield Asked(shell, lanes)
