@@ -19,6 +19,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_runs import RemoteRun, open_run
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.scripted_local import ScriptedLocal
+from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.errors import MetadataNotReadyError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch
@@ -151,13 +152,14 @@ async def open_world(
     local: tuple[int, int],
     store: Store | None = None,
     quota: FetchQuota | None = None,
+    budgets: Sequence[ReaderQuotaRule] = (),
     sessions: FetchSessions | None = None,
     blocking: Blocking | None = None,
 ) -> AsyncIterator[World]:
     """``local``: the broker's log start, and its high watermark."""
     async with AsyncExitStack() as stack:
         clock, telemetry = ManualClock(), RecordedTelemetry()
-        path = await stack.enter_async_context(open_run(run, clock=clock, store=store, quota=quota))
+        path = await stack.enter_async_context(open_run(run, clock=clock, store=store, quota=quota, budgets=budgets))
         broker, state = ScriptedBroker(), MemoryStateLog()
         broker.log_starts[partition], broker.last_stable_offsets[partition] = local
         offsets = BrokerOffsetsCache(broker=broker, clock=clock)
@@ -184,7 +186,7 @@ async def open_world(
                     clock=clock,
                 ),
                 deleted=DeletedRecords(tiered=tiered, state=state),
-                fill=FetchFill(fills=fills, reader=path.reader, clock=clock, telemetry=telemetry),
+                fill=FetchFill(fills=fills, reader=path.reader, cold=path.cold, clock=clock, telemetry=telemetry),
                 clock=clock,
                 telemetry=telemetry,
                 remote_max_wait_ms=500,

@@ -15,6 +15,7 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -32,6 +33,7 @@ from tiersidecar.ports.store import BytesBody, Store
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.admission import FetchQuota
 from tiersidecar.reading.chunk_manager import ChunkLayer
+from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, LiveLog, NoLiveLog
 from tiersidecar.reading.manifests import ManifestCache
@@ -155,12 +157,14 @@ async def open_run(
     clock: Clock | None = None,
     blocking: Blocking | None = None,
     quota: FetchQuota | None = None,
+    budgets: Sequence[ReaderQuotaRule] = (),
     telemetry: Telemetry | None = None,
     settings: ReadSettings | None = None,
     chunk_layers: Sequence[ChunkLayer] = (),
 ) -> AsyncIterator[ReadPath]:
     """The read path over ``run``; ``store`` stands in front of the run's own."""
     store, clock, blocking = store or run.store, clock or ManualClock(), blocking or InlineBlocking()
+    telemetry = telemetry or RecordedTelemetry()
     async with AsyncExitStack() as stack:
         manifests = ManifestCache(store=store, blocking=blocking, key_prefix=run.key_prefix, key_ring=key_ring())
         stack.push_async_callback(manifests.aclose)
@@ -182,7 +186,8 @@ async def open_run(
                 blocking=blocking,
                 clock=clock,
                 quota=quota,
-                telemetry=telemetry or RecordedTelemetry(),
+                cold=ColdReads(clock=clock, rules=budgets, telemetry=telemetry),
+                telemetry=telemetry,
                 settings=settings,
                 catch_up=run.metadata.catch_up,
                 chunk_layers=chunk_layers,

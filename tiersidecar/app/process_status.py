@@ -22,6 +22,7 @@ from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.leases import KnownLeases
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary
 from tiersidecar.tasks.board import Board, DiskNote
 from tiersidecar.tasks.explain import ExplainTask
@@ -59,6 +60,7 @@ class ProcessStatus:
     progress: Progress | None = None
     calls_ended: Callable[[], int] = lambda: 0
     """How many slices of segments were read."""
+    cold: ColdReads | None = None
     deletes_blocked: Callable[[], str] = lambda: ""
     reasons: list[Callable[[], str]] = field(default_factory=list)
 
@@ -94,6 +96,7 @@ class ProcessStatus:
             deletes_blocked=self.deletes_blocked(),
             disks=[_disk(note) for note in self.board.disks],
             standing_by=self.standing_by(),
+            cold_readers=() if self.cold is None else self.cold.readings,
         )
 
     def sidecars(self) -> Sequence[SidecarStatus]:

@@ -14,7 +14,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.gateway import GatewayListenerSection, GatewaySection
 from tiersidecar.app.config.keys import choices, is_optional, keys_in, quantity_of, sections_in
 from tiersidecar.app.config.section import Section
-from tiersidecar.app.config.services import LoggingSection, ReadCaller, ReadSection, StatusSection
+from tiersidecar.app.config.services import LoggingSection, ReadCaller, ReaderQuota, ReadSection, StatusSection
 from tiersidecar.app.config.store import FilesystemStore, KeyPair, S3Store
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.config.values import SECRET_FORMS, Address
@@ -31,6 +31,7 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("List topics, each rule", TopicRule),
     ("Section read", ReadSection),
     ("Section read, each of callers", ReadCaller),
+    ("Each of remote.fetch.quota", ReaderQuota),
     ("Section gateway", GatewaySection),
     ("Section gateway, each of listeners", GatewayListenerSection),
     ("Section status", StatusSection),

@@ -61,9 +61,15 @@ def reason_to_doubt_directory(view: LeaderView, local: LocalPartition, unwritten
     )
 
 
+_FAULTS_NAMED = 3
+"""Each of thousands of partitions may have this reason, and each of their directories be faulty."""
+
+
 def reason_unseen(faults: Mapping[str, str]) -> str:
     """Why a led partition is not tiered at all; ``faults`` are those of the log dirs."""
-    faulty = f", unless in what cannot be read: {', '.join(sorted(faults))}" if faults else ""
+    named = sorted(faults)[:_FAULTS_NAMED]
+    more = f" and {len(faults) - len(named)} others" if len(faults) > len(named) else ""
+    faulty = f", unless in what cannot be read: {', '.join(named)}{more}" if faults else ""
     return (
         f"the broker leads it, and no log dir of this configuration has its directory{faulty}: it is not tiered. Compare "
         "log.dirs and mounts of broker and sidecar"

@@ -18,6 +18,7 @@ from tiersidecar.ports.metrics.reading import (
 )
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.asker import ASKER
+from tiersidecar.reading.cold_reads import READER, ColdReads
 from tiersidecar.reading.come_back import ComeBack
 from tiersidecar.reading.fair_places import FairPlaces, PlacesFullError
 
@@ -52,8 +53,8 @@ class ReaderPool:
 
     Places go to callers in turn (``reading/asker.py``), and one has four fifths of them at most; when too many wait, the one
     with the most of them waiting loses its last.
-    New reads are shed too while ``quota`` (bytes) or ``requests`` (to the store) are used up.  A long stream takes its place
-    step by step, so that a slow client holds none while it is being written to.
+    New reads are shed too while ``quota`` (bytes), the reader's own budget in ``cold``, or ``requests`` (to the store) are
+    used up.  A long stream takes its place step by step, so that a slow client holds none while it is being written to.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ReaderPool:
         requests: FetchQuota | None = None,
         telemetry: Telemetry | None = None,
         clock: Clock | None = None,
+        cold: ColdReads | None = None,
     ) -> None:
         self._running = running
         self._places = FairPlaces(running, most_each=running - running // 5, waiting=waiting, waits=self._count_waiting)
@@ -74,10 +76,23 @@ class ReaderPool:
         self._telemetry = telemetry or NoTelemetry()
         self._clock = clock
         self._come_back = ComeBack(clock) if clock else None
+        self._cold = cold
 
-    @property
-    def quota(self) -> FetchQuota:
-        return self._quota
+    def begun(self, topic: str) -> None:
+        """Count a read, of a reader that is known."""
+        reader = READER.get()
+        if self._cold and reader:
+            self._cold.begun(reader, topic)
+
+    def charge(self, topic: str, size_bytes: int) -> None:
+        """Charge what a read has returned, to the quota of all and to that of the reader, if it is known."""
+        self._quota.record(size_bytes)
+        reader = READER.get()
+        if self._cold and reader:
+            self._cold.took(reader, topic, size_bytes)
+
+    def _reader_throttle_s(self) -> float:
+        return self._cold.throttle_s(READER.get()) if self._cold else 0.0
 
     @asynccontextmanager
     async def admit(self) -> AsyncIterator[Place]:
@@ -89,6 +104,9 @@ class ReaderPool:
         if (throttle_s := self._quota.throttle_s()) > 0:
             self._telemetry.count(FETCH_THROTTLE_SECONDS, throttle_s)
             raise self._shed("fetch_quota", "the remote fetch quota", _retry_after_ms(throttle_s))
+        if (throttle_s := self._reader_throttle_s()) > 0:
+            self._telemetry.count(FETCH_THROTTLE_SECONDS, throttle_s)
+            raise self._shed("reader_quota", "the reader's remote.fetch.quota", _retry_after_ms(throttle_s))
         if (throttle_s := self._requests.throttle_s()) > 0:
             raise self._shed("store_requests", "the budget of requests to the store", _retry_after_ms(throttle_s))
         async with self._in_place(may_be_shed=True) as place:
@@ -154,7 +172,7 @@ class ReaderPool:
             if part is None:
                 return
             yield part
-            quota_s = self._quota.throttle_s()
+            quota_s = max(self._quota.throttle_s(), self._reader_throttle_s())
             if (throttle_s := max(quota_s, self._requests.throttle_s())) > 0:
                 self._telemetry.count(FETCH_THROTTLE_SECONDS, quota_s)
                 await clock.sleep(throttle_s)

@@ -14,6 +14,7 @@ from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.aborted_transactions import AbortedTransactions
 from tiersidecar.reading.admission import FetchQuota, ReaderPool
 from tiersidecar.reading.chunk_manager import ChunkLayer, ChunkManager, MemoryChunkCache, StoreChunkManager
+from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import IndexFilesSource, RemoteIndexCache
 from tiersidecar.reading.lineage import LineageSource
@@ -61,6 +62,7 @@ class ReadPath:
     reader: RemoteLogReader
     timestamps: TimestampLookup
     opening: Opening
+    cold: ColdReads
     lookup: SegmentLookup
     files: SegmentFiles
     aborted: AbortedTransactions
@@ -82,6 +84,7 @@ async def open_read_path(
     clock: Clock,
     quota: FetchQuota | None = None,
     requests: FetchQuota | None = None,
+    cold: ColdReads | None = None,
     telemetry: Telemetry | None = None,
     settings: ReadSettings | None = None,
     catch_up: CatchUp | None = None,
@@ -95,6 +98,7 @@ async def open_read_path(
     ``index_files`` is what the index cache asks instead of the store: a disk cache again.  ``long_blocking`` opens the batches
     that take seconds, beside ``blocking`` if it is given.
     """
+    cold = cold or ColdReads(clock=clock, telemetry=telemetry)
     settings, telemetry = settings or ReadSettings(), telemetry or NoTelemetry()
     async with AsyncExitStack() as stack:
         blobs = IndexBlobReader(
@@ -127,8 +131,10 @@ async def open_read_path(
             requests=requests,
             telemetry=telemetry,
             clock=clock,
+            cold=cold,
         )
         yield ReadPath(
+            cold=cold,
             metadata=metadata,
             reader=RemoteLogReader(
                 lookup=lookup,

@@ -209,6 +209,7 @@ class RemoteLogReader:
     ) -> AsyncGenerator[RemoteBatches, None]:
         topic = topic_id_partition.topic
         self._telemetry.count(FETCH_REQUESTS, topic=topic)
+        self._pool.begun(topic)
         try:
             await self._lookup.check_start(topic_id_partition, offset)
             if history is None:
@@ -230,7 +231,7 @@ class RemoteLogReader:
                         aborted += tuple(one for one in beyond if one.first_offset < batches.next_offset)
                     await self._lookup.check_history(topic_id_partition, history, batches.base_offset)
                     self._telemetry.count(FETCH_BYTES, len(batches), topic=topic)
-                    self._pool.quota.record(len(batches))
+                    self._pool.charge(topic, len(batches))
                     yield RemoteBatches(batches=batches, aborted_transactions=aborted)
             if undecided is not None and allowance.left_bytes is None:
                 raise self._undecided.error(topic_id_partition, stop, undecided)

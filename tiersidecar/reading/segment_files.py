@@ -62,6 +62,7 @@ class SegmentFiles:
             As :meth:`RemoteLogReader.stream_batches`.
         """
         self._telemetry.count(FETCH_REQUESTS, topic=metadata.topic_id_partition.topic)
+        self._pool.begun(metadata.topic_id_partition.topic)
         self._telemetry.count(READ_REQUESTED_BYTES, len(byte_range))
         parts = self._checked(metadata, byte_range)
         async with aclosing(parts), aclosing(self._pool.in_steps(parts, self._clock)) as steps:
@@ -100,7 +101,7 @@ class SegmentFiles:
                         async for part in parts:
                             left = ByteRange(left.start + len(part), left.stop)
                             self._telemetry.count(FETCH_BYTES, len(part), topic=metadata.topic_id_partition.topic)
-                            self._pool.quota.record(len(part))
+                            self._pool.charge(metadata.topic_id_partition.topic, len(part))
                             yield part
                 except CorruptDataError:
                     if has_failed:

@@ -80,3 +80,5 @@ def test_the_broker_is_asked_only_of_a_file_that_ends_in_an_earlier_epoch(
 def test_a_log_dir_that_cannot_be_read_may_have_what_is_not_seen() -> None:
     assert "unless" not in reason_unseen({})
     assert "unless in what cannot be read: /a, /b:" in reason_unseen({"/b": "EIO", "/a": "EIO"})
+    many = dict.fromkeys("/abcdef", "EIO")
+    assert f"unless in what cannot be read: /, a, b and {len(many) - 3} others:" in reason_unseen(many)

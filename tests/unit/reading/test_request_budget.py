@@ -80,6 +80,6 @@ def test_whether_objects_are_files_here_is_the_stores_to_say(*, is_local: bool) 
 
 async def test_without_a_quota_nothing_is_shed_however_much_was_read() -> None:
     pool = ReaderPool(running=1)
-    pool.quota.record(1 << 60)
+    pool.charge("orders", 1 << 60)
     async with pool.admit():
         pass

@@ -84,7 +84,9 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
                 clock=parts.clock,
             ),
             deleted=DeletedRecords(tiered=tier.tiered, state=parts.state),
-            fill=FetchFill(fills=tier.fills, reader=reader, clock=parts.clock, telemetry=parts.telemetry),
+            fill=FetchFill(
+                fills=tier.fills, reader=reader, cold=tier.path.cold, clock=parts.clock, telemetry=parts.telemetry
+            ),
             clock=parts.clock,
             telemetry=parts.telemetry,
             remote_max_wait_ms=parts.config.remote_fetch_max_wait_ms,

@@ -7,11 +7,16 @@ from contextlib import AsyncExitStack
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.app.builders.read_caches import open_chunk_cache, open_index_cache
+from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.app.parts import Parts
+from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.log_starts import StateLogStarts
 from tiersidecar.reading.opening import LONG_AT_ONCE
@@ -38,6 +43,7 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
         except TimeoutError as error:
             raise MetadataNotReadyError(subject=str(partition)) from error
 
+    parts.status.cold = cold = cold_reads_of(config, parts.clock, parts.telemetry)
     suffix = "" if Role.READ in parts.roles else "-gateway"
     requests = ConfiguredFetchQuota(parts.tuning.store_requests, parts.clock)
     store = CountedFetches(parts.store, requests)
@@ -61,6 +67,7 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
             clock=parts.clock,
             quota=ConfiguredFetchQuota(parts.tuning.fetch_quota, parts.clock),
             requests=requests,
+            cold=cold,
             telemetry=parts.telemetry,
             catch_up=catch_up,
             settings=ReadSettings(
@@ -73,4 +80,18 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
             index_files=index_files,
             chunk_layers=chunk_layers,
         )
+    )
+
+
+def cold_reads_of(config: Config, clock: Clock, telemetry: Telemetry) -> ColdReads:
+    """Who reads, within the budgets of ``remote.fetch.quota``."""
+    return ColdReads(
+        clock=clock,
+        rules=[
+            ReaderQuotaRule(user=rule.user, client_id=rule.client_id, bytes_per_s=rule.consumer_byte_rate)
+            for rule in config.remote_fetch_quota
+        ],
+        window_num=config.remote_log_manager_fetch_quota_window_num,
+        window_size_s=config.remote_log_manager_fetch_quota_window_size_seconds,
+        telemetry=telemetry,
     )

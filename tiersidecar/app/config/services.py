@@ -15,6 +15,7 @@ from tiersidecar.app.config.section import Section, refuse
 from tiersidecar.app.config.values import (
     Address,
     Addresses,
+    BytesPerSecond,
     FilePath,
     PositiveDurationMs,
     Quantity,
@@ -70,6 +71,25 @@ class ReadCaller(Section):
     def _one_proof(self) -> Self:
         if (self.bearer_token is None) == (self.certificate_subject is None):
             refuse([((), "needs either bearer.token or certificate.subject")])
+        return self
+
+
+class ReaderQuota(Section):
+    """A budget of remote bytes, as a client quota of Kafka's: of a user, of a client id, or of both."""
+
+    user: Annotated[str | None, Field(min_length=1, examples=["reports"])] = None
+    """Name of the user, without `User:`; `<default>`: each user of whom no rule has the name. Default: whoever it is."""
+
+    client_id: Annotated[str | None, Field(min_length=1, examples=["spark"])] = None
+    """Client id; `<default>`: each that no rule names. Default: whatever it is. Of HTTP requests it is `http`."""
+
+    consumer_byte_rate: Annotated[BytesPerSecond, Field(examples=["10MiB"])]
+    """Bytes per second that all together may read of what is remote to whom the rule stands for one budget."""
+
+    @model_validator(mode="after")
+    def _of_somebody(self) -> Self:
+        if self.user is None and self.client_id is None:
+            refuse([((), "needs user, client.id, or both; remote.log.manager.fetch.max.bytes.per.second bounds all")])
         return self
 
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from tiersidecar.app.config.broker import BrokerSection
 from tiersidecar.app.config.gateway import GatewaySection
 from tiersidecar.app.config.section import Section
-from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusSection
+from tiersidecar.app.config.services import LoggingSection, ReaderQuota, ReadSection, StatusSection
 from tiersidecar.app.config.store import StoreSection
 from tiersidecar.app.config.topics import GroupName, Pattern, TopicRule
 from tiersidecar.app.config.values import (
@@ -225,6 +225,11 @@ class TopLevelKeys(Section):
 
     remote_log_manager_fetch_quota_window_size_seconds: DurationS = 1
     """Width of such a window; a plain number is seconds."""
+
+    remote_fetch_quota: Annotated[tuple[ReaderQuota, ...], Field(examples=["[]"])] = ()
+    """Budgets of what single users and client ids may read of what is remote, by Kafka's order of precedence (user and client
+    id, user, client id), averaged over the windows of the fetch quota, by each process of its own. Over it the gateway
+    answers with nothing and a throttle time, and HTTP with 429."""
 
     remote_log_reader_threads: PoolSize = 10
     """Remote reads that run at once."""

@@ -68,7 +68,7 @@ class FilledPartition:
     """What stands in a response in place of what the broker said of a partition.
 
     ``high_watermark`` and ``last_stable_offset`` are exclusive, -1 where they are not known.  ``aborted`` has producer id and
-    first offset of each; None for read_uncommitted.
+    first offset of each; None for read_uncommitted.  ``throttle_ms`` is how long the client is to stay away because of it.
     """
 
     error_code: int = NO_ERROR
@@ -77,6 +77,7 @@ class FilledPartition:
     log_start_offset: int = -1
     aborted: tuple[tuple[int, int], ...] | None = None
     records: Sequence[Buffer] = ()
+    throttle_ms: int = 0
 
     @property
     def records_bytes(self) -> int:
@@ -126,6 +127,13 @@ def write_partition(version: int, partition: int, filled: FilledPartition) -> li
         parts.append(_INT32.pack(-1))
     parts.append(length_bytes(filled.records_bytes, flexible=flexible))
     return [b"".join(parts), *filled.records, *([b"\0"] if flexible else [])]
+
+
+def throttling(fetched: FetchResponse, throttle_ms: int) -> list[Replacement]:
+    """What makes the response's throttle time at least that: to be spliced into it, before all partitions."""
+    if throttle_ms <= fetched.throttle_time_ms:
+        return []
+    return [(0, _THROTTLE.size, _THROTTLE.pack(throttle_ms))]
 
 
 def write_session_error(version: int, throttle_time_ms: int, error_code: int) -> bytes:

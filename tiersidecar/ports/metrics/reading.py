@@ -39,8 +39,22 @@ READ_STORE_REQUESTS = Metric(
 READS_SHED = Metric(
     name="tiersidecar_reads_shed_total",
     kind="counter",
-    help="Reads turned away. Reasons: pool, fetch_quota, store_requests, and requests: more HTTP requests at once than may be.",
+    help="Reads turned away. Reasons: pool, fetch_quota, reader_quota (remote.fetch.quota), store_requests, and requests: more "
+    "HTTP requests at once than may be.",
     labels=("reason",),
+)
+COLD_READ_BYTES = Metric(
+    name="tiersidecar_cold_read_bytes_total",
+    kind="counter",
+    help="Bytes of remote batches that clients were given, by who asked. A hundred have series of their own, twenty of one "
+    "principal; the rest is (others).",
+    labels=("principal", "client_id", "topic"),
+)
+COLD_READ_REQUESTS = Metric(
+    name="tiersidecar_cold_read_requests_total",
+    kind="counter",
+    help="Requests for what is remote, of one partition each, by who asked; as tiersidecar_cold_read_bytes_total.",
+    labels=("principal", "client_id", "topic"),
 )
 READ_CACHE_BYTES = Metric(
     name="tiersidecar_read_cache_bytes_total",

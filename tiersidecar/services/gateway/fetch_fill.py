@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 
 import structlog
 
 from tiersidecar.decide.gateway_fill import decide_grace, decide_grants, decide_returned
+from tiersidecar.decide.reader_quotas import ColdReader
 from tiersidecar.domain.errors import (
     HistoryChangedError,
     MetadataNotReadyError,
@@ -23,7 +25,9 @@ from tiersidecar.formats.wire.fetch_requests import FetchPartition, FetchRequest
 from tiersidecar.formats.wire.fetch_responses import KAFKA_STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER, FilledPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLED_BYTES, GATEWAY_FILLS
+from tiersidecar.ports.metrics.reading import FETCH_THROTTLE_SECONDS, READS_SHED
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.services.gateway.border_transactions import BorderTransactions, NotLocal, Undecided
 from tiersidecar.services.gateway.exchange import Exchange
@@ -53,13 +57,18 @@ class FillRequest:
 class FetchFill:
     """Reads through :class:`RemoteFills`, which go on when the wait is over."""
 
-    def __init__(self, *, fills: RemoteFills, reader: RemoteLogReader, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(
+        self, *, fills: RemoteFills, reader: RemoteLogReader, cold: ColdReads, clock: Clock, telemetry: Telemetry
+    ) -> None:
         self._fills, self._reader, self._clock, self._telemetry = fills, reader, clock, telemetry
+        self._cold = cold
         self._border = BorderTransactions(reader)
         self._troubled: dict[TopicIdPartition, str] = {}
 
     def fill_at_once(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition] | None:
         """As :meth:`fill`, where all that is wanted has been read ahead; None, and nothing is done, where it has not."""
+        if self._cold.throttle_s(_reader_of(wanted)) > 0:
+            return None
         taken_bytes, grants = _take_room(wanted)
         answers: dict[PartitionKey, FilledPartition] | None = None
         try:
@@ -73,11 +82,15 @@ class FetchFill:
                     )
         finally:
             self._keep_room(wanted, taken_bytes, answers or {})
+        if answers is not None:
+            self._charge(wanted, answers)
         return answers
 
     async def fill(self, wanted: FillRequest) -> dict[PartitionKey, FilledPartition]:
         """An answer for each of ``wanted.judged``: batches, none because they did not come in time, or an error that clients
         try again after."""
+        if (throttle_s := self._cold.throttle_s(_reader_of(wanted))) > 0:
+            return self._over_budget(wanted, throttle_s)
         taken_bytes, grants = _take_room(wanted)
         answers: dict[PartitionKey, FilledPartition] = {}
         try:
@@ -85,7 +98,28 @@ class FetchFill:
             answers = self._returned(wanted, grants, read)
         finally:
             self._keep_room(wanted, taken_bytes, answers)
+        self._charge(wanted, answers)
         return answers
+
+    def _over_budget(self, wanted: FillRequest, throttle_s: float) -> dict[PartitionKey, FilledPartition]:
+        """Nothing of each, and how long the client is to stay away."""
+        self._telemetry.count(READS_SHED, len(wanted.judged), reason="reader_quota")
+        self._telemetry.count(FETCH_THROTTLE_SECONDS, throttle_s)
+        for _ in wanted.judged:
+            self._count("shed")
+        throttle_ms = ceil(throttle_s * 1000)
+        return {key: replace(self._filled(wanted, key, _NOTHING), throttle_ms=throttle_ms) for key in wanted.judged}
+
+    def _charge(self, wanted: FillRequest, answers: Mapping[PartitionKey, FilledPartition]) -> None:
+        """What the client is given, once it is known: reads serve several clients, and run ahead of them."""
+        reader = _reader_of(wanted)
+        for key, answer in answers.items():
+            partition = wanted.judged[key].partition
+            if partition is None or answer.error_code:
+                continue
+            self._cold.begun(reader, partition.topic)
+            if answer.records_bytes:
+                self._cold.took(reader, partition.topic, answer.records_bytes)
 
     def _returned(
         self,
@@ -231,6 +265,11 @@ class FetchFill:
         if self._troubled.get(partition) != reason:
             self._troubled[partition] = reason
             log.warning("gateway.fill.failed", topic=partition.topic, partition=partition.partition, reason=reason)
+
+
+def _reader_of(wanted: FillRequest) -> ColdReader:
+    exchange = wanted.exchange
+    return ColdReader(principal=exchange.connection.login.principal, client_id=exchange.client_id or "")
 
 
 def _take_room(wanted: FillRequest) -> tuple[int, dict[PartitionKey, int]]:

@@ -33,6 +33,7 @@ from tiersidecar.formats.wire.fetch_responses import (
     FilledPartition,
     read_fetch_response,
     replacing,
+    throttling,
     write_session_error,
 )
 from tiersidecar.ports.clock import Blocking, Clock
@@ -268,7 +269,8 @@ class _OutOfRange:
 
 
 def _replaced(answered: Answered, answers: Mapping[PartitionKey, FilledPartition]) -> Rewritten:
-    changes = list[Replacement]()
+    throttle_ms = max((one.throttle_ms for one in answers.values()), default=0)
+    changes = throttling(answered.fetched, throttle_ms)
     for row in answered.rows:
         answer = answers.get(row.key)
         if answer is not None:

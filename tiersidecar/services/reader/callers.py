@@ -95,6 +95,16 @@ class Callers:
             return f"address {origin}" if origin else ""
         return f"user {credentials.username}" if credentials.username else f"token {hash(credentials.token)}"
 
+    def principal_of(self, request: web.Request) -> str:
+        """Return the principal whom ``request`` names, as the gateway has it: `User:ANONYMOUS` without credentials, `User:?`
+        where they are a token, which does not tell its name."""
+        try:
+            credentials = self.credentials(request)
+        except ProblemError:
+            credentials = ANONYMOUS
+        name = credentials.username or ("ANONYMOUS" if credentials == ANONYMOUS else "?")
+        return f"User:{name}"
+
     def name_of(self, request: web.Request) -> str:
         """Return the user whom ``request`` names; empty where it names none."""
         try:

@@ -13,12 +13,14 @@ from importlib.metadata import version
 import structlog
 from aiohttp import web
 
+from tiersidecar.decide.reader_quotas import ColdReader
 from tiersidecar.domain.errors import PartitionHaltedError, QuotaExceededError, TiersidecarError
 from tiersidecar.ports.broker import AuthorizeRead, CallerNotAuthenticatedError, ReadLocal
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.asker import ASKER
+from tiersidecar.reading.cold_reads import READER
 from tiersidecar.reading.pending_copies import PendingCopies
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.http_listener import (
@@ -47,6 +49,8 @@ log = structlog.get_logger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MAX_LINE_BYTES = 8190
+_HTTP = "http"
+"""Stands for the client id, which HTTP does not have."""
 _MAX_BODY_BYTES = 1024
 _SMALL_BYTES = 64 * 1024
 """A document of no more is sent once its request has given up its place among ``max_requests``."""
@@ -239,6 +243,7 @@ class _Gate:
         self._free -= 1
         self._in_hand[caller] += 1
         ASKER.set(caller or "this machine")
+        READER.set(ColdReader(principal=self._callers.principal_of(request), client_id=_HTTP))
         try:
             return await handler(request)
         finally:

@@ -32,6 +32,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
         "deletes_blocked": summary.deletes_blocked,
         "disks": [asdict(disk) for disk in summary.disks],
         "standing_by": summary.standing_by,
+        "cold_readers": [asdict(one) for one in summary.cold_readers],
     }
 
 

@@ -11,6 +11,7 @@ from tiersidecar.decide.segment_rows import SegmentRow
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.ports.telemetry import Metric
+from tiersidecar.reading.cold_reads import ColdReading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,9 @@ class StatusSummary:
 
     standing_by: str = ""
     """Why the tier role of this process rests: another one is this broker's sidecar."""
+
+    cold_readers: Sequence[ColdReading] = ()
+    """Who has read what is remote through this process, the one with the most bytes first."""
 
     @property
     def warnings(self) -> list[str]:

@@ -6,6 +6,7 @@ Shown here: S-136, S-137, S-138, S-139, S-142, S-147, T-52, T-57, U2, U7.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Coroutine
 from datetime import timedelta
 from functools import partial
@@ -33,6 +34,7 @@ from tests.support.remote_runs import RemoteRun, behind, load_run
 from tests.support.scripted_local import ScriptedLocal
 from tests.unit.reading.test_remote_log_reader import first_open_offset, only_until
 from tests.unit.reading.test_undecided_transactions import without
+from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
@@ -42,6 +44,7 @@ from tiersidecar.formats.wire.fetch_requests import FETCH_VERSIONS, read_fetch_r
 from tiersidecar.formats.wire.fetch_responses import write_session_error
 from tiersidecar.ports.broker import Credentials
 from tiersidecar.ports.metrics.gateway import GATEWAY_FILLS, GATEWAY_OUT_OF_RANGE
+from tiersidecar.ports.metrics.reading import READS_SHED
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.services.gateway.exchange import ConnectionState
 from tiersidecar.services.gateway.fetch_sessions import FetchSession, FetchSessions
@@ -262,6 +265,32 @@ async def test_with_the_quota_used_up_the_answer_is_empty_without_error_and_held
         row = await asking
         assert (row.error_code, row.records, row.high_watermark) == (ErrorCode.none, b"", HIGH_WATERMARK)
         assert world.telemetry.value(GATEWAY_FILLS, outcome="shed") == 1
+
+
+async def test_a_client_over_its_budget_gets_nothing_and_a_throttle_time_and_others_are_served() -> None:
+    """KAFKA-19968: as a broker's consumer quota, for what is remote alone."""
+    run, partition = await plain()
+    rules = [ReaderQuotaRule(client_id="a-client", bytes_per_s=100)]
+    async with open_world(run, partition, local=(LOCAL_START, HIGH_WATERMARK), budgets=rules) as world:
+        given = len((await row_of(world, 0, max_bytes=FILL_BYTES)).records)
+        assert given > 0
+        asking = asyncio.create_task(fetched(world, {partition: Ask(offset=35)}))
+        await world.clock.advance(0.4)
+        assert not asking.done(), "held, or a client that knows of no throttle time would spin"
+        await world.clock.advance(0.2)
+        pieces = await asking
+        assert pieces is not None
+        row = read_rows(NEWEST, pieces)[key_of(NEWEST, partition)]
+        assert (row.error_code, row.records) == (ErrorCode.none, b"")
+        (throttle_ms,) = struct.unpack_from(">i", b"".join(pieces))
+        assert throttle_ms == given / 100 * 1000
+        assert world.telemetry.value(READS_SHED, reason="reader_quota") == 1
+        world.connection.login.principal = "User:alice"
+        (reading,) = world.path.cold.readings
+        assert (reading.principal, reading.client_id, reading.topic) == ("User:ANONYMOUS", "a-client", "plain")
+        assert (reading.requests, reading.size_bytes) == (1, given)
+        await world.clock.advance(throttle_ms / 1000)
+        assert (await row_of(world, 35, max_bytes=FILL_BYTES)).records
 
 
 async def test_fills_count_in_the_response_memory_and_no_room_is_an_empty_answer() -> None:

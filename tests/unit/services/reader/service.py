@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from tests.support.described import Description
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.remote_runs import RemoteRun, load_run, open_run
 from tests.support.scripted_authorizer import ScriptedAuthorizer
+from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.broker import ReadLocal
 from tiersidecar.ports.store import Store
@@ -83,6 +84,7 @@ async def open_service(
     authorizer: ScriptedAuthorizer | None = None,
     store: Callable[[Store], Store] | None = None,
     quota: FetchQuota | None = None,
+    budgets: Sequence[ReaderQuotaRule] = (),
     local: ReadLocal | None = None,
     pending: PendingCopies | None = None,
     read_settings: ReadSettings | None = None,
@@ -93,7 +95,7 @@ async def open_service(
     authorizer = authorizer or ScriptedAuthorizer(anonymous=ALL_TOPICS)
     wrapped = store(run.store) if store else None
     async with (
-        open_run(run, store=wrapped, quota=quota, settings=read_settings) as path,
+        open_run(run, store=wrapped, quota=quota, budgets=budgets, settings=read_settings) as path,
         serve_reader(
             path=path,
             catalogue=RunCatalogue(run),

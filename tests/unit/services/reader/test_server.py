@@ -18,6 +18,7 @@ from tests.support.scripted_authorizer import ScriptedAuthorizer
 from tests.support.scripted_local import ScriptedLocal
 from tests.unit.services.reader.service import ALL_TOPICS, DESCRIPTION, Service, open_service
 from tests.unit.services.reader.test_continuous_log import PinnedFrom
+from tiersidecar.decide.reader_quotas import ReaderQuotaRule
 from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.services.reader.routes import ROUTES
@@ -278,6 +279,31 @@ async def test_a_used_up_fetch_quota_sheds_at_once_and_says_when_to_come_back() 
         status, _, headers = await service.get(f"{PLAIN}/batches?offset=0&max_bytes=1000")
         assert (status, headers["Retry-After"]) == (429, "3")
         assert (await problem(service, f"{PLAIN}/records?offset=0"))["status"] == 429
+
+
+ALICE = "Basic " + base64.b64encode(b"alice:secret").decode()
+
+
+async def test_a_user_over_its_budget_is_sent_away_and_others_are_not() -> None:
+    rules = [ReaderQuotaRule(user="ANONYMOUS", bytes_per_s=100)]
+    async with open_service(
+        budgets=rules, authorizer=ScriptedAuthorizer(anonymous=ALL_TOPICS, users={"alice": ("secret", ["plain"])})
+    ) as service:
+        url = f"{PLAIN}/batches?offset=0&max_bytes=1000"
+        status, body, _ = await service.get(url)
+        assert status == 200
+        status, _, headers = await service.get(url)
+        assert (status, headers["Retry-After"]) == (429, str(-(-len(body) // 100)))
+        status, alices, _ = await service.get(url, headers={"Authorization": ALICE})
+        assert (status, alices) == (200, body), "its budget is its own"
+        read = {
+            one.principal: (one.client_id, one.topic, one.requests, one.size_bytes)
+            for one in service.path.cold.readings
+        }
+        assert read == {
+            "User:ANONYMOUS": ("http", "plain", 1, len(body)),
+            "User:alice": ("http", "plain", 1, len(body)),
+        }
 
 
 async def test_a_store_that_is_away_makes_it_unavailable() -> None:

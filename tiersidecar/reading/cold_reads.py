@@ -1,0 +1,155 @@
+"""Who reads what has left the brokers' disks, how much of it, and whether that is more than the reader's budget.
+
+Clients choose their ids, and a store's bill is the operator's: what is told by name is bounded, and so is each principal's
+part.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from tiersidecar.decide.quota import RateQuota
+from tiersidecar.decide.reader_quotas import ColdReader, ReaderQuotaRule, find_budget
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metrics.reading import COLD_READ_BYTES, COLD_READ_REQUESTS
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+
+READER: ContextVar[ColdReader | None] = ContextVar("cold_reader", default=None)
+"""Set by the read service.  The gateway counts what it gives to clients instead: its reads may serve several, or run ahead."""
+
+OTHERS = "(others)"
+_NAMED = 100
+"""Readers with figures of their own: of principal, client id and topic."""
+_NAMED_OF_A_PRINCIPAL = 20
+_NAME_CHARACTERS = 100
+_SILENT_S = 3600.0
+"""After which another may take the place of one that is told by name."""
+_BUDGETS = 10_000
+"""In use at a time; what has not read for longest begins anew."""
+
+_Key = tuple[str, str, str]
+"""Principal, client id, topic."""
+_ALL_OTHERS: _Key = (OTHERS, OTHERS, OTHERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdReading:
+    """What one reader has read of one topic since the process began."""
+
+    principal: str
+    client_id: str
+    topic: str
+    requests: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _Read:
+    requests: int = 0
+    size_bytes: int = 0
+    last_s: float = 0.0
+
+
+class ColdReads:
+    """One per process.  ``window_num`` windows of ``window_size_s`` are averaged over, as for the fetch quota of all."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        rules: Sequence[ReaderQuotaRule] = (),
+        window_num: int = 11,
+        window_size_s: float = 1.0,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._clock, self._rules = clock, tuple(rules)
+        self._window_num, self._window_size_s = window_num, window_size_s
+        self._telemetry = telemetry or NoTelemetry()
+        self._read: OrderedDict[_Key, _Read] = OrderedDict()
+        self._budgets: OrderedDict[tuple[str | None, str | None], RateQuota] = OrderedDict()
+
+    def throttle_s(self, reader: ColdReader | None) -> float:
+        """Seconds until ``reader`` is within its budget; 0 where it is, or has none."""
+        quota = self._quota_of(reader)
+        return 0.0 if quota is None else quota.throttle_s(self._clock.monotonic_s())
+
+    def begun(self, reader: ColdReader, topic: str) -> None:
+        """Count a request for what is remote of ``topic``."""
+        self._count(reader, topic, requests=1)
+
+    def took(self, reader: ColdReader, topic: str, size_bytes: int) -> None:
+        """Count and charge what ``reader`` was given."""
+        self._count(reader, topic, size_bytes=size_bytes)
+        quota = self._quota_of(reader)
+        if quota is not None:
+            quota.record(size_bytes, self._clock.monotonic_s())
+
+    @property
+    def readings(self) -> Sequence[ColdReading]:
+        """All that are told by name, and the others together; the one with the most bytes first."""
+        told = [
+            ColdReading(
+                principal=principal,
+                client_id=client_id,
+                topic=topic,
+                requests=read.requests,
+                size_bytes=read.size_bytes,
+            )
+            for (principal, client_id, topic), read in self._read.items()
+        ]
+        return sorted(told, key=lambda one: -one.size_bytes)
+
+    def _count(self, reader: ColdReader, topic: str, *, requests: int = 0, size_bytes: int = 0) -> None:
+        key = self._key_of(reader, topic)
+        read = self._read.setdefault(key, _Read())
+        self._read.move_to_end(key)
+        read.requests += requests
+        read.size_bytes += size_bytes
+        read.last_s = self._clock.monotonic_s()
+        labels = _labels(key)
+        if requests:
+            self._telemetry.count(COLD_READ_REQUESTS, requests, **labels)
+        if size_bytes:
+            self._telemetry.count(COLD_READ_BYTES, size_bytes, **labels)
+
+    def _key_of(self, reader: ColdReader, topic: str) -> _Key:
+        principal, client_id = reader.principal[:_NAME_CHARACTERS], reader.client_id[:_NAME_CHARACTERS]
+        key = (principal, client_id, topic)
+        if key in self._read or (self._has_room() and self._named_of(principal) < _NAMED_OF_A_PRINCIPAL):
+            return key
+        of_principal = (principal, OTHERS, OTHERS)
+        return of_principal if of_principal in self._read or self._has_room() else _ALL_OTHERS
+
+    def _has_room(self) -> bool:
+        """Make some, where the one that was silent for longest has been for long."""
+        if len(self._read) < _NAMED:
+            return True
+        oldest = next(iter(self._read))
+        if self._clock.monotonic_s() - self._read[oldest].last_s < _SILENT_S:
+            return False
+        del self._read[oldest]
+        for metric in (COLD_READ_BYTES, COLD_READ_REQUESTS):
+            self._telemetry.forget(metric, **_labels(oldest))
+        return True
+
+    def _named_of(self, principal: str) -> int:
+        return sum(known == principal for known, _, _ in self._read)
+
+    def _quota_of(self, reader: ColdReader | None) -> RateQuota | None:
+        budget = find_budget(self._rules, reader) if reader is not None and self._rules else None
+        if budget is None:
+            return None
+        quota = self._budgets.pop(budget.key, None) or RateQuota(
+            bytes_per_s=budget.bytes_per_s, window_num=self._window_num, window_size_s=self._window_size_s
+        )
+        self._budgets[budget.key] = quota
+        if len(self._budgets) > _BUDGETS:
+            self._budgets.popitem(last=False)
+        return quota
+
+
+def _labels(key: _Key) -> dict[str, str]:
+    return dict(zip(("principal", "client_id", "topic"), key, strict=True))
