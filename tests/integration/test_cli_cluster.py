@@ -268,6 +268,39 @@ def test_records_are_found_by_time(cluster: KafkaCluster, sidecars: Sidecars) ->
     assert (late.returncode, "no record is of that time" in late.stderr) == (1, True), late.stderr
 
 
+def verified(sidecars: Sidecars, target: str, *options: str, code: int = 0) -> list[dict[str, Any]]:
+    done = run_command(config_of(sidecars), "verify", target, *options, "--json")
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_remote_segments_are_read_back_and_a_damaged_one_is_named(sidecars: Sidecars) -> None:
+    rows = answer_of(config_of(sidecars), "ls", f"{TRIMMED}/0")["partitions"][0]["segments"]
+    remote = [row["segment_id"] for row in rows if row["segment_id"]]
+    found = verified(sidecars, TRIMMED)
+    assert [(one["segment_id"], one["verdict"]) for one in found] == [(one, "sound") for one in remote]
+    assert all(one["read_bytes"] > one["size_bytes"] for one in found)
+    assert verified(sidecars, remote[1], "--rate", "100MiB") == [found[1]]
+    (log,) = sidecars.store_root.rglob(f"*{remote[1]}.log")
+    whole = log.read_bytes()
+    try:
+        log.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        damaged = [one for one in verified(sidecars, f"{TRIMMED}/0", code=3) if one["verdict"] != "sound"]
+        shown = run_command(config_of(sidecars), "verify", remote[1])
+    finally:
+        log.write_bytes(whole)
+    assert [one["segment_id"] for one in damaged] == [remote[1]]
+    assert [(one["kind"], one["action"]) for one in damaged[0]["findings"]] == [("corrupt-content", "recopy")]
+    assert (shown.returncode, "1 damaged" in shown.stderr) == (3, True), shown.stderr
+    assert shown.stdout.startswith(f"damaged     {TRIMMED}/0 {remote[1]}")
+
+
+@pytest.mark.parametrize("target", ["nowhere", "AAAAAAAAAAAAAAAAAAAAAQ", f"{TRIMMED}/9"])
+def test_what_is_not_there_cannot_be_verified(sidecars: Sidecars, target: str) -> None:
+    done = run_command(config_of(sidecars), "verify", target)
+    assert (done.returncode, "UNKNOWN_TOPIC_OR_PARTITION" in done.stderr) == (1, True), done.stderr
+
+
 def test_watching_prints_a_document_each_time(sidecars: Sidecars) -> None:
     command = [sys.executable, "-m", "tiersidecar", "status", "--watch", "--interval", "0.2", "--json"]
     with subprocess.Popen(

@@ -1,9 +1,9 @@
 """``--deep``: read a segment's objects and check all that can be checked (U12).
 
-Every chunk opens, every batch's checksum holds, offsets rise and stay within the segment; the indexes parse, lie within it, and
-point at batches that hold what they say; transaction index and producer snapshot have all that the batches tell, with what was
-open where they begin by the snapshot of the segment before, or its batches where an election has cut it.  Memory: one chunk at
-a time.
+Every chunk opens, every batch's checksum holds, offsets rise and stay within the segment, leader epochs are those of the lineage
+uploaded with it; the indexes parse, lie within it, and point at batches that hold what they say; transaction index and producer
+snapshot have all that the batches tell, with what was open where they begin by the snapshot of the segment before, or its
+batches where an election has cut it.  Memory: one chunk at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiersidecar.decide.reconcile_segments import INDEXES, LOG, MANIFEST, Segmen
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, DataKeyError, ObjectNotFoundError, ObjectTooLargeError
 from tiersidecar.domain.offsets import Offset
-from tiersidecar.domain.segments import NO_LOG_END
+from tiersidecar.domain.segments import NO_LOG_END, SegmentScan
 from tiersidecar.formats.aiven.index_blob import IndexKind, slice_index
 from tiersidecar.formats.aiven.key_ring import KeyRing
 from tiersidecar.formats.aiven.layout import reading_plan
@@ -76,7 +76,7 @@ class DeepCheck:
         except CorruptDataError as error:
             return [_finding(row, INDEXES, now_ms, str(error))]
         walk = TransactionWalk(await self._open_before(store, row.start_offset, indexes.lineage, preceding))
-        found = await _check_log(store, row, manifest, plan, indexes.offsets, walk, now_ms)
+        found = await _check_log(store, row, manifest, plan, indexes, walk, now_ms)
         return found or _check_transactions(row, indexes, walk, now_ms)
 
     async def _open_before(
@@ -216,7 +216,7 @@ async def _check_log(
     row: SegmentRow,
     manifest: Manifest,
     plan: TransformPlan,
-    index: OffsetIndex,
+    indexes: _Indexes,
     walk: TransactionWalk,
     now_ms: int,
 ) -> list[Finding]:
@@ -224,7 +224,7 @@ async def _check_log(
     scanner = SegmentScanner(
         where=key, base_offset=row.start_offset, next_base_offset=row.end_offset + 1, transactions=walk
     )
-    wanted = list(index.entries)[::-1]
+    wanted = list(indexes.offsets.entries)[::-1]
     carried = b""
     try:
         async for position, part in _parts(store, key, manifest, plan):
@@ -232,13 +232,22 @@ async def _check_log(
             seen = carried + part
             _check_entries(wanted, seen, position - len(carried), key)
             carried = seen[-BATCH_HEADER_SIZE:]
-        scanner.finish()
+        _check_epochs(scanner.finish(), indexes.lineage, key)
         _check_entries(wanted, carried, manifest.chunk_index.original_file_size - len(carried), key)
     except ObjectNotFoundError:
         return []
     except CorruptDataError as error:
         return [_finding(row, LOG, now_ms, str(error))]
     return []
+
+
+def _check_epochs(scan: SegmentScan, lineage: Lineage, key: str) -> None:
+    """No checksum covers a batch's leader epoch: only the history that was uploaded with it shows a damaged one."""
+    if not lineage.explains(scan.leader_epochs, scan.leader_epoch_ends):
+        found = ", ".join(f"{epoch} from offset {start}" for epoch, start in scan.leader_epochs)
+        known = ", ".join(f"{epoch} from offset {start}" for epoch, start in lineage.entries)
+        reason = f"its batches are of leader epoch {found}; the history uploaded with it says {known or 'nothing'}"
+        raise CorruptDataError(where=key, position=0, reason=reason)
 
 
 async def _parts(

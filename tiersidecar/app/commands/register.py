@@ -17,6 +17,7 @@ from tiersidecar.app.commands.status import status, topics
 from tiersidecar.app.commands.tiering import disable, enable
 from tiersidecar.app.commands.trash import trash
 from tiersidecar.app.commands.undelete import release, undelete
+from tiersidecar.app.commands.verify import verify
 
 
 def register_commands(app: typer.Typer) -> None:
@@ -26,6 +27,7 @@ def register_commands(app: typer.Typer) -> None:
     app.command("ls", short_help="List segments.")(ls)
     app.command("explain", short_help="Say why a segment is where it is.")(explain)
     app.command("cat", short_help="Print records of a partition.")(cat)
+    app.command("verify", short_help="Read remote segments back, and check them.")(verify)
     app.command("events", short_help="Print what was said of remote segments.")(events)
     app.command("enable", short_help="Tier a topic.")(enable)
     app.command("disable", short_help="Stop tiering a topic, and put its own retention back.")(disable)
