@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tiersidecar.decide.pauses import why_paused
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.domain.trash import TrashEntry, TrashId, merged_entries
 from tiersidecar.ports.broker import (
@@ -173,6 +175,7 @@ class MemoryStateLog:
 
     def __init__(self) -> None:
         self.losses: set[str] = set()
+        self.paused: dict[PausedThing, Pause] = {}
         self.partition_states: dict[TopicIdPartition, PartitionState] = {}
         self.of_the_first_format: set[TopicIdPartition] = set()
         self.topics: dict[Uuid, TopicState] = {}
@@ -183,6 +186,18 @@ class MemoryStateLog:
 
     def accepted_losses(self) -> Collection[str]:
         return self.losses
+
+    def why_paused(self, topic_id: Uuid | None, kind: PauseKind) -> str:
+        return why_paused(self.paused, topic_id, kind)
+
+    def pauses(self) -> Sequence[Pause]:
+        return list(self.paused.values())
+
+    async def publish_pause(self, pause: Pause) -> None:
+        self.paused[pause.thing] = pause
+
+    async def forget_pause(self, pause: Pause) -> None:
+        self.paused.pop(pause.thing, None)
 
     async def accept_losses(self, topic_ids: Mapping[str, str], *, by: str) -> None:
         self.losses |= set(topic_ids.values())

@@ -10,6 +10,7 @@ from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartitio
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.pauses import Pause, PauseKind
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 from tiersidecar.domain.trash import TrashEntry
@@ -128,6 +129,18 @@ class UnmadeStateLog:
 
     def foreign_partitions(self) -> Mapping[TopicIdPartition, ForeignState]:
         return {}
+
+    def why_paused(self, topic_id: Uuid | None, kind: PauseKind) -> str:
+        return ""
+
+    def pauses(self) -> Sequence[Pause]:
+        return ()
+
+    async def publish_pause(self, pause: Pause) -> None:
+        raise MetadataNotReadyError(subject="a topic that observing must not make")
+
+    async def forget_pause(self, pause: Pause) -> None:
+        return None
 
     async def forget_partition(self, topic_id_partition: TopicIdPartition) -> None:
         return None

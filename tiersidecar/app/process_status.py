@@ -12,6 +12,7 @@ from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.identity import Identity
 from tiersidecar.app.progress import Progress
 from tiersidecar.decide.explain import Explanation
+from tiersidecar.decide.pauses import told
 from tiersidecar.decide.segment_rows import SegmentRow
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError, NotLedHereError
@@ -94,10 +95,17 @@ class ProcessStatus:
             losses=_some((*self.board.missing_owners.values(), *self.board.lost_logs.values())),
             misplaced={str(tip): reason for tip, reason in self.board.misplaced.items()},
             deletes_blocked=self.deletes_blocked(),
+            paused=self._paused(),
             disks=[_disk(note) for note in self.board.disks],
             standing_by=self.standing_by(),
             cold_readers=() if self.cold is None else self.cold.readings,
         )
+
+    def _paused(self) -> Sequence[str]:
+        try:
+            return [] if self.state is None else [told(one) for one in self.state.pauses()]
+        except MetadataNotReadyError:
+            return []
 
     def sidecars(self) -> Sequence[SidecarStatus]:
         if self.leases is None:

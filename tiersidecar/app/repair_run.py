@@ -30,6 +30,7 @@ from tiersidecar.app.store_facts import read_owner
 from tiersidecar.app.topic_bounds import TopicBounds
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, doubt_of_topic
+from tiersidecar.decide.pauses import told
 from tiersidecar.decide.reconcile_findings import ACTIONS, Action, Finding, FindingKind
 from tiersidecar.decide.reconcile_repair import (
     Repair,
@@ -43,6 +44,7 @@ from tiersidecar.domain.errors import ConfigError, MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.lease import decision_ms
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
+from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.failpoints import NO_FAILPOINTS
 from tiersidecar.ports.recopy import segments_of
@@ -137,9 +139,11 @@ class Repairer:
 
     @property
     def reason_not_to_delete(self) -> str | None:
-        """Why nothing may be deleted on the strength of the metadata topic and the state topic, else None."""
+        """Why nothing may be deleted: the metadata topic and the state topic do not bear it, or an operator has paused it, of
+        any topic; else None."""
         assert self._session.metadata is not None, "repair opens its session with metadata"
-        return self._session.metadata.halted_reason or self._session.state.halted_reason
+        paused = (told(one) for one in self._session.state.pauses() if one.thing.kind is PauseKind.DELETES)
+        return self._session.metadata.halted_reason or self._session.state.halted_reason or next(paused, None)
 
     async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:
         """What is to be done now: every finding has been looked at again.

@@ -21,6 +21,7 @@ class Lease:
     never renewed.  ``broker_id`` is -1 for a command; the rest is for people.
     ``status_address`` is where the holder's status service is reached, ``host:port``; empty where a former release wrote it.
     ``decides_proposals``: the holder carries out the deletes that gateways propose; those of former releases do not say so.
+    ``obeys_pauses``: likewise, it stands still where an operator has paused it.
     ``seen`` is which time the holder has seen, over all its lives, when it wrote this; None in leases of commands and of former
     releases.
     """
@@ -38,6 +39,7 @@ class Lease:
     released: bool = False
     renewal: bool = False
     decides_proposals: bool = False
+    obeys_pauses: bool = False
     format: int = LEASE_FORMAT
     status_address: str = ""
     seen: SeenTime | None = None

@@ -13,6 +13,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.ports.accepted_losses import AcceptedLosses
 from tiersidecar.ports.leases import KnownLeases, Leases
+from tiersidecar.ports.pauses import PauseLog
 from tiersidecar.ports.state_log import StateChanges, StateLog
 from tiersidecar.ports.trash import TrashLog
 
@@ -68,6 +69,6 @@ class RecopyRequests(Protocol):
 
 
 class RequestingStateLog(
-    StateLog, StateChanges, RecopyRequests, Leases, KnownLeases, TrashLog, AcceptedLosses, Protocol
+    StateLog, StateChanges, RecopyRequests, Leases, KnownLeases, TrashLog, AcceptedLosses, PauseLog, Protocol
 ):
     """The whole state topic."""

@@ -17,6 +17,7 @@ from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.trash import TrashEntry, merged_entries
 from tiersidecar.domain.user_deletes import FINAL, SaidDelete, merged_deletes, without
+from tiersidecar.ports.pauses import Pauses
 
 MOST_EPOCHS = 8
 """Of a history that are said: more than there are between the last copy and now, unless a store is away for long."""
@@ -292,7 +293,7 @@ class StateChanges(Protocol):
         """Return once more of the topic has been applied than when this was called; while nothing is written, never."""
 
 
-class StateLog(CatchUpState, Protocol):
+class StateLog(CatchUpState, Pauses, Protocol):
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         """The state as read back; the empty one where nothing was published.
 

@@ -14,6 +14,7 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
@@ -92,6 +93,9 @@ class CopyTask:
             if self._observe_only:
                 self._log_observed(tip, plan)
                 return
+            if paused := self._state.why_paused(tip.topic_id, PauseKind.COPIES):
+                self._board.held_back[tip] = paused
+                return
             await self._first_start.ensure(partition, local, lineage)
             start = self._log_start_offset(tip, lineage)
             segment = next((one for one in plan.segments if next_base_offset_of(one) > start), None)
@@ -101,6 +105,8 @@ class CopyTask:
     async def _copy(self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage) -> None:
         tip = partition.view.topic_id_partition
         async with self._admission.admitted(tip, segment.size_bytes):
+            if self._state.why_paused(tip.topic_id, PauseKind.COPIES):
+                return  # while it waited
             # Before anything of it is remote: topics that are gone are looked for among those that have a state.
             await self._state.publish_partition_state(tip, PartitionState())
             await self._uploader.upload(partition, segment, lineage)
@@ -168,7 +174,7 @@ class CopyTask:
             partition.policy.mode is RetentionMode.STRICT
             and tip not in self._board.expiry_looked
             and not self._observe_only
-            and not self._guard.reason_not_to_delete
+            and not self._guard.reason_not_to_delete_of(tip.topic_id)
             and (stop is None or stop.is_over)
         )
 

@@ -189,11 +189,11 @@ class ExpireTask:
             self._say_observed(tip, plan)
             return
         await self._publish_stop(partition, plan)
-        if self._guard.reason_not_to_delete_remote:
+        if self._guard.reason_not_to_delete_remote_of(tip.topic_id):
             return  # a sidecar of a former release that leads next would delete at once what a start of ours gives up
         if not await self._publish_trash(partition, plan):
             return
-        if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete:
+        if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete_of(tip.topic_id):
             return
         await self._local_start.raise_to(
             partition, plan.trash.due_start_offset, log_start_offset, high_watermark, plan.start_generation
@@ -354,11 +354,16 @@ class ExpireTask:
             )
         return self._board.leads(tip, leader_epoch)
 
+    def _may_still_remove(self, partition: TieredPartition) -> bool:
+        tip = partition.view.topic_id_partition
+        leads = self._board.leads(tip, partition.view.leader_epoch)
+        return leads and not self._guard.reason_not_to_delete_remote_of(tip.topic_id)
+
     async def _remove_all(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
         tip = partition.view.topic_id_partition
         remaining = list(plan.expired)
         for removal in self._refused_last.order(tip, (*plan.leftovers, *plan.expired)):
-            if not self._board.leads(tip, partition.view.leader_epoch) or self._guard.reason_not_to_delete_remote:
+            if not self._may_still_remove(partition):
                 return
             if await self._is_to_be_left(tip, removal) or self._has_been_finished(removal):
                 continue

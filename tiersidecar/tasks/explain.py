@@ -12,6 +12,7 @@ from tiersidecar.decide.trim import decide_trim
 from tiersidecar.domain.errors import NotLedHereError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.lineage import LineageSource
@@ -102,17 +103,21 @@ class ExplainTask:
         retain = self._lanes.reason_at_rest(tip, Lane.RETAIN)
         unproven = self._board.unproven_from.get(tip)
         return Stops(
-            copy=everything or refused or self._lanes.reason_at_rest(tip, Lane.COPY) or self._store.closed_reason,
+            copy=everything
+            or refused
+            or self._state.why_paused(tip.topic_id, PauseKind.COPIES)
+            or self._lanes.reason_at_rest(tip, Lane.COPY)
+            or self._store.closed_reason,
             copy_wait_s=self._admission.quota_wait_s(tip),
             trim=everything
             or self._board.untrimmable_topics.get(tip.topic, "")
             or self._state.halted_reason
-            or self._guard.reason_not_to_delete
+            or self._guard.reason_not_to_delete_of(tip.topic_id)
             or ("" if unproven else retain),
             delete=everything
             or refused
             or self._state.halted_reason
-            or self._guard.reason_not_to_delete_remote
+            or self._guard.reason_not_to_delete_remote_of(tip.topic_id)
             or ("" if unproven else retain),
             unproven=self._board.unproven.get(tip, ""),
             unproven_from=None if unproven is None else unproven.base_offset,

@@ -27,6 +27,7 @@ from tiersidecar.domain.errors import (
     UnknownSegmentError,
 )
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, format_uuid
+from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.clock import Blocking
@@ -97,7 +98,9 @@ class RecopyTask:
             return False
         if not any(self._is_ours(partition, one) for one in requests):
             return False
-        if self._observe_only or self._guard.reason_not_to_delete or tip.topic in self._board.refused_topics:
+        if self._observe_only or tip.topic in self._board.refused_topics:
+            return False
+        if self._guard.reason_not_to_delete_of(tip.topic_id) or self._state.why_paused(tip.topic_id, PauseKind.COPIES):
             return False
         local = self._board.local_partition(tip)
         return local is not None and self._board.pins.are_known(local.log_dir)
@@ -142,7 +145,7 @@ class RecopyTask:
                         return
                     is_rewritten = True
                     continue
-                case RecopyAction.RETIRE if self._guard.reason_not_to_delete_remote:
+                case RecopyAction.RETIRE if self._guard.reason_not_to_delete_remote_of(tip.topic_id):
                     return
                 case RecopyAction.RETIRE:
                     await self._retire(request, step)

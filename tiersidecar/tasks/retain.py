@@ -19,14 +19,14 @@ class RetainTask:
 
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether it is worth starting the lane: cheap, and asked at every look."""
-        if self._guard.reason_not_to_delete:
+        if self._is_forbidden(partition):
             return False
         return self._expire.may_have_work(partition) or self._trim.may_have_work(partition)
 
     async def run(self, partition: TieredPartition) -> None:
         """One round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not
         let the broker's disk fill up."""
-        if self._guard.reason_not_to_delete:
+        if self._is_forbidden(partition):
             return
         async with self._slots:
             failure: Exception | None = None
@@ -37,3 +37,6 @@ class RetainTask:
             await self._trim.run(partition)
             if failure is not None:
                 raise failure
+
+    def _is_forbidden(self, partition: TieredPartition) -> bool:
+        return bool(self._guard.reason_not_to_delete_of(partition.view.topic_id_partition.topic_id))

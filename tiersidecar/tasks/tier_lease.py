@@ -65,6 +65,7 @@ class Contender:
             duration_ms=self.duration_ms,
             status_address=self.status_address,
             decides_proposals=True,
+            obeys_pauses=True,
         )
 
     def is_successor_of(self, holder: Lease) -> bool:

@@ -246,7 +246,7 @@ class TopicDeletion:
         segments = await pictured_segments(self._metadata.picture(tip), self._blocking)
         due = [Removal(metadata=segment, reason="its topic is deleted") for segment in segments]
         for removal in self._refused_last.order(tip, due):
-            if self._guard.reason_not_to_delete_remote:
+            if self._guard.reason_not_to_delete_remote_of(tip.topic_id):
                 return False
             try:
                 await self._remover.remove(removal)

@@ -229,7 +229,7 @@ class TrimTask:
 
     async def _is_allowed(self, tip: TopicIdPartition) -> bool:
         reason = self._board.untrimmable_topics.get(tip.topic, "") or self._state.halted_reason or ""
-        reason = reason or self._guard.reason_not_to_delete
+        reason = reason or self._guard.reason_not_to_delete_of(tip.topic_id)
         if reason:
             self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason="settings")
             log.error("trim.refused", topic=tip.topic, partition=tip.partition, reason=reason)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.support.manual_clock import ManualClock
+from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.segments import TIP
 from tests.support.tier_shell import TierShell
@@ -20,13 +22,16 @@ from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.guard_stop import GuardStop
+from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.copy_slots import LIVE
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 NOW_MS = 2_000_000_000_000
@@ -176,6 +181,45 @@ async def test_whether_what_is_past_retention_waits_for_expiry(
 ) -> None:
     change(stage)
     assert (await stage.view()).may_expire is waits
+
+
+def pause_of(topic_id: Uuid | None, kind: PauseKind) -> Pause:
+    thing = PausedThing(kind=kind, topic_id=topic_id)
+    return Pause(thing=thing, topic=ALL_TOPICS, since_ms=0, by="ann", reason="a move of the store")
+
+
+async def test_while_copies_are_paused_nothing_is_copied_and_what_waits_is_counted(stage: Stage) -> None:
+    paused = pause_of(None, PauseKind.COPIES)
+    await stage.shell.state.publish_pause(paused)
+    await stage.shell.copy.run(stage.tiered)
+    assert list(stage.shell.metadata.list_remote_log_segments(stage.tip)) == []
+    assert "a move of the store" in stage.shell.board.held_back[stage.tip]
+    assert stage.gauge(COPY_LAG_SEGMENTS) == len(stage.local.sealed_segments)
+    await stage.shell.state.forget_pause(paused)
+    await stage.shell.copy.run(stage.tiered)
+    assert stage.gauge(COPY_LAG_SEGMENTS) == 0
+    assert stage.tip not in {tip for tip, why in stage.shell.board.held_back.items() if "paused" in why}
+
+
+async def test_a_pause_that_comes_while_a_segment_waits_for_its_turn_is_in_time(stage: Stage) -> None:
+    slots = stage.shell.copy._admission._slots
+    async with AsyncExitStack() as held:
+        for _ in range(slots.size):
+            await held.enter_async_context(slots.taking(LIVE))
+        copying = asyncio.create_task(stage.shell.copy.run(stage.tiered))
+        async with asyncio.timeout(10):
+            while not slots._queue:
+                await settle()
+        await stage.shell.state.publish_pause(pause_of(stage.tip.topic_id, PauseKind.COPIES))
+    async with asyncio.timeout(10):
+        await copying
+    assert list(stage.shell.metadata.list_remote_log_segments(stage.tip)) == []
+
+
+async def test_a_pause_of_deletes_keeps_no_copy(stage: Stage) -> None:
+    await stage.shell.state.publish_pause(pause_of(None, PauseKind.DELETES))
+    await stage.shell.copy.run(stage.tiered)
+    assert stage.gauge(COPY_LAG_SEGMENTS) == 0
 
 
 async def test_what_the_lane_found_is_on_the_board(stage: Stage) -> None:

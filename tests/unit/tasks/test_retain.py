@@ -8,10 +8,22 @@ from typing import Any
 import pytest
 
 from tests.support.delete_switch import DeleteSwitch
+from tests.support.segments import TIP
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import CorruptDataError, StoreError
+from tiersidecar.domain.ids import BrokerId, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView
 from tiersidecar.tasks.retain import RetainTask
 
-PARTITION: Any = "a partition"
+PARTITION = TieredPartition(
+    view=LeaderView(
+        topic_id_partition=TIP, leader_id=BrokerId(1), leader_epoch=LeaderEpoch(0), replicas=(), in_sync_replicas=()
+    ),
+    role=PartitionRole.LEADER,
+    policy=TopicPolicy(),
+)
 AWAY = StoreError(verb="delete", key="k", reason="away")
 CORRUPT = CorruptDataError(where="f", position=7, reason="bad CRC")
 
@@ -94,6 +106,20 @@ async def test_nothing_runs_where_nothing_may_be_deleted(stage: Stage) -> None:
     stage.guard.reason_not_to_delete = "deletes.enabled is false"
     await stage.lane.run(PARTITION)
     assert stage.done == []
+
+
+@pytest.mark.parametrize(
+    ("paused", "done"),
+    [
+        pytest.param(TIP.topic_id, [], id="this topic"),
+        pytest.param(Uuid(b"another-16-bytes"), ["expire", "trim"], id="another one"),
+    ],
+)
+async def test_a_paused_topic_stands_still_alone(stage: Stage, paused: Uuid, done: list[str]) -> None:
+    stage.guard.paused = {paused: "deletes and trims are paused"}
+    assert stage.lane.has_work(PARTITION) is bool(done)
+    await stage.lane.run(PARTITION)
+    assert stage.done == done
 
 
 async def test_no_more_rounds_at_once_than_there_are_slots(stage: Stage) -> None:

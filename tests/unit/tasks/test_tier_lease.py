@@ -214,6 +214,7 @@ async def test_a_claim_says_who_holds_it_and_a_renewal_that_it_is_one(stage: Sta
         renewed_ms=claimed_ms,
         duration_ms=DURATION_S * 1000,
         decides_proposals=True,
+        obeys_pauses=True,
         status_address="host-of-a:8080",
         seen=SeenTime(until_ms=claimed_ms, unseen=(UnseenTime(from_ms=0, to_ms=claimed_ms),)),
     )

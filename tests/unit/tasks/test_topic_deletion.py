@@ -61,6 +61,15 @@ class Cluster:
 class Guard:
     reason_not_to_delete = reason_not_to_delete_remote = ""
 
+    def __init__(self) -> None:
+        self.paused: dict[Uuid, str] = {}
+
+    def reason_not_to_delete_of(self, topic_id: Uuid) -> str:
+        return self.reason_not_to_delete or self.paused.get(topic_id, "")
+
+    def reason_not_to_delete_remote_of(self, topic_id: Uuid) -> str:
+        return self.reason_not_to_delete_remote or self.paused.get(topic_id, "")
+
 
 class Shell:
     """One sidecar; each sweep is ``after_s`` later than the one before."""
@@ -263,6 +272,17 @@ def test_the_time_that_a_broker_was_away_proves_nothing(world: World) -> None:
     cluster.existing.add(WITNESS)
     shell.sweep(after_s=60)
     assert len(world.segments()) == 5
+
+
+def test_a_topic_that_is_paused_keeps_what_is_remote_once_it_is_gone(world: World) -> None:
+    shell = Shell(world, Cluster(WITNESS))
+    shell.guard.paused = {TIP.topic_id: "paused"}
+    shell.sweep()
+    shell.sweep(after_s=60)
+    assert len(world.segments()) == 5
+    shell.guard.paused = {}
+    shell.sweep(after_s=60)
+    assert world.segments() == []
 
 
 def test_switched_off_nothing_is_deleted_and_on_again_the_rest_is(world: World) -> None:

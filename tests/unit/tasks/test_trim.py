@@ -198,6 +198,10 @@ def forbidden(stage: Stage) -> None:
     stage.shell.guard.reason_not_to_delete = "deletes.enabled is false"
 
 
+def paused(stage: Stage) -> None:
+    stage.shell.guard.paused = {stage.tip.topic_id: "deletes and trims are paused"}
+
+
 def remote_forbidden(stage: Stage) -> None:
     stage.shell.guard.remote_delete_blocker = "brokers 2 have no sidecar of this version yet"
 
@@ -208,6 +212,7 @@ def remote_forbidden(stage: Stage) -> None:
         pytest.param(wrong_settings, "retention.ms is 1000, must be -1", id="the topic's settings do not fit"),
         pytest.param(lost_state, "the state topic was made anew", id="the state topic is not to be believed"),
         pytest.param(forbidden, "deletes.enabled is false", id="nothing may be deleted"),
+        pytest.param(paused, "deletes and trims are paused", id="an operator has paused the topic"),
     ],
 )
 async def test_what_forbids_a_trim_is_told_before_anything_is_published(

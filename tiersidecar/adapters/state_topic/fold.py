@@ -21,6 +21,7 @@ from tiersidecar.adapters.state_topic.codec import (
 from tiersidecar.adapters.state_topic.entry_codec import read_trash_entry
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, read_lease, read_lease_key, write_lease
 from tiersidecar.adapters.state_topic.loss_codec import read_loss, read_loss_key
+from tiersidecar.adapters.state_topic.pause_codec import read_pause, read_pause_key
 from tiersidecar.adapters.state_topic.recopy_codec import read_recopy, read_recopy_key
 from tiersidecar.adapters.state_topic.trash_codec import (
     TrashKey,
@@ -32,6 +33,7 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease, accepted_lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
+from tiersidecar.domain.pauses import Pause, PausedThing
 from tiersidecar.domain.trash import TrashEntry, merged_entries
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
@@ -43,7 +45,7 @@ class StateFold:
     """No I/O.  ``lowered`` has the keys whose last record says less than is known: a deposed leader wrote it, or a loser of a
     lease, and compaction would leave nothing else, so what is known must be written again.
 
-    ``losses`` has the topic ids of each acceptance of a loss, by its id.
+    ``losses`` has the topic ids of each acceptance of a loss, by its id, and ``pauses`` what stands still.
     Records of another cluster, which come with a mirrored topic, count for nothing; ``foreign`` has them by their keys.
     """
 
@@ -56,6 +58,7 @@ class StateFold:
         self._recopies: dict[bytes, RecopyRequest] = {}
         self._leases: dict[bytes, Lease] = {}
         self.losses: dict[str, frozenset[str]] = {}
+        self.pauses: dict[PausedThing, Pause] = {}
         self._trash: dict[tuple[Uuid, int], dict[bytes, TrashEntry]] = {}
         self._documents: dict[bytes, dict[str, Any]] = {}
         self.lowered: set[bytes] = set()
@@ -110,6 +113,8 @@ class StateFold:
             (self.lowered.discard if counts == claimed else self.lowered.add)(key)
         elif (loss_id := read_loss_key(key)) is not None:
             self.losses[loss_id] = read_loss(document, where=where)
+        elif (paused := read_pause_key(key)) is not None:
+            self.pauses[paused] = read_pause(paused, document)
         elif (thrown := read_trash_key(key)) is not None:
             self._apply_trash(key, thrown, document, where=where)
         self._documents[key] = document
@@ -133,6 +138,8 @@ class StateFold:
             self._highest_starts.pop(owner, None)
         self._recopies.pop(key, None)
         self._leases.pop(key, None)
+        if (paused := read_pause_key(key)) is not None:
+            self.pauses.pop(paused, None)
         self.lowered.discard(key)
         topic_id = read_topic_key(key)
         if topic_id is not None:

@@ -25,6 +25,7 @@ _TYPES: dict[str, type] = {
     "status_address": str,
     "renewal": bool,
     "decides_proposals": bool,
+    "obeys_pauses": bool,
 }
 
 

@@ -23,10 +23,12 @@ from tiersidecar.adapters.state_topic.codec import Writer, partition_key, stampe
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.adapters.state_topic.lease_codec import lease_key, write_lease
 from tiersidecar.adapters.state_topic.loss_codec import loss_key, write_loss
+from tiersidecar.adapters.state_topic.pause_codec import pause_key, write_pause
 from tiersidecar.adapters.state_topic.recopy_codec import recopy_key, write_recopy
 from tiersidecar.adapters.state_topic.remembered import LastRecord, NoMemory, RememberedTopic, TopicMemory
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.state_topic.trash_codec import read_trash_key, trash_key
+from tiersidecar.decide.pauses import told, why_paused
 from tiersidecar.domain.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -36,11 +38,12 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
-from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
+from tiersidecar.ports.metrics.retention import PAUSED, UNSAFE_TOPICS
 from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 from tiersidecar.ports.telemetry import Telemetry
@@ -53,7 +56,7 @@ _MAX_RECORDS = 200
 _RECOVERY = (
     "Nothing is deleted, and what no record says any more is not guessed at, also after a restart. Restore the topic, or "
     "accept the loss with `tiersidecar accept-topic-loss`, and start the sidecars again that ran when it was lost: remote log "
-    "starts, users' deletes, holds, the trash and tiering settings that are in no record any more are then forgotten."
+    "starts, users' deletes, holds, pauses, the trash and tiering settings that are in no record any more are then forgotten."
 )
 
 
@@ -122,6 +125,7 @@ class TopicBasedStateLog:
         self._rewritten: str | None = None
         self._last: ConsumerRecord | None = None
         self._reported: str | None = None
+        self._paused: dict[PausedThing, Pause] = {}
         self._memory = memory or NoMemory()
         self._remembered: RememberedTopic | None = None
 
@@ -280,6 +284,8 @@ class TopicBasedStateLog:
                 self._last = record
                 self._fold.apply(record.key, record.value, where=f"{self._settings.topic}-0 offset {record.offset}")
         self._position = max(self._position, await consumer.position(self._partition))
+        if self._fold.pauses != self._paused:
+            self._report_pauses()
         self._read_back.advance(self._position)
 
     def _require_same(self, record: ConsumerRecord) -> None:
@@ -355,6 +361,16 @@ class TopicBasedStateLog:
                 _log.error("state.topic.halted", topic=self._settings.topic, reason=halted)
         self._telemetry.gauge(UNSAFE_TOPICS, float(halted is not None), topic=self._settings.topic)
 
+    def _report_pauses(self) -> None:
+        before, self._paused = self._paused, dict(self._fold.pauses)
+        for thing in before.keys() - self._paused.keys():
+            _log.info("pause.ended", topic=before[thing].topic, kind=thing.kind.value)
+            self._telemetry.forget(PAUSED, topic=before[thing].topic, kind=thing.kind.value)
+        for thing, pause in self._paused.items():
+            if thing not in before:
+                _log.warning("pause.began", topic=pause.topic, kind=thing.kind.value, reason=told(pause))
+            self._telemetry.gauge(PAUSED, 1.0, topic=pause.topic, kind=thing.kind.value)
+
     async def close(self) -> None:
         """Stop the producer, and keep what is known of the topic."""
         await self._producer.close()
@@ -418,6 +434,16 @@ class TopicBasedStateLog:
         except TimeoutError as error:
             raise MetadataNotReadyError(subject=self._settings.topic) from error
         self._require_ready()
+
+    def why_paused(self, topic_id: Uuid | None, kind: PauseKind) -> str:
+        """See :class:`~tiersidecar.ports.pauses.Pauses`."""
+        self._require_ready()
+        return why_paused(self._fold.pauses, topic_id, kind)
+
+    def pauses(self) -> Sequence[Pause]:
+        """Likewise."""
+        self._require_ready()
+        return sorted(self._fold.pauses.values(), key=lambda one: (one.thing.topic_id is not None, one.topic))
 
     def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
         self._require_ready()
@@ -530,6 +556,18 @@ class TopicBasedStateLog:
     async def forget_recopy(self, request: RecopyRequest) -> None:
         """Likewise."""
         await self._forget(recopy_key(request), subject=recopy_key(request).decode())
+
+    async def publish_pause(self, pause: Pause) -> None:
+        """See :class:`~tiersidecar.ports.pauses.PauseLog`; raises as :meth:`publish_partition_state`."""
+        key = pause_key(pause.thing)
+        async with self._writing_of(key):
+            self._require_ready()
+            if self._fold.pauses.get(pause.thing) != pause:
+                await self._write(key, write_pause(pause), subject=key.decode())
+
+    async def forget_pause(self, pause: Pause) -> None:
+        """Likewise."""
+        await self._forget(pause_key(pause.thing), subject=pause_key(pause.thing).decode())
 
     async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:
         """See :class:`~tiersidecar.ports.trash.TrashLog`; raises as :meth:`publish_partition_state`."""

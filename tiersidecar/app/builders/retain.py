@@ -10,6 +10,9 @@ from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.delete_guard import MayDelete
@@ -152,17 +155,31 @@ def build_log_start_watch(parts: Parts) -> LogStartWatch:
 
 
 class DeleteGuard(MayDelete):
-    """The switch in the configuration, the metadata topic's own doubts, and, for what is remote, the other sidecars."""
+    """The switch in the configuration, the metadata topic's own doubts, operators' pauses, and, for what is remote, the other
+    sidecars."""
 
     def __init__(self, parts: Parts, role: TierParts) -> None:
-        self._config, self._metadata, self._role = parts.config, parts.metadata, role
+        self._config, self._metadata, self._state, self._role = parts.config, parts.metadata, parts.state, role
 
     @property
     def reason_not_to_delete(self) -> str:
         if not self._config.deletes_enabled:
             return "deletes.enabled is false"
-        return self._metadata.halted_reason or ""
+        return self._metadata.halted_reason or self._paused(None)
 
     @property
     def reason_not_to_delete_remote(self) -> str:
         return self.reason_not_to_delete or self._role.remote_delete_blocker()
+
+    def reason_not_to_delete_of(self, topic_id: Uuid) -> str:
+        return self.reason_not_to_delete or self._paused(topic_id)
+
+    def reason_not_to_delete_remote_of(self, topic_id: Uuid) -> str:
+        return self.reason_not_to_delete_remote or self._paused(topic_id)
+
+    def _paused(self, topic_id: Uuid | None) -> str:
+        """What nobody has read yet may be a pause."""
+        try:
+            return self._state.why_paused(topic_id, PauseKind.DELETES)
+        except MetadataNotReadyError as error:
+            return str(error)

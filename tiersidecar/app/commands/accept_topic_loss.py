@@ -21,8 +21,8 @@ def accept_topic_loss(
     """Confirm that the state topic or the metadata topic lost records, and that nobody can restore them.
 
     Until then sidecars that know of the loss copy, trim and delete nothing. Afterwards they go by what the topics have now:
-    remote log starts, users' deletes, holds, the trash and tiering settings that are in no record are forgotten, and so are
-    segments that no event names. Sidecars that ran when the topic was lost must be started again.
+    remote log starts, users' deletes, holds, pauses, the trash and tiering settings that are in no record are forgotten,
+    and so are segments that no event names. Sidecars that ran when the topic was lost must be started again.
     """
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
     carry_out(look_at_topic_loss, manner, with_metadata=False)

@@ -79,6 +79,7 @@ class ClusterPicture:
     topics: tuple[TopicRow, ...]
     troubles: tuple[PartitionTrouble, ...]
     deletes_blocked: str
+    paused: tuple[str, ...] = ()
 
     @property
     def needs_somebody(self) -> bool:
@@ -95,6 +96,7 @@ def picture_of(answers: Sequence[Answer]) -> ClusterPicture:
         topics=tuple(_topics(told)),
         troubles=tuple(_troubles(told)),
         deletes_blocked=next((one["deletes_blocked"] for one in told if one.get("deletes_blocked")), ""),
+        paused=tuple(dict.fromkeys(sentence for one in told for sentence in one.get("paused", ()))),
     )
 
 
@@ -205,6 +207,7 @@ def cluster_text(picture: ClusterPicture) -> str:
     parts += [f"broker {_node(row.node_id)}: {row.trouble}" for row in picture.brokers if row.trouble]
     if picture.deletes_blocked:
         parts.append(f"nothing remote is deleted: {picture.deletes_blocked}")
+    parts += picture.paused
     if picture.disks:
         parts += ["", _disk_table(picture.disks)]
     parts += ["", topic_text(picture.topics)]

@@ -11,6 +11,7 @@ from tiersidecar.app.commands.cat import cat
 from tiersidecar.app.commands.delete_records import delete_records
 from tiersidecar.app.commands.events import events
 from tiersidecar.app.commands.ls import explain, ls
+from tiersidecar.app.commands.pause import pause, resume
 from tiersidecar.app.commands.reconcile import reconcile
 from tiersidecar.app.commands.repair import repair
 from tiersidecar.app.commands.status import status, topics
@@ -31,6 +32,8 @@ def register_commands(app: typer.Typer) -> None:
     app.command("events", short_help="Print what was said of remote segments.")(events)
     app.command("enable", short_help="Tier a topic.")(enable)
     app.command("disable", short_help="Stop tiering a topic, and put its own retention back.")(disable)
+    app.command("pause", short_help="Let copies or deletes stand still.")(pause)
+    app.command("resume", short_help="End a pause.")(resume)
     app.command("delete-records", short_help="Delete records below an offset, remote and local.")(delete_records)
     app.command("accept-log-loss", short_help="Confirm that all replicas of a partition were lost.")(accept_log_loss)
     app.command("accept-topic-loss", short_help="Confirm that the sidecars' own topics lost records.")(

@@ -42,6 +42,12 @@ EXPIRY_STOPPED = Metric(
     "because an operator holds it (undelete).",
     labels=("topic", "partition"),
 )
+PAUSED = Metric(
+    name="tiersidecar_paused",
+    kind="gauge",
+    help="1 while an operator has paused copies, or deletes and trims, of a topic, or of (all) topics.",
+    labels=("topic", "kind"),
+)
 TRASH_BYTES = Metric(
     name="tiersidecar_trash_bytes",
     kind="gauge",

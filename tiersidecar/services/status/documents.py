@@ -30,6 +30,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
         "losses": list(summary.losses),
         "misplaced": dict(summary.misplaced),
         "deletes_blocked": summary.deletes_blocked,
+        "paused": list(summary.paused),
         "disks": [asdict(disk) for disk in summary.disks],
         "standing_by": summary.standing_by,
         "cold_readers": [asdict(one) for one in summary.cold_readers],

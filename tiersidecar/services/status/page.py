@@ -53,6 +53,7 @@ def render_page(summary: StatusSummary, reasons: Sequence[str], partitions: Sequ
         f"{_troubles('Log dirs with faults', summary.log_dir_faults)}"
         f"{_troubles('Disks that fill up', summary.disk_troubles)}"
         f"{_troubles('Lost', {str(number): one for number, one in enumerate(summary.losses, 1)})}"
+        f"{_troubles('Paused', {str(number): one for number, one in enumerate(summary.paused, 1)})}"
         f"{_troubles('Partitions whose directory is not here', _first(summary.misplaced))}"
         f"{_troubles('Standing by', {'tier': summary.standing_by} if summary.standing_by else {})}"
         f"{_partitions(partitions)}"

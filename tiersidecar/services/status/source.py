@@ -78,6 +78,9 @@ class StatusSummary:
     deletes_blocked: str = ""
     """Why nothing remote may be deleted in the whole cluster."""
 
+    paused: Sequence[str] = ()
+    """What operators have paused in the whole cluster, in sentences."""
+
     standing_by: str = ""
     """Why the tier role of this process rests: another one is this broker's sidecar."""
 

@@ -82,6 +82,7 @@ def test_of_two_leaders_the_one_of_the_later_epoch_counts() -> None:
         pytest.param({"standing_by": "standing by: process 7"}, ["standing by", "process 7"], id="standing by"),
         pytest.param({"mode": "observe"}, ["tier (observe)"], id="only observes"),
         pytest.param({"refused_topics": {"c": "compacted"}}, ["c is not tiered: compacted"], id="a refused topic"),
+        pytest.param({"paused": ["copying is paused …"]}, ["copying is paused …"], id="paused"),
         pytest.param({"deletes_blocked": "brokers 3 …"}, ["nothing remote is deleted: brokers 3"], id="no deletes"),
         pytest.param(
             {

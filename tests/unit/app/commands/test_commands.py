@@ -25,7 +25,10 @@ def config(tmp_path: Path) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("command", ["enable", "disable", "delete-records", "accept-log-loss", "accept-topic-loss"])
+CHANGES = ["enable", "disable", "delete-records", "accept-log-loss", "accept-topic-loss", "pause", "resume"]
+
+
+@pytest.mark.parametrize("command", CHANGES)
 def test_each_command_says_what_it_does(command: str) -> None:
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0
@@ -41,6 +44,10 @@ def test_each_command_says_what_it_does(command: str) -> None:
         pytest.param(["enable", "t", "--retention-bytes", "1 furlong", "--yes"], 2, "furlong", id="no such unit"),
         pytest.param(["delete-records", "t", "-p", "0", "--offset", "-2", "--yes"], 2, "--offset", id="no such offset"),
         pytest.param(["delete-records", "t", "--offset", "5", "--yes"], 2, "--partition", id="which partition"),
+        pytest.param(["pause", "--yes"], 2, "--all", id="pause what"),
+        pytest.param(["resume", "t", "--all", "--yes"], 2, "--all", id="one topic or all"),
+        pytest.param(["verify", "a/b/c"], 2, "TOPIC", id="verify what"),
+        pytest.param(["verify", "t", "--rate", "1 furlong"], 2, "furlong", id="no such rate"),
         pytest.param(["disable", "t", "--yes"], 1, "could not be reached", id="no broker"),
     ],
 )

@@ -50,6 +50,11 @@ def test_switched_off_deletes_show() -> None:
     assert "all deletes are switched off" not in render_page(SUMMARY, [], [])
 
 
+def test_what_is_paused_shows() -> None:
+    assert "copying is paused" in render_page(replace(SUMMARY, paused=["copying is paused"]), [], [])
+    assert "Paused" not in render_page(SUMMARY, [], [])
+
+
 def test_a_process_that_knows_little_yet_has_a_page_too() -> None:
     page = render_page(replace(SUMMARY, cluster_id=None, node_id=None), ["broker not reachable"], [])
     assert "not known yet" in page

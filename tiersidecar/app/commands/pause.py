@@ -1,0 +1,175 @@
+"""``tiersidecar pause`` and ``resume``: let copies, or deletes and trims, stand still, of a topic or of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
+from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
+from tiersidecar.decide.pauses import PausePlan, decide_pause, decide_resume, told
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
+
+if TYPE_CHECKING:
+    from tiersidecar.app.commands.session import Session
+
+_STANDS_STILL = {
+    PauseKind.COPIES: "nothing more is copied; local data stay on the brokers' disks until they are remote",
+    PauseKind.DELETES: "nothing more is trimmed, expired or deleted, remotely and on the brokers' disks, which grow",
+}
+_GOES_ON = {
+    PauseKind.COPIES: "copying goes on",
+    PauseKind.DELETES: "trims and expiry go on, by the same rules and the same guard as ever; what is due goes",
+}
+
+Topic = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic; or give --all.")]
+All = Annotated[bool, typer.Option("--all", help="All topics, those that are made later too.")]
+Copies = Annotated[bool, typer.Option("--copies", help="Only copies to the store.")]
+Deletes = Annotated[bool, typer.Option("--deletes", help="Only deletes, remote ones and trims of the brokers' disks.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why: status, explain and the log say it.")]
+
+
+def pause(
+    config_file: ConfigFile,
+    topic: Topic = None,
+    everything: All = False,
+    copies: Copies = False,
+    deletes: Deletes = False,
+    reason: Reason = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let copies, or deletes and trims, or both, stand still, until `tiersidecar resume`.
+
+    A record in the state topic, which all sidecars of the cluster obey, those that are started later too. What is being
+    copied or deleted at this moment is finished. Reads and pins go on. What is paused already stays as it is, with its
+    reason.
+    """
+    _require_one(topic, everything=everything)
+    manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
+    wanted = _kinds(copies=copies, deletes=deletes)
+    carry_out(lambda session: look_at_pause(session, topic, wanted, reason), manner, with_metadata=False)
+
+
+def resume(
+    config_file: ConfigFile,
+    topic: Topic = None,
+    everything: All = False,
+    copies: Copies = False,
+    deletes: Deletes = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """End what `tiersidecar pause` began: of just this topic, or with --all just the pause of all topics.
+
+    Expiry decides anew, and its guard too: a large share that has come due meanwhile stops it, as ever.
+    """
+    _require_one(topic, everything=everything)
+    manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
+    wanted = _kinds(copies=copies, deletes=deletes)
+    carry_out(lambda session: look_at_resume(session, topic, wanted), manner, with_metadata=False)
+
+
+def _require_one(topic: str | None, *, everything: bool) -> None:
+    if (topic is None) != everything:
+        raise typer.BadParameter("give a TOPIC, or --all for all topics", param_hint="TOPIC")
+
+
+def _kinds(*, copies: bool, deletes: bool) -> tuple[PauseKind, ...]:
+    """Neither means both."""
+    asked = {PauseKind.COPIES: copies, PauseKind.DELETES: deletes}
+    return tuple(kind for kind, is_asked in asked.items() if is_asked or not any(asked.values()))
+
+
+async def look_at_pause(session: Session, topic: str | None, kinds: Sequence[PauseKind], reason: str) -> Intent:
+    """What stands still already, and what will."""
+    from tiersidecar.app.commands.session import operator
+
+    topic_id = await _topic_id(session, topic)
+    known = session.state.pauses()
+    now_ms, by = session.clock.now_ms(), operator("pause")
+    wanted = [
+        Pause(
+            thing=PausedThing(kind=kind, topic_id=topic_id),
+            topic=topic or ALL_TOPICS,
+            since_ms=now_ms,
+            by=by,
+            reason=reason,
+        )
+        for kind in kinds
+    ]
+    plan = decide_pause(known, wanted)
+    return Intent(
+        facts=_facts(topic, known),
+        steps=tuple(f"{one.topic}: {_STANDS_STILL[one.thing.kind]}" for one in plan.begin),
+        notes=await _brokers_that_go_on(session),
+        apply=lambda: _publish(session, plan),
+    )
+
+
+async def look_at_resume(session: Session, topic: str | None, kinds: Sequence[PauseKind]) -> Intent:
+    """What stands still, and what goes on."""
+    topic_id = await _topic_id(session, topic)
+    known = session.state.pauses()
+    plan = decide_resume(known, topic_id, kinds)
+    return Intent(
+        facts=_facts(topic, known),
+        steps=tuple(f"{one.topic}: {_GOES_ON[one.thing.kind]}" for one in plan.end),
+        notes=tuple(f"still so: {told(one)}" for one in plan.left),
+        apply=lambda: _publish(session, plan),
+    )
+
+
+async def _topic_id(session: Session, topic: str | None) -> Uuid | None:
+    """A topic that is gone is known by the pause that it still has: the deletion of its remote data stands still, too."""
+    if topic is None:
+        return None
+    paused = [one.thing.topic_id for one in session.state.pauses() if one.topic == topic]
+    views = await session.broker.describe_partitions([topic])
+    if not views and paused:
+        return paused[-1]
+    return (await session.partitions(topic))[0].topic_id_partition.topic_id
+
+
+def _facts(topic: str | None, known: Sequence[Pause]) -> dict[str, object]:
+    return {
+        "topic": topic or ALL_TOPICS,
+        "paused": [
+            {
+                "topic": one.topic,
+                "kind": one.thing.kind.value,
+                "since_ms": one.since_ms,
+                "by": one.by,
+                "reason": one.reason,
+            }
+            for one in known
+        ],
+    }
+
+
+async def _brokers_that_go_on(session: Session) -> tuple[str, ...]:
+    """A sidecar of a former release does not know the record."""
+    described = await session.broker.describe_cluster()
+    leases = {one.broker_id: one for one in session.state.known_leases()}
+    deaf = sorted(
+        broker
+        for broker in described.brokers
+        if broker not in session.config.deletes_brokers_without_sidecar
+        and not ((lease := leases.get(broker)) is not None and lease.obeys_pauses)
+    )
+    if not deaf:
+        return ()
+    names = ", ".join(map(str, deaf))
+    return (f"broker {names}: no sidecar that obeys a pause has shown itself; one of a former release goes on",)
+
+
+async def _publish(session: Session, plan: PausePlan) -> None:
+    for one in plan.begin:
+        await session.state.publish_pause(one)
+    for one in plan.end:
+        await session.state.forget_pause(one)

@@ -1,0 +1,64 @@
+"""What a pause stops, in words, and what ``pause`` and ``resume`` have to write (issue 20).
+
+A pause only ever takes away: copying, expiry and trims decide as without it, and are asked to stand still.  What they remember,
+such as a stop of the guard, does not depend on it, and the first round after a resume is a round like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
+from tiersidecar.domain.readable import moment_text
+
+_STOPPED = {PauseKind.COPIES: "copying is paused", PauseKind.DELETES: "deletes and trims are paused"}
+
+
+def things_of(topic_id: Uuid | None, kind: PauseKind) -> tuple[PausedThing, ...]:
+    """Return whose pauses count for a topic: the one of all topics first."""
+    everything = PausedThing(kind=kind)
+    return (everything,) if topic_id is None else (everything, PausedThing(kind=kind, topic_id=topic_id))
+
+
+def why_paused(known: Mapping[PausedThing, Pause], topic_id: Uuid | None, kind: PauseKind) -> str:
+    """Return the sentence that says why ``kind`` stands still for the topic, empty where it does not."""
+    if not known:
+        return ""
+    return next((told(known[thing]) for thing in things_of(topic_id, kind) if thing in known), "")
+
+
+def told(pause: Pause) -> str:
+    """Return the pause in one sentence, without a full stop."""
+    of_all = " for all topics" if pause.topic == ALL_TOPICS else f" for topic {pause.topic}"
+    reason = f": {pause.reason}" if pause.reason else ""
+    return f"{_STOPPED[pause.thing.kind]}{of_all} since {moment_text(pause.since_ms)} by {pause.by}{reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausePlan:
+    """What is to be written; ``left`` are pauses that go on nevertheless."""
+
+    begin: tuple[Pause, ...] = ()
+    end: tuple[Pause, ...] = ()
+    left: tuple[Pause, ...] = ()
+
+
+def decide_pause(known: Iterable[Pause], wanted: Collection[Pause]) -> PausePlan:
+    """Begin those of ``wanted`` that are not paused: who asks twice changes neither since when nor why."""
+    standing = {one.thing for one in known}
+    return PausePlan(begin=tuple(one for one in wanted if one.thing not in standing))
+
+
+def decide_resume(known: Iterable[Pause], topic_id: Uuid | None, kinds: Collection[PauseKind]) -> PausePlan:
+    """End the pauses of just this topic, or just that of all topics.
+
+    ``left`` are those of the same kinds that keep some of it paused: the one of all topics, or those of single topics.
+    """
+    asked = {PausedThing(kind=kind, topic_id=topic_id) for kind in kinds}
+    same = sorted((one for one in known if one.thing.kind in kinds), key=lambda one: (one.thing.kind, one.topic))
+    return PausePlan(
+        end=tuple(one for one in same if one.thing in asked),
+        left=tuple(one for one in same if one.thing not in asked and (topic_id is None or one.thing.topic_id is None)),
+    )
