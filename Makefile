@@ -19,9 +19,16 @@ BARE := .venv-bare
 WITH_SERVERS := broker or server or spark or slow
 IN_EVERY_RUN := not exhaustive
 # What lies in the two directories is of the second half, all of it (tests/conftest.py marks the rest): to import it takes seconds.
-FAST_TESTS := bin/pytest -n 2 -m "not ($(WITH_SERVERS))" --ignore=tests/integration --ignore=tests/spark
+FAST_TESTS := bin/pytest -n 2 -m "not ($(WITH_SERVERS))" --ignore=tests/integration --ignore=tests/spark --ignore=tests/native
 # One file waits for its brokers while another works. Each of the two has brokers, ports and directories of its own.
 TWO_FILES := -n 2 --dist loadfile
+# The native core is optional: without cargo all runs in Python, and that is said.
+CARGO := $(shell command -v cargo)
+SAY_THERE_IS_NO_CARGO := printf '\n*** %s ***\n\n' "no cargo: the native core is neither built nor tested, Python's loops run" >&2
+# With the native core the fast tests run once more of all that walks over batches; they have run in Python before.
+ON_BOTH_CORES := tests/unit/formats/kafka/test_segment_scan.py tests/unit/formats/kafka/test_batch_digest.py \
+	tests/unit/reading/test_batch_cutter.py tests/unit/reading/test_local_cut.py tests/unit/reading/test_spoiled_segments.py \
+	tests/property/test_cut_transactions_model.py
 # On a shared CI machine a broker may stand still for longer than any deadline: there a test with servers that fails is run
 # once more, and the summary lists it as RERUN. Such a line is a bug report. Nothing is run twice at a developer's desk.
 RERUNS := $(if $(CI),--reruns 1 -rR)
@@ -31,10 +38,11 @@ help: ## This list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: .venv/.synced ## The daemon's environment in .venv, from uv.lock
+setup: .venv/.native ## The daemon's environment in .venv, from uv.lock, and the native core where cargo is
 
 .PHONY: setup-all
 setup-all: .venv/.synced-all ## The same with the spark extra (pyspark is 450 MB)
+	@$(MAKE) .venv/.native
 
 .PHONY: demo
 demo: .venv/.synced ## The whole product on a real broker, in about a minute; KEEP=1 leaves it running
@@ -43,13 +51,22 @@ demo: .venv/.synced ## The whole product on a real broker, in about a minute; KE
 .PHONY: test
 test: .venv/.synced-all $(BARE)/.synced ## All tests, the fast ones first; those with servers file by file, two at a time
 	$(BARE)/$(FAST_TESTS) $(ARGS)
-	@$(MAKE) test-programs
+	@$(MAKE) test-native test-programs
 	$(BIN)/pytest $(TWO_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
 	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
 test-fast: .venv/.synced ## Tests that need no servers and little time, in about a minute
 	.venv/$(FAST_TESTS) $(ARGS)
+
+.PHONY: test-native
+test-native: .venv/.native ## The native core beside Python's loops, and the tests of what walks over batches on it
+ifdef CARGO
+	cd native && cargo fmt --check && cargo clippy --quiet --locked --all-targets -- -D warnings
+	$(BIN)/pytest -n 2 tests/native $(ON_BOTH_CORES) $(ARGS)
+else
+	@$(SAY_THERE_IS_NO_CARGO)
+endif
 
 .PHONY: test-programs
 test-programs: .venv/.synced ## Brokers, S3 server, Prometheus and so on for the tests, fetched and built once into the user's cache
@@ -134,7 +151,7 @@ format: .venv/.synced ## Let ruff mend what it can
 	$(BIN)/ruff format
 
 .PHONY: bench
-bench: .venv/.synced ## NAME=copy runs benchmarks/copy.py, QUICK=1 on less data
+bench: .venv/.native ## NAME=copy runs benchmarks/copy.py, QUICK=1 on less data
 	@test -f "benchmarks/$(NAME).py" || { \
 	  echo "make bench NAME=x, with x one of: $$(cd benchmarks && ls *.py | sed 's/\.py$$//' | paste -sd' ')" >&2; exit 2; }
 	$(BIN)/python benchmarks/$(NAME).py $(if $(QUICK),--quick)
@@ -151,7 +168,7 @@ sbom: $(UV) ## Write sbom.cdx.json (CycloneDX) anew from uv.lock: what image and
 
 .PHONY: clean
 clean: ## Remove what the other targets made here (not the downloads in the user's cache directory)
-	rm -rf .venv $(BARE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .demo dist
+	rm -rf native/target .venv $(BARE) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .demo dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --inexact: an environment that has the spark extra keeps it.
@@ -164,8 +181,17 @@ $(BARE)/.synced: pyproject.toml uv.lock | $(UV)
 	@touch $@
 
 .venv/.synced-all: pyproject.toml uv.lock | $(UV)
-	$(UV) sync --frozen --all-extras
+	$(UV) sync --frozen --extra spark
 	@touch $@ .venv/.synced
+
+# After each sync, because an exact one removes it; locking and syncing never run cargo.
+.venv/.native: .venv/.synced native/pyproject.toml native/Cargo.toml native/Cargo.lock $(wildcard native/src/*.rs)
+ifdef CARGO
+	$(UV) sync --frozen --inexact --extra native
+else
+	@$(SAY_THERE_IS_NO_CARGO)
+endif
+	@touch $@
 
 # Into a directory of its own first: an interrupted install leaves nothing half done behind, two at once do not meet.
 $(UV):

@@ -25,6 +25,7 @@ from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.config.values import Address
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
+from tiersidecar.formats import native
 
 app = typer.Typer(
     name="tiersidecar",
@@ -83,6 +84,7 @@ def run(
     log = structlog.get_logger(__name__)
     names = sorted(wanted)
     log.info("daemon.starting", version=_version(), roles=names, mode=config.mode.value, config=str(config_file))
+    _tell_core()
     for warning in warnings_of(config):
         log.warning("config.warning", warning=warning)
     raise typer.Exit(_run_daemon(config, wanted, load))
@@ -127,7 +129,7 @@ def check_config(
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(f"tiersidecar {_version()}")
+    typer.echo(f"tiersidecar {_version()} ({native.core})")
 
 
 def _version_asked_for(asked: bool) -> None:
@@ -147,6 +149,13 @@ def _options(
 
 
 register_commands(app)
+
+
+def _tell_core() -> None:
+    """Say which core runs; with a warning where one is installed that cannot be used, since somebody believes that it runs."""
+    core, log = native.core, structlog.get_logger(__name__)
+    tell = log.warning if core.is_mismatch else log.info
+    tell("daemon.core", core=core.name, native_version=core.version, reason=core.reason)
 
 
 def _version() -> str:

@@ -20,6 +20,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.formats import native
 from tiersidecar.ports.leases import KnownLeases
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import StateLog
@@ -81,6 +82,7 @@ class ProcessStatus:
     def summary(self) -> StatusSummary:
         return StatusSummary(
             version=self.version,
+            core=str(native.core),
             roles=tuple(sorted(role.value for role in self.roles)),
             mode=self.config.mode.value,
             deletes_enabled=self.config.deletes_enabled,

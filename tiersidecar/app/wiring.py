@@ -37,10 +37,12 @@ from tiersidecar.app.state_dir import instance_of, state_dir_of
 from tiersidecar.app.tuning import Tuning, initial_tuning
 from tiersidecar.domain.errors import ConfigError, LogDirError
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.formats import native
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
 from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirIdentity
+from tiersidecar.ports.metrics.process import NATIVE_CORE
 from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
 from tiersidecar.services.status.server import serve_status
 from tiersidecar.tasks.board import Board
@@ -79,6 +81,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
     blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_BLOCKING_THREADS))
     package_version = version("tiersidecar")
     telemetry = PrometheusTelemetry(version=package_version)
+    telemetry.gauge(NATIVE_CORE, 0 if native.core.walks is None else 1, version=native.core.version)
     status = ProcessStatus(
         version=package_version,
         config=config,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch, Offset
+from tiersidecar.formats import native
 from tiersidecar.formats.kafka.record_batches import (
     BATCH_HEADER_SIZE,
     CRC_START_V2,
@@ -19,10 +21,11 @@ from tiersidecar.formats.kafka.record_batches import (
     check_batch,
     read_batch_header,
 )
+from tiersidecar.formats.native import Walks, clamped
 
 _CUT = Struct(">qiibIhi")
 """The fields of a format 2 header that decide where a batch ends, whether it is wanted, and whether it is sound."""
-_BASE_OFFSET, _LENGTH = Struct(">q"), Struct(">8xi")
+_BASE_OFFSET = Struct(">q")
 _LEGACY_HEADER_SIZES = {0: 18, 1: 26}
 _NOT_YET = -2
 """No leader epoch: before the first batch."""
@@ -67,6 +70,13 @@ class CutPlan:
     file_size_bytes: int
 
 
+class _LastTaken(NamedTuple):
+    """The last batch that was taken: its size, and the least offset that was due where it begins."""
+
+    size_bytes: int
+    due_offset: int
+
+
 class BatchCutter:
     """Fed with the bytes from ``plan.position`` on, gives slices of what is wanted until ``is_done``.
 
@@ -90,6 +100,8 @@ class BatchCutter:
         self._epoch: int = _NOT_YET
         self._first_expected: LeaderEpoch | None = None
         self._epoch_stop = 0
+        self._walks = native.core.walks
+        self._last_taken = _LastTaken(0, 0)
         self.is_done = False
         self.is_full = False
         self.skipped_bytes = 0
@@ -130,7 +142,7 @@ class BatchCutter:
             self._check_base(base)
         elif self._position < self._plan.file_size_bytes:
             *slices, last = slices
-            before, self._held = _without_last(last)
+            before, self._held = _without_last(last, self._last_taken)
             slices += before
         return slices
 
@@ -178,13 +190,57 @@ class BatchCutter:
                 offset = self._take_odd(view, offset, slices)
 
     def _take_run(self, view: memoryview, offset: int, slices: list[BatchSlice]) -> int:
-        """The short loop over sound batches of format 2; returns the offset of the first one that it does not take."""
+        """Take sound batches of format 2 by the short loops; returns the offset of the first one that they do not take."""
+        first = -1
+        while True:
+            begun = before = -1
+            if self._walks is not None:
+                offset, begun = self._walk(self._walks, view, offset)
+                before = offset
+            first = begun if first < 0 else first
+            offset, begun = self._loop(view, offset, is_once=self._walks is not None)
+            first = begun if first < 0 else first
+            if self._walks is None or offset == before or self.is_done:
+                break
+        if first >= 0:
+            (base,) = _BASE_OFFSET.unpack_from(view, first)
+            slices.append(BatchSlice(view[first:offset], Offset(base), Offset(self._least_offset)))
+        return offset
+
+    def _walk(self, walks: Walks, view: memoryview, offset: int) -> tuple[int, int]:
+        """As :meth:`_loop`, in native code, up to the first batch that is in another epoch, the last one or faulty."""
+        plan, left_bytes = self._plan, self._left_bytes
+        stop, first, _, due, last, due_at_last, skipped = walks.cut(
+            view,
+            offset,
+            clamped(plan.start_offset),
+            clamped(plan.stop_offset),
+            clamped(self._least_offset),
+            clamped(plan.greatest_offset),
+            self._epoch,
+            clamped(self._epoch_stop),
+            clamped(_NO_LIMIT if left_bytes is None else max(left_bytes, 0)),
+            self._takes_any_size,
+        )
+        if stop > offset:
+            self._least_offset, self._position = due, self._position + stop - offset
+            self.skipped_bytes += skipped
+        if first >= 0:
+            if left_bytes is not None:
+                self._left_bytes = left_bytes - (stop - first)
+            self._takes_any_size = False
+            self._last_taken = _LastTaken(stop - last, due_at_last)
+        return stop, first
+
+    def _loop(self, view: memoryview, offset: int, *, is_once: bool) -> tuple[int, int]:
+        """The loop in Python, over one batch alone if ``is_once``; returns where it stopped, and where the first batch begins
+        that is wanted (-1: none is)."""
         # Locals throughout: this loop runs a million times per GiB of small batches.
         unpack, checksum, size = _CUT.unpack_from, crc32c, len(view)
         start_offset, stop_offset = self._plan.start_offset, self._plan.stop_offset
         least, greatest = self._least_offset, self._plan.greatest_offset
         epoch, epoch_stop = self._epoch, self._epoch_stop
-        first, first_base, begin = -1, 0, offset
+        first, last_taken, due, begin = -1, -1, least, offset
         while size - offset >= BATCH_HEADER_SIZE:
             base, length, batch_epoch, magic, crc, _, delta = unpack(view, offset)
             stop = offset + LOG_OVERHEAD + length
@@ -203,15 +259,18 @@ class BatchCutter:
                     self.is_done = True
                     break
                 if first < 0:
-                    first, first_base = offset, base
+                    first = offset
+                last_taken, due = offset, least
             else:
                 self.skipped_bytes += stop - offset
             self._least_offset = least = last + 1
             offset = stop
+            if is_once:
+                break
         self._position += offset - begin
         if first >= 0:
-            slices.append(BatchSlice(view[first:offset], Offset(first_base), Offset(least)))
-        return offset
+            self._last_taken = _LastTaken(offset - last_taken, due)
+        return offset, first
 
     def _take_odd(self, view: memoryview, offset: int, slices: list[BatchSlice]) -> int:
         """What the short loop does not take: the part of a batch at the end, an old format, or something to complain
@@ -240,6 +299,7 @@ class BatchCutter:
                 self.is_done = True
                 return offset
             slices.append(BatchSlice(rest[: header.size_bytes], header.base_offset, header.next_offset))
+            self._last_taken = _LastTaken(header.size_bytes, self._least_offset)
         else:
             self.skipped_bytes += header.size_bytes
         self._least_offset = header.next_offset
@@ -292,18 +352,13 @@ class BatchCutter:
         )
 
 
-def _without_last(batches: BatchSlice) -> tuple[list[BatchSlice], BatchSlice]:
+def _without_last(batches: BatchSlice, taken: _LastTaken) -> tuple[list[BatchSlice], BatchSlice]:
     """What comes before the last batch, if anything does, and that batch alone, in memory of its own."""
-    before, at, following = 0, 0, 0
-    while following < len(batches):
-        before, at = at, following
-        following += LOG_OVERHEAD + _LENGTH.unpack_from(batches.buffer, following)[0]
-    base_offset = read_batch_header(batches.buffer[at:]).base_offset
-    last = BatchSlice(memoryview(bytes(batches.buffer[at:])), base_offset, batches.next_offset)
-    if not at:
-        return [], last
-    next_offset = read_batch_header(batches.buffer[before:]).next_offset
-    return [BatchSlice(batches.buffer[:at], batches.base_offset, next_offset)], last
+    at = len(batches) - taken.size_bytes
+    (base,) = _BASE_OFFSET.unpack_from(batches.buffer, at)
+    last = BatchSlice(memoryview(bytes(batches.buffer[at:])), Offset(base), batches.next_offset)
+    before = [BatchSlice(batches.buffer[:at], batches.base_offset, Offset(taken.due_offset))] if at else []
+    return before, last
 
 
 def _header_size(head: bytearray) -> int:

@@ -16,6 +16,7 @@ from tests.support.kafka_jars import KAFKA_3, KAFKA_4, KAFKA_SCRIPTS
 ROOT = Path(__file__).resolve().parents[3]
 LOCK = tomllib.loads((ROOT / "uv.lock").read_text())
 SBOM = json.loads((ROOT / "sbom.cdx.json").read_text())
+OURS = ("tiersidecar", "tiersidecar-native")
 SHA256 = re.compile(r"sha256:[0-9a-f]{64}\b")
 
 
@@ -56,10 +57,15 @@ def test_each_component_of_the_bill_has_the_sums_of_the_lock() -> None:
 
 def test_every_locked_library_has_sums() -> None:
     for name, one in packages().items():
-        if name != "tiersidecar":
+        if name not in OURS:
             files = [*one.get("wheels", ()), *([one["sdist"]] if "sdist" in one else [])]
             assert files, name
             assert all(SHA256.fullmatch(file["hash"]) for file in files), name
+
+
+def test_every_locked_crate_has_a_sum() -> None:
+    for crate in tomllib.loads((ROOT / "native" / "Cargo.lock").read_text())["package"]:
+        assert crate["name"] in OURS or re.fullmatch("[0-9a-f]{64}", crate["checksum"]), crate["name"]
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "Makefile"])

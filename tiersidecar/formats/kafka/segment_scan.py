@@ -11,6 +11,7 @@ from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
 from tiersidecar.domain.offsets import NO_EPOCH, Offset
 from tiersidecar.domain.segments import FollowTransactions, SegmentScan
+from tiersidecar.formats import native
 from tiersidecar.formats.kafka.record_batches import (
     BATCH_HEADER_SIZE,
     CRC_START_V2,
@@ -23,6 +24,7 @@ from tiersidecar.formats.kafka.record_batches import (
     read_batch_header,
 )
 from tiersidecar.formats.kafka.transactions import TRANSACTION_FLAGS, TransactionWalk
+from tiersidecar.formats.native import Walks, clamped
 
 _SCANNED = Struct(">qiibIhi8xq")
 """The fields of a format 2 header that the fast path looks at."""
@@ -54,6 +56,7 @@ class SegmentScanner:
     ) -> None:
         self._where = where
         self._transactions: FollowTransactions = TransactionWalk() if transactions is None else transactions
+        self._walks = native.core.walks
         self._next_base_offset = next_base_offset
         self._slice_position = 0
         self._file_crc = 0
@@ -118,6 +121,8 @@ class SegmentScanner:
 
     def _take_plain_batches(self, view: memoryview, offset: int) -> int:
         """The short loop; returns the offset of the first batch that it leaves to :meth:`_take_part`."""
+        if self._walks is not None:
+            return self._walk_plain_batches(self._walks, view, offset)
         # Locals throughout: this loop runs a million times per GiB of small batches.
         unpack, checksum, size = _SCANNED.unpack_from, crc32c, len(view)
         epoch, last_offset, max_timestamp = self._epoch, self._last_offset, self._max_timestamp
@@ -142,6 +147,17 @@ class SegmentScanner:
         self._last_offset, self._max_timestamp = last_offset, max_timestamp
         self._batch_count += count
         return offset
+
+    def _walk_plain_batches(self, walks: Walks, view: memoryview, offset: int) -> int:
+        """As the short loop, in native code."""
+        last_offset, latest = clamped(self._last_offset), self._max_timestamp
+        stop, count, last_offset, latest, spans = walks.scan(view, offset, self._epoch, last_offset, latest)
+        for begin, end in spans:
+            self._transactions.take(view[begin:end], where=self._where, position=self._slice_position + begin)
+        if count:
+            self._last_offset, self._max_timestamp = last_offset, latest
+            self._batch_count += count
+        return stop
 
     def _take_part(self, view: memoryview, offset: int) -> int:
         """Go on with the batch that is open, or open one, and take what the slice has of it; returns where that ends."""

@@ -10,6 +10,13 @@ BUILD_INFO = Metric(
     help="Always 1; the labels say which build runs.",
     labels=("version", "python"),
 )
+NATIVE_CORE = Metric(
+    name="tiersidecar_native_core",
+    kind="gauge",
+    help="1 where the native core walks over record batches, 0 where Python does; version is of the native core that is "
+    "installed, empty for none.",
+    labels=("version",),
+)
 READY = Metric(
     name="tiersidecar_ready",
     kind="gauge",

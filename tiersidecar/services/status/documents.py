@@ -16,6 +16,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
     """The process."""
     return {
         "version": summary.version,
+        "core": summary.core,
         "cluster_id": summary.cluster_id,
         "node_id": summary.node_id,
         "roles": list(summary.roles),

@@ -54,9 +54,11 @@ class DiskStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusSummary:
-    """The process.  ``started_ms`` is wall clock; the mappings have a reason for each name."""
+    """The process.  ``started_ms`` is wall clock; the mappings have a reason for each name; ``core`` says whether native
+    code or Python walks over record batches, and why."""
 
     version: str
+    core: str
     roles: tuple[str, ...]
     mode: str
     deletes_enabled: bool

@@ -68,6 +68,7 @@ class Source:
     def summary(self) -> StatusSummary:
         return StatusSummary(
             version="1.2.3",
+            core="Python core: not installed",
             roles=("tier", "read"),
             mode="enforce",
             deletes_enabled=True,

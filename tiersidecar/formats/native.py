@@ -1,0 +1,99 @@
+"""The optional native core: walks over record batches without Python's lock (docs/design/0014).
+
+It comes as a distribution of its own, ``tiersidecar-native`` (the extra ``native``).  Python's loops are the reference: a
+native walk takes what the loop beside it would take in the same way, and stops before everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol, cast
+
+MODULE = "tiersidecar_native"
+VERSION = "0.1.0"
+"""The only version that is used: the one that pyproject.toml pins."""
+
+_HIGHEST = (1 << 63) - 1
+
+
+class Walks(Protocol):
+    """Each begins at ``start`` of ``buffer``, with a batch, and gives first where it stopped.  Offsets are below 2^63: see
+    :func:`clamped`."""
+
+    def scan(
+        self, buffer: memoryview, start: int, leader_epoch: int, last_offset: int, max_timestamp: int, /
+    ) -> tuple[int, int, int, int, Sequence[tuple[int, int]]]:
+        """Take sound batches of ``leader_epoch`` whose offsets rise above ``last_offset``; give stop, their count, last offset,
+        largest timestamp, and start and stop of each that is of a transaction."""
+
+    def digest(self, buffer: memoryview, start: int, next_offset: int, stop_offset: int, /) -> tuple[int, int, bytes]:
+        """Take sound batches; give stop, the offset after the last one that counted, and the headers of those that did:
+        with an offset from ``next_offset`` on and below ``stop_offset``."""
+
+    def cut(
+        self,
+        buffer: memoryview,
+        start: int,
+        start_offset: int,
+        stop_offset: int,
+        least_offset: int,
+        greatest_offset: int,
+        leader_epoch: int,
+        epoch_stop: int,
+        left_bytes: int,
+        takes_any_size: bool,
+        /,
+    ) -> tuple[int, int, int, int, int, int, int]:
+        """Take sound batches of ``leader_epoch`` below ``epoch_stop`` within the offsets and the bytes that are given, and pass
+        over those below ``start_offset``; give stop, where the first one taken begins (-1: none was) and its base offset, the
+        offset that is due next, where the last one taken begins and which offset was due there, and the bytes passed over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeCore:
+    """``walks`` is None where Python's own loops run; ``reason`` says why, and is empty otherwise.
+
+    ``is_mismatch`` says that a native core is there, of another ``version`` than the one that belongs to this package.
+    """
+
+    walks: Walks | None
+    version: str = ""
+    reason: str = ""
+    is_mismatch: bool = False
+
+    @property
+    def name(self) -> str:
+        """``native`` or ``python``."""
+        return "python" if self.walks is None else "native"
+
+    def __str__(self) -> str:
+        return f"native core {self.version}" if self.walks is not None else f"Python core: {self.reason}"
+
+
+def find_core() -> NativeCore:
+    """The native core if it is installed, of our version, and not turned off by ``TIERSIDECAR_NATIVE=off``."""
+    try:
+        module = import_module(MODULE)
+    except ImportError as error:
+        is_there = not isinstance(error, ModuleNotFoundError)
+        reason = f"tiersidecar-native cannot be loaded: {error}" if is_there else "tiersidecar-native is not installed"
+        return NativeCore(walks=None, reason=reason, is_mismatch=is_there)
+    version = str(getattr(module, "__version__", "unknown"))
+    if version != VERSION:
+        reason = f"tiersidecar-native is {version}, this tiersidecar takes {VERSION} alone"
+        return NativeCore(walks=None, version=version, reason=reason, is_mismatch=True)
+    if module.is_off():
+        return NativeCore(walks=None, version=version, reason="TIERSIDECAR_NATIVE=off")
+    return NativeCore(walks=cast(Walks, module), version=version)
+
+
+def clamped(number: int) -> int:
+    """``number``, or the highest that native code takes.  Batches whose offsets reach it are left to Python, so that a bound
+    above it means the same."""
+    return min(number, _HIGHEST)
+
+
+core = find_core()
+"""What this process runs."""
