@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.go_tool import GO_TOOLS, go_tool
+from scripts.node_tool import NODE_PROGRAMS, node_program
 from tests.support.build_cache import MissingProgramError
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4, kafka_jars
 
@@ -21,6 +22,7 @@ def main() -> int:
     """0, or 1 with one line for each that could not be had: the others are there then."""
     wanted: dict[str, Callable[[], Path]] = {f"kafka-{one}": partial(kafka_jars, one) for one in (KAFKA_4, KAFKA_3)}
     wanted |= {name: partial(go_tool, name) for name in GO_TOOLS}
+    wanted |= {name: partial(node_program, name) for name in NODE_PROGRAMS}
     exit_code = 0
     for number, (name, bring) in enumerate(wanted.items(), 1):
         began_s = time.monotonic()

@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 from botocore.loaders import JSONFileLoader
 
+from tests.support.azurite_server import AzuriteServer, running_azurite
 from tests.support.s3_server import S3Server, running_s3_server
 
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with running_s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzuriteServer]:
+    with running_azurite(tmp_path_factory.mktemp("azurite")) as server:
         yield server
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any
@@ -74,8 +75,13 @@ def wait_until_trimmed(cluster: KafkaCluster, daemon: Daemon, topic: str, timeou
     return int(wait_for(trimmed, f"{topic} is trimmed to its active segment", daemon, timeout_s))
 
 
-def assert_every_sealed_segment_once(cluster: KafkaCluster, daemon: Daemon, topic: str) -> None:
-    """From offset 0 to the active segment without hole or overlap, and objects of finished segments only."""
+def assert_every_sealed_segment_once(
+    cluster: KafkaCluster, daemon: Daemon, topic: str, stored: Callable[[], set[str]] | None = None
+) -> None:
+    """From offset 0 to the active segment without hole or overlap, and objects of finished segments only.
+
+    ``stored`` gives the keys of all segments' objects where the store is not a directory.
+    """
     segments = finished(cluster, daemon)
     next_offset = 0
     for segment in segments:
@@ -83,7 +89,7 @@ def assert_every_sealed_segment_once(cluster: KafkaCluster, daemon: Daemon, topi
         next_offset = segment.next_offset
     assert next_offset == active_base(cluster, topic)
     named = {key for segment in segments for key in recorded_keys(segment).in_upload_order}
-    assert object_keys_in(daemon.store_root) == named
+    assert (object_keys_in(daemon.store_root) if stored is None else stored()) == named
 
 
 def assert_reads_back(daemon: Daemon, topic: str, produced: list[ProducedRecord], stop: int) -> None:
@@ -98,16 +104,16 @@ def assert_reads_back(daemon: Daemon, topic: str, produced: list[ProducedRecord]
 def the_main_job(cluster: KafkaCluster, directory: Path, topic: str, **settings: Any) -> None:
     cluster.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
     produced = produce(cluster, topic)
-    objects = settings.pop("objects", None)
+    objects, stored = settings.pop("objects", None), settings.pop("stored", None)
     with started(directory, cluster, topic, **settings) as daemon:
         daemon.store_root = objects or daemon.store_root
         daemon.wait_until_ready()
         stop = wait_until_trimmed(cluster, daemon, topic)
-        assert_every_sealed_segment_once(cluster, daemon, topic)
+        assert_every_sealed_segment_once(cluster, daemon, topic, stored)
         assert_reads_back(daemon, topic, produced, stop)
         assert daemon.stop() == 0
     assert_private(directory / "state", file=0o600, directory=0o700)
-    if objects is None:  # what a store's server keeps on its disk is its own affair
+    if objects is None and stored is None:  # what a store's server keeps on its disk is its own affair
         assert_private(daemon.store_root, file=0o640, directory=0o750)
 
 

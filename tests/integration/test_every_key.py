@@ -18,6 +18,7 @@ import pytest
 from tests.support.held_values import HeldValues, held_by
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
+from tiersidecar.app.builders.azure import azure_settings
 from tiersidecar.app.builders.s3 import s3_settings
 from tiersidecar.app.builders.security import broker_security
 from tiersidecar.app.config.broker import BrokerSection
@@ -25,6 +26,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.document import KeyPath, format_path
 from tiersidecar.app.config.keys import all_key_paths
 from tiersidecar.app.config.store import S3Store
+from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.config.without_effect import WITHOUT_EFFECT
 from tiersidecar.app.supervise import _run
@@ -345,6 +347,51 @@ def test_a_switch_of_s3_arrives(key: str, value: object, place: tuple[str, Any])
     assert place in held_by([s3_settings(section)]).attributes
 
 
+AZURE: dict[str, Any] = {
+    "azure.account.name": "everyaccount",
+    "azure.container.name": "every-container",
+    "azure.endpoint.url": "http://127.0.0.1:9/everyaccount",
+    "azure.tenant.id": "every-tenant",
+    "azure.client.id": "every-client",
+    "azure.authority.host": "https://login.every.example",
+    "azure.upload.block.size": 6_000_003,
+    "azure.upload.blocks.in.flight": 7,
+    "azure.request.attempt.timeout": 17_003,
+    "azure.max.attempts": 11,
+    "azure.access.tier": "Cool",
+    "key.prefix": "every/key/",
+}
+AZURE_CREDENTIALS: dict[str, Any] = {
+    "azure.account.key": "every-account-key",
+    "azure.sas.token": "sig=every-token",
+    "azure.client.secret": "every-client-secret",
+    "azure.federated.token.file": "/every/token",
+}
+
+
+def azure_holds(settings: Mapping[str, Any]) -> HeldValues:
+    section = AzureStore.model_validate({"type": "azure", **AZURE, **settings}, by_alias=True, by_name=False)
+    return held_by([azure_settings(section)])
+
+
+@pytest.mark.parametrize("key", AZURE)
+def test_a_key_of_azure_arrives(key: str) -> None:
+    assert {AZURE[key], AZURE[key] / 1000 if isinstance(AZURE[key], int) else AZURE[key]} & azure_holds({}).values
+
+
+@pytest.mark.parametrize("key", AZURE_CREDENTIALS)
+def test_a_credential_of_azure_arrives(key: str) -> None:
+    assert AZURE_CREDENTIALS[key] in azure_holds({key: AZURE_CREDENTIALS[key]}).values
+
+
+def test_tls_of_azure_arrives(tmp_path: Path) -> None:
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text("every certificate")
+    assert "every certificate" in azure_holds({"azure.ssl.ca.location": str(authorities)}).values
+    unchecked = azure_holds({"azure.certificate.check.enabled": False})
+    assert ("AzureSettings.verify_tls", False) in unchecked.attributes
+
+
 def broker_of(settings: Mapping[str, Any]) -> BrokerSection:
     return BrokerSection.model_validate({"bootstrap.servers": "127.0.0.1:9", **settings}, by_alias=True, by_name=False)
 
@@ -433,7 +480,8 @@ def test_no_key_is_left_out() -> None:
         *map(format_path, WITHOUT_EFFECT),
         *("store.s3.path.style.access.enabled", "store.aws.certificate.check.enabled"),
         "broker.ssl.endpoint.identification.algorithm",
-        *(f"store.{key}" for key in (*STORE, *S3)),
+        *(f"store.{key}" for key in (*STORE, *S3, *AZURE, *AZURE_CREDENTIALS)),
+        *("store.azure.ssl.ca.location", "store.azure.certificate.check.enabled"),
         *(f"topics[0].{key}" for key in RULE),
         *(f"read.{key}" for key in READ),
         *(f"gateway.{key}" for key in GATEWAY),

@@ -1,4 +1,4 @@
-"""Free TCP ports on loopback that no other run of ours is handed at the same time."""
+"""TCP ports on loopback: free ones that no other run of ours is handed at the same time, and whether a server is up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import fcntl
 import os
 import random
 import socket
+import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import IO
 
@@ -30,6 +32,21 @@ def free_port() -> int:
             _held[port] = lock
             return port
     raise RuntimeError(f"no free port on loopback between {_FIRST} and {_LAST}")
+
+
+def wait_until_it_listens(port: int, process: subprocess.Popen[bytes], said: Path, *, within_s: float = 20.0) -> None:
+    """Return once ``process`` takes connections on ``port``.
+
+    Raises:
+        RuntimeError: it ended, or was not up in time; the message has what it wrote to ``said``.
+    """
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise RuntimeError(f"{said.stem} did not come up on port {port}:\n{said.read_text()}")
 
 
 def _is_free(port: int) -> bool:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +15,10 @@ from botocore.config import Config
 
 from scripts.go_tool import go_tool
 from tests.support.certificates import IssuedCertificate
-from tests.support.loopback_ports import free_port
+from tests.support.loopback_ports import free_port, wait_until_it_listens
 
 ACCESS_KEY = "tiersidecar"
 SECRET_KEY = "of-loopback-only"
-_UP_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,18 +115,8 @@ def running_s3_server(
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        _wait_until_it_answers(port, process, said)
+        wait_until_it_listens(port, process, said)
         yield S3Server(url=url, directory=objects, process_id=process.pid)
     finally:
         process.kill()
         process.wait()
-
-
-def _wait_until_it_answers(port: int, process: subprocess.Popen[bytes], said: Path) -> None:
-    deadline = time.monotonic() + _UP_WITHIN_S
-    while time.monotonic() < deadline and process.poll() is None:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.02)
-    raise RuntimeError(f"versitygw did not come up on port {port}:\n{said.read_text()}")

@@ -103,7 +103,7 @@ def summary_of(
     return Summary(
         run_id=format_uuid(SystemIds().random_uuid()),
         cluster_id=facts.cluster_id,
-        store=_store_name(config),
+        store=config.store.place,
         key_prefix=config.store.key_prefix,
         started_ms=started_ms,
         finished_ms=finished_ms,
@@ -127,11 +127,6 @@ def summary_of(
         copy_grace_ms=options.graces.copy_ms,
         findings=dict(counts),
     )
-
-
-def _store_name(config: Config) -> str:
-    section = config.store
-    return f"filesystem {section.root}" if section.type == "filesystem" else f"s3://{section.s3_bucket_name}"
 
 
 async def put_report(config: Config, summary: Summary, directory: Path) -> None:

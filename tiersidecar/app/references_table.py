@@ -15,7 +15,9 @@ from tiersidecar.app.config.gateway import GatewayListenerSection, GatewaySectio
 from tiersidecar.app.config.keys import choices, is_optional, keys_in, quantity_of, sections_in
 from tiersidecar.app.config.section import Section
 from tiersidecar.app.config.services import LoggingSection, ReadCaller, ReaderQuota, ReadSection, StatusSection
-from tiersidecar.app.config.store import FilesystemStore, KeyPair, S3Store
+from tiersidecar.app.config.store import FilesystemStore, S3Store
+from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store_base import KeyPair
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.config.values import SECRET_FORMS, Address
 from tiersidecar.app.references_values import GENERATED, default_of, sentence_of, written
@@ -27,6 +29,7 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Section broker", BrokerSection),
     ("Section store, type filesystem", FilesystemStore),
     ("Section store, type s3", S3Store),
+    ("Section store, type azure", AzureStore),
     ("Section store, each of encryption.key.pairs", KeyPair),
     ("List topics, each rule", TopicRule),
     ("Section read", ReadSection),

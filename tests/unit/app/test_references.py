@@ -14,7 +14,9 @@ from tiersidecar.app.config.keys import all_key_paths, keys_in
 from tiersidecar.app.config.report import warnings_of
 from tiersidecar.app.config.section import Section
 from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusSection
-from tiersidecar.app.config.store import FilesystemStore, KeyPair, S3Store
+from tiersidecar.app.config.store import FilesystemStore, S3Store
+from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store_base import KeyPair
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.references import generated_files
 from tiersidecar.app.references_yaml import annotated_configuration
@@ -27,6 +29,7 @@ SECTIONS = (
     BrokerSection,
     FilesystemStore,
     S3Store,
+    AzureStore,
     KeyPair,
     TopicRule,
     ReadSection,
@@ -43,6 +46,7 @@ SECRETS = {
     "TIERSIDECAR_GATEWAY_KEY_PASSWORD": "x",
     "AWS_ACCESS_KEY_ID": "x",
     "AWS_SECRET_ACCESS_KEY": "x",
+    "AZURE_STORAGE_ACCOUNT_KEY": "x",
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.go_tool import GO_TOOLS, DebianPackage
+from scripts.node_tool import NODE_PROGRAMS
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4, KAFKA_SCRIPTS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -112,6 +113,16 @@ def test_programs_in_go_have_their_modules_sums(name: str) -> None:
     directory = (tool.otherwise if isinstance(tool, DebianPackage) else tool).directory
     assert (directory / "go.mod").is_file()
     assert "h1:" in (directory / "go.sum").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(NODE_PROGRAMS))
+def test_programs_for_node_have_their_packages_sums(name: str) -> None:
+    """``npm ci`` installs what the lock file has, and compares; where each comes from is the registry's business."""
+    lock = json.loads((NODE_PROGRAMS[name].directory / "package-lock.json").read_text())
+    packages = {path: package for path, package in lock["packages"].items() if path}
+    assert len(packages) > 1
+    assert [path for path, package in packages.items() if not package.get("integrity", "").startswith("sha512-")] == []
+    assert [path for path, package in packages.items() if "resolved" in package] == []
 
 
 def test_what_builds_the_wheel_is_held() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
-from tiersidecar.app.config.store import MIB, S3Store
+from tiersidecar.app.config.store import S3Store
+from tiersidecar.app.config.store_base import MIB
 
 _PART_MEMORY_BYTES = 128 * MIB
 """What parts may hold together, unless those in flight of one segment already are more."""

@@ -15,6 +15,7 @@ from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
 from tiersidecar.adapters.stores.temporary_file import ObjectModes
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.store import FilesystemStore, ReadableBy, S3Store
+from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
@@ -74,6 +75,12 @@ async def _open_backend(config: Config, *, blocking: Blocking, clock: Clock, ids
 
             async with open_s3_store(s3_settings(section), blocking=blocking, clock=clock, ids=ids) as s3:
                 yield s3
+        case AzureStore() as section:
+            from tiersidecar.adapters.stores.azure import open_azure_store
+            from tiersidecar.app.builders.azure import azure_settings
+
+            async with open_azure_store(azure_settings(section), blocking=blocking, ids=ids) as azure:
+                yield azure
         case _:
             assert_never(config.store)
 

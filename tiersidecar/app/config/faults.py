@@ -105,7 +105,7 @@ def _sentence(details: ErrorDetails, path: KeyPath) -> str:
 def _wrong_type_of_store(kind: str, value: object, context: dict[str, Any]) -> str:
     if kind == "union_tag_not_found":
         return (
-            "type is required: filesystem or s3"
+            "type is required: filesystem or s3 or azure"
             if isinstance(value, dict)
             else f"expected a section, got {shown(value)}"
         )

@@ -14,6 +14,7 @@ from tiersidecar.app.config.document import Document, Fault, KeyPath, format_pat
 _BACKENDS = {
     "io.aiven.kafka.tieredstorage.storage.s3.S3Storage": "s3",
     "io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage": "filesystem",
+    "io.aiven.kafka.tieredstorage.storage.azure.AzureBlobStorage": "azure",
 }
 _KEY_PAIR = re.compile(r"encryption\.key\.pairs\.(.+)\.((?:public|private)\.key\.file)")
 

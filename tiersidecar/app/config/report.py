@@ -14,7 +14,9 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.exposed_secrets import exposed_secrets
 from tiersidecar.app.config.keys import keys_in, quantity_of
 from tiersidecar.app.config.section import Section, undotted
-from tiersidecar.app.config.store import CustomMetadataField, FilesystemStore, S3Store
+from tiersidecar.app.config.store import FilesystemStore, S3Store
+from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store_base import CustomMetadataField
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.config.values import Address
 from tiersidecar.app.config.without_effect import settings_without_effect
@@ -116,6 +118,10 @@ def _store_warnings(config: Config) -> Iterator[str]:
         yield f"store.root: {store.root} is not a directory on this machine"
     if isinstance(store, S3Store) and not store.aws_certificate_check_enabled:
         yield "store.aws.certificate.check.enabled: false accepts any certificate"
+    if isinstance(store, AzureStore) and not store.azure_certificate_check_enabled:
+        yield "store.azure.certificate.check.enabled: false accepts any certificate"
+    if isinstance(store, AzureStore) and (store.azure_endpoint_url or "").startswith("http:"):
+        yield "store.azure.endpoint.url: http sends objects without encryption, and a SAS token as it is"
 
 
 def _secret_warnings(config: Config) -> Iterator[str]:

@@ -9,7 +9,8 @@ import pytest
 from tests.unit.app.config.config_files import LEAST, faults_of, load
 from tiersidecar.app.config.broker import BrokerSection
 from tiersidecar.app.config.config import Config, load_config
-from tiersidecar.app.config.store import FilesystemStore, VerifyReadBack
+from tiersidecar.app.config.store import FilesystemStore
+from tiersidecar.app.config.store_base import VerifyReadBack
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.domain.errors import ConfigError
 

@@ -12,8 +12,10 @@ from tests.unit.app.config.config_files import faults_of
 @pytest.mark.parametrize(
     ("store", "faults"),
     [
-        pytest.param("root: /r", ["line 1: store: type is required: filesystem or s3"], id="no type"),
-        pytest.param("type: gcs", ["line 1: store: type: expected filesystem or s3, got 'gcs'"], id="another type"),
+        pytest.param("root: /r", ["line 1: store: type is required: filesystem or s3 or azure"], id="no type"),
+        pytest.param(
+            "type: hdfs", ["line 1: store: type: expected filesystem or s3 or azure, got 'hdfs'"], id="another type"
+        ),
         pytest.param("type: filesystem", ["line 1: store.root: is required"], id="no root"),
         pytest.param(
             "type: filesystem, root: /d/x",
@@ -97,6 +99,29 @@ from tests.unit.app.config.config_files import faults_of
             "type: s3, s3.bucket.name: b, s3.region: r, s3.endpoint.url: minio",
             ["line 1: store.s3.endpoint.url: 'minio' does not have the form ^https?://[^\\s/]+/?\\S*$"],
             id="an endpoint that is no URL",
+        ),
+        pytest.param(
+            "type: azure, azure.account.name: account, azure.container.name: C",
+            ["line 1: store.azure.container.name: 'C' does not have the form ^[a-z0-9](-?[a-z0-9]){2,62}$"],
+            id="a container that cannot be",
+        ),
+        pytest.param(
+            "type: azure, azure.account.name: account, azure.container.name: tier, azure.account.key: k, azure.sas.token: t",
+            ["line 1: store.azure.sas.token: cannot be given beside azure.account.key: one of them is to log in with"],
+            id="two ways to log in to Azure",
+        ),
+        pytest.param(
+            "type: azure, azure.account.name: account, azure.container.name: tier, azure.client.secret: s",
+            [
+                "line 1: store.azure.client.id: is required with azure.client.secret",
+                "line 1: store.azure.tenant.id: is required with azure.client.secret",
+            ],
+            id="a secret of nobody",
+        ),
+        pytest.param(
+            "type: azure, azure.account.name: account, azure.container.name: tier, verify.read.back: checksum",
+            ["line 1: store.verify.read.back: checksum needs a store that keeps a full-object CRC32C: Azure does not"],
+            id="a checksum that Azure does not keep",
         ),
     ],
 )

@@ -15,7 +15,9 @@ from tiersidecar.app.config.keys import keys_in
 from tiersidecar.app.config.report import warnings_of
 from tiersidecar.app.config.section import Section, undotted
 from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusSection
-from tiersidecar.app.config.store import FilesystemStore, KeyPair, S3Store
+from tiersidecar.app.config.store import FilesystemStore, S3Store
+from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store_base import KeyPair
 from tiersidecar.app.config.without_effect import WITHOUT_EFFECT
 from tiersidecar.app.references import generated_files
 
@@ -23,7 +25,7 @@ PACKAGE = Path(tiersidecar.__file__).parent
 SECTIONS: dict[KeyPath, tuple[type[Section], ...]] = {
     (): (Config,),
     ("broker",): (BrokerSection,),
-    ("store",): (FilesystemStore, S3Store),
+    ("store",): (FilesystemStore, S3Store, AzureStore),
     ("store", "encryption.key.pairs"): (KeyPair,),
     ("read",): (ReadSection,),
     ("gateway",): (GatewaySection,),

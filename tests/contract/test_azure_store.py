@@ -1,0 +1,145 @@
+"""The Azure store keeps the contract on a real server; what an upload begins it ends; errors say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from tests.contract.store_contract import KEY, FailingBody, PiecesBody, StoreContract
+from tests.support.azurite_server import ACCOUNT, ACCOUNT_KEY, AzuriteServer, account_sas
+from tests.support.loopback_ports import free_port
+from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.azure import AzureStore, open_azure_store
+from tiersidecar.adapters.stores.azure_settings import MIB, AzureSettings
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.store import BytesBody, Store
+
+pytestmark = pytest.mark.server
+
+_containers = count(1)
+
+
+@pytest.fixture
+def settings(azurite: AzuriteServer) -> AzureSettings:
+    """With a container of its own for each test."""
+    container = f"container-{os.getpid()}-{next(_containers)}"
+    azurite.create_container(container)
+    return AzureSettings(
+        account_name=ACCOUNT,
+        account_key=ACCOUNT_KEY,
+        container=container,
+        endpoint_url=azurite.url,
+        block_size_bytes=MIB,
+        max_attempts=2,
+    )
+
+
+@pytest.fixture
+async def blocking() -> AsyncIterator[Blocking]:
+    async with ThreadBlocking(max_threads=2) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def store(settings: AzureSettings, blocking: Blocking, azurite: AzuriteServer) -> AsyncIterator[AzureStore]:
+    async with open_azure_store(settings, blocking=blocking, ids=SystemIds()) as store:
+        yield store
+    assert azurite.unfinished_blobs(settings.container) == [], "an upload was neither committed nor dropped"
+
+
+class TestContract(StoreContract):
+    keeps_checksums = False
+    piece_bytes = MIB * 3 // 4
+
+    @pytest.fixture
+    def store(self, store: AzureStore) -> Store:
+        return store
+
+
+class TestUploads:
+    async def test_blocks_that_were_sent_are_dropped_with_a_failed_put(self, store: AzureStore) -> None:
+        """The fixture looks for what is left."""
+        body = FailingBody([os.urandom(MIB)] * 6, failure=ValueError("the source broke"))
+        with pytest.raises(ValueError, match="the source broke"):
+            await store.put_object(KEY, body)
+        assert [stored.key async for stored in store.list_objects()] == []
+
+    async def test_a_body_that_lies_about_a_large_size_leaves_nothing(self, store: AzureStore) -> None:
+        class Lying(PiecesBody):
+            @property
+            def size_bytes(self) -> int | None:
+                return 9 * MIB
+
+        with pytest.raises(StoreError, match="3145728 bytes came instead of 9437184"):
+            await store.put_object(KEY, Lying([os.urandom(MIB)] * 3))
+        assert [stored.key async for stored in store.list_objects()] == []
+
+    async def test_a_failed_put_over_a_blob_leaves_the_blob(self, store: AzureStore, azurite: AzuriteServer) -> None:
+        await store.put_object(KEY, BytesBody(b"before"))
+        body = FailingBody([os.urandom(MIB)] * 6, failure=ValueError("the source broke"))
+        with pytest.raises(ValueError, match="the source broke"):
+            await store.put_object(KEY, body)
+        assert await store.fetch_object(KEY) == b"before"
+
+    async def test_many_objects_go_up_at_once(self, store: AzureStore) -> None:
+        bodies = {f"t/0/{number}": [os.urandom(MIB) for _ in range(3)] for number in range(8)}
+        await asyncio.gather(*(store.put_object(key, PiecesBody(pieces)) for key, pieces in bodies.items()))
+        for key, pieces in bodies.items():
+            assert await store.fetch_object(key) == b"".join(pieces)
+
+    async def test_a_conditional_put_of_more_than_a_block_is_refused(self, store: AzureStore) -> None:
+        with pytest.raises(StoreError, match=r"azure\.upload\.block\.size"):
+            await store.put_object(KEY, PiecesBody([os.urandom(MIB)] * 2), if_absent=True)
+
+    async def test_new_blobs_have_the_access_tier(
+        self, settings: AzureSettings, blocking: Blocking, azurite: AzuriteServer
+    ) -> None:
+        async with open_azure_store(replace(settings, access_tier="Cool"), blocking=blocking, ids=SystemIds()) as store:
+            await store.put_object("small", BytesBody(b"x"))
+            await store.put_object("large", PiecesBody([os.urandom(MIB)] * 3))
+        assert azurite.access_tiers(settings.container) == {"small": "Cool", "large": "Cool"}
+
+
+async def failure_of(settings: AzureSettings, blocking: Blocking) -> str:
+    async with open_azure_store(settings, blocking=blocking, ids=SystemIds()) as store:
+        with pytest.raises(StoreError) as raised:
+            await store.check_writable()
+    return str(raised.value)
+
+
+class TestErrors:
+    async def test_a_container_that_is_not_there_is_named(self, settings: AzureSettings, blocking: Blocking) -> None:
+        said = await failure_of(replace(settings, container="not-there"), blocking)
+        assert "ContainerNotFound" in said
+        assert "create the container, or correct azure.container.name" in said
+
+    async def test_a_wrong_key_is_told(self, settings: AzureSettings, blocking: Blocking) -> None:
+        said = await failure_of(replace(settings, account_key="d3Jvbmcga2V5"), blocking)
+        assert "the key or SAS token is wrong" in said
+        assert "d3Jvbmcga2V5" not in said
+
+    async def test_a_sas_token_works_and_one_that_may_not_write_is_told_without_its_signature(
+        self, settings: AzureSettings, blocking: Blocking
+    ) -> None:
+        whole = replace(settings, account_key=None, sas_token="?" + account_sas())
+        async with open_azure_store(whole, blocking=blocking, ids=SystemIds()) as store:
+            await store.check_writable()
+        reading = account_sas(permissions="rl")
+        said = await failure_of(replace(settings, account_key=None, sas_token=reading), blocking)
+        assert "permissions" in said
+        assert reading.rpartition("sig=")[2] not in said
+
+    async def test_nothing_listens(self, settings: AzureSettings, blocking: Blocking) -> None:
+        nowhere = f"http://127.0.0.1:{free_port()}/{ACCOUNT}"
+        token = account_sas()
+        said = await failure_of(replace(settings, endpoint_url=nowhere, account_key=None, sas_token=token), blocking)
+        assert "azure.endpoint.url" in said
+        assert "sig=" not in said
+        assert "\n" not in said

@@ -1,0 +1,187 @@
+"""Blobs in a container of Azure Blob Storage, or of another server that speaks its protocol, through object_store (Rust)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import aiohttp
+import obstore
+from obstore.store import AzureStore as RustAzureStore
+
+from tiersidecar.adapters.stores.azure_errors import azure_errors
+from tiersidecar.adapters.stores.azure_settings import AzureSettings
+from tiersidecar.adapters.stores.azure_token_deletes import TokenDeletes, tls_of
+from tiersidecar.adapters.stores.azure_upload import AzureUpload
+from tiersidecar.adapters.stores.byte_order import in_byte_order
+from tiersidecar.adapters.stores.object_keys import require_valid_key
+from tiersidecar.adapters.stores.probe import probe_store
+from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
+from tiersidecar.domain.offsets import ByteRange
+from tiersidecar.ports.clock import Blocking, Ids
+from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+_DELETED_AT_ONCE = 16
+_LISTED_AT_ONCE = 1000
+
+
+class AzureStore:
+    """One container.
+
+    A put is one request when the body fits into a block, else blocks that are committed together; failed or cancelled, its
+    blocks are dropped.  Each put is followed by a look at the blob, for an answer may come from something else than the
+    service.  The service keeps no CRC32C, so that ``crc32c`` is None and what was copied is read back.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: RustAzureStore,
+        settings: AzureSettings,
+        blocking: Blocking,
+        ids: Ids,
+        token_deletes: TokenDeletes | None = None,
+    ) -> None:
+        self._store, self._settings, self._blocking, self._ids = store, settings, blocking, ids
+        self._token_deletes = token_deletes
+        self._upload_slots = asyncio.Semaphore(settings.uploads_in_blocks)
+
+    @property
+    def description(self) -> str:
+        settings = self._settings
+        at = f" at {settings.endpoint_url}" if settings.endpoint_url else ""
+        return f"azure://{settings.account_name}/{settings.container}/{settings.key_prefix}{at}"
+
+    @property
+    def max_name_bytes(self) -> int | None:
+        return None
+
+    @property
+    def is_local(self) -> bool:
+        return False
+
+    async def put_object(self, key: str, body: ObjectBody, *, if_absent: bool = False) -> StoredObject:
+        require_valid_key("put", key)
+        upload = AzureUpload(
+            store=self._store,
+            settings=self._settings,
+            blocking=self._blocking,
+            slots=self._upload_slots,
+            delete=self._delete,
+            key=key,
+        )
+        size_bytes = await upload.put(body, if_absent=if_absent)
+        try:
+            stored = await self.head_object(key)
+        except ObjectNotFoundError as error:
+            raise StoreError(verb="put", key=key, reason="it was taken, and is not there") from error
+        if stored.size_bytes != size_bytes:
+            raise StoreError(verb="put", key=key, reason="it was taken, and something else is there")
+        return stored
+
+    async def fetch_range(self, key: str, byte_range: ByteRange) -> Buffer:
+        if len(byte_range) == 0:
+            await self.head_object(key)
+            return b""
+        require_valid_key("fetch", key)
+        with azure_errors("fetch", key):
+            data = await obstore.get_range_async(self._store, key, start=byte_range.start, end=byte_range.stop)
+        if len(data) != len(byte_range):
+            asked = f"{len(byte_range)} bytes from byte {byte_range.start}"
+            raise StoreError(verb="fetch", key=key, reason=f"it holds only {len(data)} of the {asked}")
+        return memoryview(data)
+
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        require_valid_key("fetch", key)
+        with azure_errors("fetch", key):
+            answer = await obstore.get_async(self._store, key)
+            size_bytes = answer.meta["size"]
+            if max_bytes is not None and size_bytes > max_bytes:
+                raise ObjectTooLargeError(key=key, max_bytes=max_bytes)
+            data = (await answer.bytes_async()).to_bytes()
+        if len(data) != size_bytes:
+            raise StoreError(verb="fetch", key=key, reason=f"{len(data)} bytes came of {size_bytes}")
+        return data
+
+    async def feed_range(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        take(memoryview(await self.fetch_range(key, byte_range)))
+
+    async def feed_with_rests(self, key: str, byte_range: ByteRange, take: Callable[[memoryview], bool]) -> None:
+        await self.feed_range(key, byte_range, take)
+
+    async def head_object(self, key: str) -> StoredObject:
+        require_valid_key("head", key)
+        with azure_errors("head", key):
+            return _stored_object(await obstore.head_async(self._store, key))
+
+    async def delete_objects(self, keys: Sequence[str]) -> None:
+        window = asyncio.Semaphore(_DELETED_AT_ONCE)
+
+        async def delete_in_turn(key: str) -> None:
+            async with window:
+                await self._delete(key)
+
+        outcomes = await asyncio.gather(*map(delete_in_turn, keys), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        """The service lists from the beginning of the directory that ``prefix`` ends in: what is before ``start_after``, or
+        has another name there, is left out here."""
+        directory = prefix.rpartition("/")[0]
+        pages = obstore.list(self._store, directory or None, offset=start_after or None, chunk_size=_LISTED_AT_ONCE)
+        async for stored in in_byte_order(_objects_of(pages, prefix)):
+            if stored.key.startswith(prefix) and stored.key > start_after:
+                yield stored
+
+    async def check_writable(self) -> None:
+        await probe_store(self, ids=self._ids, prefix=self._settings.key_prefix)
+
+    async def _delete(self, key: str) -> None:
+        require_valid_key("delete", key)
+        if self._token_deletes is not None:
+            await self._token_deletes.delete(key)
+            return
+        with suppress(ObjectNotFoundError), azure_errors("delete", key):
+            await obstore.delete_async(self._store, key)
+
+
+async def _objects_of(pages: obstore.ListStream[Sequence[ObjectMeta]], prefix: str) -> AsyncIterator[StoredObject]:
+    with azure_errors("list", prefix):
+        async for page in pages:
+            for meta in page:
+                yield _stored_object(meta)
+
+
+def _stored_object(meta: ObjectMeta) -> StoredObject:
+    modified_ms = round(meta["last_modified"].timestamp() * 1000)
+    return StoredObject(key=meta["path"], size_bytes=meta["size"], modified_ms=modified_ms)
+
+
+@asynccontextmanager
+async def open_azure_store(settings: AzureSettings, *, blocking: Blocking, ids: Ids) -> AsyncIterator[AzureStore]:
+    """The store with its connections; a service that is away does not fail here, but when it is used.
+
+    Raises:
+        StoreError: the settings do not fit together for object_store, which says why.
+    """
+    with azure_errors("open", settings.container):
+        store = RustAzureStore(
+            settings.container,
+            config=settings.store_config(),
+            client_options=settings.client_options(),
+            retry_config=settings.retry_config(),
+        )
+    if settings.sas_token is None:
+        yield AzureStore(store=store, settings=settings, blocking=blocking, ids=ids)
+        return
+    connector = aiohttp.TCPConnector(ssl=await blocking.run(tls_of, settings))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        deletes = TokenDeletes(session, settings, settings.sas_token)
+        yield AzureStore(store=store, settings=settings, blocking=blocking, ids=ids, token_deletes=deletes)

@@ -1,0 +1,86 @@
+"""What Azure Blob Storage and the way to it say when they fail, as errors of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+
+from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, StoreError
+
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<\n]+)")
+_STATUS = re.compile(r"status code: (\d{3} [A-Z][A-Za-z ]*)")
+_QUERY = re.compile(r"\?[^\s)\"']*")
+_NO_CONTAINER = "ContainerNotFound"
+_NO_ANSWER = "are the account's name and azure.endpoint.url right, and does the way there let this machine through?"
+_HINTS = {
+    _NO_CONTAINER: "create the container, or correct azure.container.name",
+    "ContainerBeingDeleted": "wait until it is gone, then create it anew",
+    "ResourceNotFound": "create the container, or correct azure.container.name",
+    "AuthenticationFailed": "the account key, SAS token or secret is wrong or has expired, or the clock of this machine is",
+    "AuthorizationFailure": "the key or SAS token is wrong, or the account's firewall does not let this machine in",
+    "AuthorizationPermissionMismatch": "the identity needs the role Storage Blob Data Contributor, a SAS token the "
+    "permissions rwdl",
+    "AuthorizationProtocolMismatch": "the SAS token allows https only",
+    "AuthorizationServiceMismatch": "the SAS token is for another service than blobs",
+    "AuthorizationResourceTypeMismatch": "the SAS token must cover containers and objects",
+    "AuthorizationSourceIPMismatch": "the SAS token is for other addresses",
+    "InsufficientAccountPermissions": "the credentials may not do that",
+    "KeyBasedAuthenticationNotPermitted": "the account takes no account keys: use an identity",
+    "NoAuthenticationInformation": "no credentials were found: configure one, or check the machine's managed identity",
+    "PublicAccessNotPermitted": "no credentials were found: configure one, or check the machine's managed identity",
+    "AccountIsDisabled": "enable the storage account",
+    "BlobArchived": "the blob is in the archive tier: it must be rehydrated before a read",
+    "BlobImmutableDueToPolicy": "an immutability policy of the container forbids it",
+    "LeaseIdMissing": "another client has leased the blob",
+    "ServerBusy": "the account is at its limit of requests; it is tried again",
+    "401": "the credentials were refused",
+    "403": "the credentials may not do that, or the clock of this machine is wrong",
+}
+
+
+@contextmanager
+def azure_errors(verb: str, key: str) -> Iterator[None]:
+    """Raises:
+    ObjectNotFoundError: the blob, not its container, is missing.
+    ObjectExistsError: a conditional request found the key taken.
+    StoreError: everything else that the service refuses or the network loses.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if _code_of(error) == _NO_CONTAINER:
+            raise StoreError(verb=verb, key=key, reason=_explain(error)) from error
+        raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from error
+    except (AlreadyExistsError, PreconditionError) as error:
+        raise ObjectExistsError(verb=verb, key=key, reason="it exists already") from error
+    except (BaseError, OSError, ValueError) as error:  # ValueError: a key that object_store has no way to write
+        raise StoreError(verb=verb, key=key, reason=_explain(error)) from error
+
+
+def _code_of(error: Exception) -> str:
+    """The service's error code, or the HTTP status where the answer has no body (HEAD); empty where there was none."""
+    said = str(error)
+    found = _CODE.search(said) or _STATUS.search(said)
+    return found.group(1) if found else ""
+
+
+def refused(status: int, code: str) -> str:
+    """What an answer of ``status`` with the service's error ``code`` means, for an error's reason."""
+    hint = _HINTS.get(code) or _HINTS.get(str(status))
+    return f"{code or status} ({hint})" if hint else code or str(status)
+
+
+def _explain(error: Exception) -> str:
+    """One line without the URL's query, where a SAS token would be."""
+    code, said = _code_of(error), str(error)
+    message = _MESSAGE.search(said)
+    if message is not None:
+        text = f"{code}: {message.group(1)}"
+    else:
+        text = " ".join(_QUERY.sub("", said.partition("Debug source:")[0]).split())
+    hint = _HINTS.get(code) or _HINTS.get(code[:3]) or (None if code else _NO_ANSWER)
+    return f"{text} ({hint})" if hint else text

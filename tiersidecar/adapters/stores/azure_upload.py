@@ -1,0 +1,190 @@
+"""Putting one blob into Azure: in one request when it fits into a block, else as blocks that are committed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+import obstore
+import structlog
+from obstore.store import AzureStore as RustAzureStore
+
+from tiersidecar.adapters.stores.azure_errors import azure_errors
+from tiersidecar.adapters.stores.azure_settings import AzureSettings
+from tiersidecar.adapters.stores.body_parts import PartFiller
+from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.ports.store import ObjectBody
+
+_HANDED_ON_BYTES = 256 * 1024
+"""Handed to obstore in one go, as ``grant`` allows it."""
+_ABORT_TIMEOUT_S = 10.0
+_DROP_PAUSES_S = (0.0, 0.1, 0.4, 1.0)
+"""A block that the service was still taking in begins the blob anew, and no one is told when it has."""
+
+_log = structlog.get_logger(__name__)
+
+
+class AzureUpload:
+    """One put.  ``slots`` bounds how many blobs go up in blocks at once, and so the memory of all of them."""
+
+    def __init__(
+        self,
+        *,
+        store: RustAzureStore,
+        settings: AzureSettings,
+        blocking: Blocking,
+        slots: asyncio.Semaphore,
+        delete: Callable[[str], Awaitable[None]],
+        key: str,
+    ) -> None:
+        self._store, self._settings, self._blocking, self._slots = store, settings, blocking, slots
+        self._delete, self._key = delete, key
+        self._attributes = {} if settings.access_tier is None else {"Storage-Class": settings.access_tier}
+
+    async def put(self, body: ObjectBody, *, if_absent: bool) -> int:
+        """Store ``body``; returns its size in bytes.
+
+        Raises:
+            ObjectExistsError: ``if_absent``, and the key is taken.
+            StoreError: the service or the network fails; also when the body has another size than it said, or is larger than a
+                block and conditional.
+        """
+        filler = PartFiller(body, blocking=self._blocking)
+        size_bytes = body.size_bytes
+        if size_bytes is not None and size_bytes < self._settings.block_size_bytes:
+            buffer = memoryview(bytearray(size_bytes + 1))  # one more than it says shows a body that lies
+            await self._put_whole(buffer[: await filler.fill(buffer)], body, filler, if_absent)
+            return filler.size_bytes
+        async with self._slots:
+            first = memoryview(bytearray(self._settings.block_size_bytes))
+            count = await filler.fill(first)
+            if count < len(first):
+                await self._put_whole(first[:count], body, filler, if_absent)
+            elif if_absent:
+                reason = f"a conditional put takes at most {len(first) - 1} bytes: azure.upload.block.size is the bound"
+                raise StoreError(verb="put", key=self._key, reason=reason)
+            else:
+                await self._put_in_blocks(first, body, filler)
+        return filler.size_bytes
+
+    async def _put_whole(self, view: memoryview, body: ObjectBody, filler: PartFiller, if_absent: bool) -> None:
+        self._check_size(body, filler)
+        left = len(view)
+        while left:
+            left -= await body.grant(min(left, _HANDED_ON_BYTES))
+        with azure_errors("put", self._key):
+            await obstore.put_async(
+                self._store,
+                self._key,
+                view,
+                attributes=self._attributes,
+                mode="create" if if_absent else "overwrite",
+                use_multipart=False,
+            )
+
+    async def _put_in_blocks(self, first: memoryview, body: ObjectBody, filler: PartFiller) -> None:
+        slices = _Slices(self._slices_of(first, body, filler))
+        try:
+            with azure_errors("put", self._key):
+                await obstore.put_async(
+                    self._store,
+                    self._key,
+                    slices,
+                    attributes=self._attributes,
+                    use_multipart=True,
+                    chunk_size=self._settings.block_size_bytes,
+                    max_concurrency=self._settings.blocks_in_flight,
+                )
+        except BaseException:
+            await slices.close()
+            await self._drop_blocks()
+            if slices.fault is not None:
+                raise slices.fault from None
+            raise
+
+    async def _slices_of(
+        self, first: memoryview, body: ObjectBody, filler: PartFiller
+    ) -> AsyncGenerator[memoryview, None]:
+        """All of ``body``.  Each block has memory of its own: obstore keeps what it is given until it has been sent."""
+        block = first
+        while block:
+            while block:
+                granted = await body.grant(min(len(block), _HANDED_ON_BYTES))
+                yield block[:granted]
+                block = block[granted:]
+            fresh = memoryview(bytearray(self._settings.block_size_bytes))
+            block = fresh[: await filler.fill(fresh)]
+        self._check_size(body, filler)
+
+    async def _drop_blocks(self) -> None:
+        """Drop the blocks of an upload that does not end: a blob that is stored empty has none, and is deleted at once.
+
+        Where a blob is there already, it stays as it is, and the service drops the blocks after a week or with the next put.
+        The key is this upload's alone, so that nobody else's blob is in the way between the two.  Best effort.
+        """
+        try:
+            async with asyncio.timeout(_ABORT_TIMEOUT_S):
+                for pause_s in _DROP_PAUSES_S:
+                    await asyncio.sleep(pause_s)
+                    if await self._is_there():
+                        return
+                    with azure_errors("abort the upload of", self._key):
+                        await obstore.put_async(self._store, self._key, b"", use_multipart=False)
+                    await self._delete(self._key)
+        except (StoreError, TimeoutError) as error:
+            reason = error.reason if isinstance(error, StoreError) else "no answer in time"
+            _log.warning("store.upload.left_over", key=self._key, reason=reason)
+
+    async def _is_there(self) -> bool:
+        try:
+            with azure_errors("abort the upload of", self._key):
+                await obstore.head_async(self._store, self._key)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    def _check_size(self, body: ObjectBody, filler: PartFiller) -> None:
+        if body.size_bytes not in (None, filler.size_bytes):
+            reason = f"{filler.size_bytes} bytes came instead of {body.size_bytes}"
+            raise StoreError(verb="put", key=self._key, reason=reason)
+
+
+class _Slices:
+    """``slices`` as obstore draws them, from a task of ours that ends with the upload.
+
+    obstore does not cancel what it waits for, and tells of an error only that there was one: ``fault`` has it.
+    """
+
+    def __init__(self, slices: AsyncGenerator[memoryview, None]) -> None:
+        self._slices = slices
+        self._drawing: asyncio.Future[memoryview] | None = None
+        self._is_closed = False
+        self.fault: Exception | None = None
+
+    def __aiter__(self) -> _Slices:
+        return self
+
+    async def __anext__(self) -> memoryview:
+        if self._is_closed:
+            raise ConnectionAbortedError("the upload was given up")
+        self._drawing = asyncio.ensure_future(_next_of(self._slices))
+        try:
+            return await self._drawing
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self.fault = error
+            raise
+
+    async def close(self) -> None:
+        """Let no further slice be drawn, and end the one that is: the upload fails if it still runs."""
+        self._is_closed = True
+        if self._drawing is not None:
+            self._drawing.cancel()
+            await asyncio.wait([self._drawing])
+        await self._slices.aclose()
+
+
+async def _next_of(slices: AsyncGenerator[memoryview, None]) -> memoryview:
+    return await anext(slices)

@@ -1,0 +1,58 @@
+"""From the configuration's Azure section to the Azure store's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from tiersidecar.adapters.stores.azure_settings import AzureSettings
+from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store_base import MIB
+from tiersidecar.domain.errors import ConfigError
+
+_BLOCK_MEMORY_BYTES = 128 * MIB
+"""What blocks may hold together, unless those in flight of one segment already are more."""
+
+
+def azure_settings(section: AzureStore) -> AzureSettings:
+    """Where the key is unset, what the store takes by itself.
+
+    Raises:
+        ConfigError: the file of authorities cannot be read.
+    """
+    block_size_bytes, in_flight = section.azure_upload_block_size, section.azure_upload_blocks_in_flight
+    return AzureSettings(
+        account_name=section.azure_account_name,
+        container=section.azure_container_name,
+        endpoint_url=section.azure_endpoint_url,
+        account_key=_revealed(section.azure_account_key),
+        sas_token=_revealed(section.azure_sas_token),
+        tenant_id=section.azure_tenant_id,
+        client_id=section.azure_client_id,
+        client_secret=_revealed(section.azure_client_secret),
+        federated_token_file=section.azure_federated_token_file,
+        authority_url=section.azure_authority_host,
+        block_size_bytes=block_size_bytes,
+        blocks_in_flight=in_flight,
+        uploads_in_blocks=max(1, _BLOCK_MEMORY_BYTES // (block_size_bytes * (in_flight + 1))),
+        attempt_timeout_s=section.azure_request_attempt_timeout / 1000,
+        max_attempts=section.azure_max_attempts,
+        access_tier=section.azure_access_tier,
+        ca_pem=_authorities(section.azure_ssl_ca_location),
+        verify_tls=section.azure_certificate_check_enabled,
+        key_prefix=section.key_prefix,
+    )
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def _authorities(path: str | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(source="store", faults=(f"azure.ssl.ca.location: {error}",)) from error
