@@ -58,6 +58,22 @@ def test_silent_connections_do_not_keep_the_health_check_out(first_bytes: bytes)
     run(uvloop.new_event_loop, crowd())
 
 
+def test_the_body_of_a_request_is_not_opened() -> None:
+    """One of 1 MiB that opens to a GiB kept the health check out for seconds."""
+    body = b"not gzip, which would be told"
+    first = b"GET /healthz HTTP/1.1\r\nHost: here\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+
+    async def ask() -> None:
+        async with serve_status(host="127.0.0.1", port=0, source=NOTHING, metrics=NOTHING, blocking=NOTHING) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(first % len(body) + body + HEALTH)
+            async with asyncio.timeout(WAIT_S):
+                assert (await reader.read()).count(b"HTTP/1.1 200") == 2
+            writer.close()
+
+    run(uvloop.new_event_loop, ask())
+
+
 @asynccontextmanager
 async def service(
     health: Handler, tls: ssl.SSLContext | None = None, limits: ConnectionLimits | None = None

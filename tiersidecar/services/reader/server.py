@@ -117,6 +117,7 @@ async def serve_reader(
         application,
         access_log=None,
         handle_signals=False,
+        auto_decompress=False,  # nobody reads a body, and a MiB of one would be a GiB to open, on the event loop
         # A client that is gone cancels its handler, and with that all that is read for it alone.
         handler_cancellation=True,
         keepalive_timeout=settings.idle_timeout_s,

@@ -65,6 +65,7 @@ async def serve_status(
         service.application(),
         access_log=None,
         handle_signals=False,
+        auto_decompress=False,  # nobody reads a body, and a MiB of one would be a GiB to open, on the event loop
         keepalive_timeout=limits.idle_timeout_s,
         shutdown_timeout=1.0,
     )

@@ -122,6 +122,18 @@ async def test_a_connection_whose_client_leaves_documents_unread_makes_room() ->
         client.close()
 
 
+async def test_a_body_is_not_opened() -> None:
+    """One of 1 MiB that opens to a GiB, from anybody, kept the whole process from everything else for seconds."""
+    body = b"not gzip, which would be told"
+    head = b"GET /openapi.json HTTP/1.1\r\nHost: here\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    async with open_service() as service:
+        client = await connect(service)
+        client.send(head % len(body) + body + b"GET /topics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        answers = await client.ends()
+        client.close()
+    assert answers.count(b"HTTP/1.1 200") == 2
+
+
 async def test_requests_that_are_turned_away_are_counted() -> None:
     telemetry = RecordedTelemetry()
     authorizer = Waiting()
