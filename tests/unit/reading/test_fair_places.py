@@ -165,7 +165,10 @@ def test_no_place_is_lost_whoever_goes_when(steps: list[str], count: int) -> Non
                 await settle()
             elif reads:
                 task, end = reads.pop(0)
-                _ = task.cancel() if step == "cancel" else end.set()
+                if step == "cancel":
+                    task.cancel()
+                else:
+                    end.set()
         for task, _ in reads:
             task.cancel()
         await settle()
