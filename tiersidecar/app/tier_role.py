@@ -108,7 +108,7 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
         watch = _watch(parts, role, lanes, gate, remover, follow)
         async with _watched_over(parts, watch, lanes), asyncio.TaskGroup() as group:
             group.create_task(keeper.run(), name="keep pins")
-            group.create_task(build_disk_watch(parts).run(), name="disk watch")
+            group.create_task(build_disk_watch(parts, DeleteGuard(parts, role)).run(), name="disk watch")
             deletion = build_topic_deletion(parts, role, remover=remover)
             interval_s = config.deletes_topic_grace_ms / 10_000
             group.create_task(deletion.run(min(interval_s, _SWEEP_INTERVAL_MAX_S)), name="topic deletion")

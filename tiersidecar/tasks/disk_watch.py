@@ -23,6 +23,7 @@ from tiersidecar.ports.metrics.retention import DISK_FREE_BYTES, DISK_SECONDS_TO
 from tiersidecar.ports.pins import MeasureDisks
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board, DiskNote
+from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 log = structlog.get_logger(__name__)
@@ -64,7 +65,7 @@ async def measure(disks: MeasureDisks) -> tuple[Disk, ...]:
 
 class DiskWatch:
     """One per process.  On the board it keeps ``disk_troubles`` for people and ``pressure_trims`` for the retain lanes;
-    ``is_halted`` tells those that trim nothing."""
+    ``is_halted`` tells those that trim nothing, ``guard`` those of which an operator lets nothing be deleted."""
 
     def __init__(
         self,
@@ -74,11 +75,12 @@ class DiskWatch:
         disks: MeasureDisks,
         copies: TrustedCopies,
         is_halted: Callable[[TopicIdPartition], bool],
+        guard: MayDelete,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
         self._settings, self._board, self._disks, self._copies = settings, board, disks, copies
-        self._is_halted, self._clock, self._telemetry = is_halted, clock, telemetry
+        self._is_halted, self._guard, self._clock, self._telemetry = is_halted, guard, clock, telemetry
         self._watched: dict[frozenset[str], _Watched] = {}
 
     async def run(self) -> None:
@@ -177,7 +179,7 @@ class DiskWatch:
                 continue  # its leader's sidecar trims it
             if tiered.policy.mode is not RetentionMode.STRICT or segments_at is None:
                 continue
-            if tip.topic in self._board.untrimmable_topics:
+            if tip.topic in self._board.untrimmable_topics or self._guard.reason_not_to_delete_of(tip.topic_id):
                 continue  # what it is to give will not come: the others have to give it
             start = self._board.log_start_offsets.get(tip, -1)
             sealed = [one for one in local.sealed_segments if (one.next_base_offset or 0) > start]

@@ -75,6 +75,7 @@ class Pressed:
             disks=self.disks,
             copies=TrustedCopies(self.shell.metadata, self.shell.state),
             is_halted=lambda tip: tip.topic == halted,
+            guard=self.shell.guard,
             clock=self.shell.clock,
             telemetry=self.telemetry,
         )
@@ -268,10 +269,10 @@ async def test_what_is_to_be_copied_again_is_not_taken_for_remote(pressed: Press
     assert shell.board.pressure_trims[tip].offset == lost.start_offset
 
 
-@pytest.mark.parametrize("stuck", ["settings", "read-back", "group"])
+@pytest.mark.parametrize("stuck", ["settings", "read-back", "group", "pause"])
 async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pressed, stuck: str) -> None:
-    """Else a disk fills up behind one partition whose retention somebody put back, whose oldest remote copy is damaged, or
-    that a group holds, though others have enough to give."""
+    """Else a disk fills up behind one partition whose retention somebody put back, whose oldest remote copy is damaged, that
+    a group holds, or whose deletes an operator has paused, though others have enough to give."""
     shell = pressed.shell
     first, other = shell.tiered(shell.tip("plain-0")), shell.tiered(shell.tip("compressed-0"))
     for tiered in (first, other):
@@ -288,6 +289,8 @@ async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pr
         shell.board.untrimmable_topics[tip.topic] = "retention.ms is 1000, must be -1"
     elif stuck == "read-back":
         shell.board.unproven_from[tip] = UnprovenFrom(0, shell.clock.monotonic_s() + 5)
+    elif stuck == "pause":
+        shell.guard.paused[tip.topic_id] = "deletes and trims are paused"
     else:
         holder = Holder(group="billing", offset=Offset(0), reason="it has read up to 0")
         shell.board.trim_holds[tip] = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))

@@ -8,6 +8,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.pin_room import PinLimits
+from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.lanes import Lane
@@ -45,7 +46,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
     return keeper, follow
 
 
-def build_disk_watch(parts: Parts) -> DiskWatch:
+def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
     """By plain constructor calls."""
     config = parts.config
     settings = DiskSettings(
@@ -59,6 +60,7 @@ def build_disk_watch(parts: Parts) -> DiskWatch:
         disks=parts.pins,
         copies=TrustedCopies(parts.metadata, parts.state),
         is_halted=lambda tip: parts.status.is_halted(tip, Lane.RETAIN),
+        guard=guard,
         clock=parts.clock,
         telemetry=parts.telemetry,
     )
