@@ -124,7 +124,7 @@ class ExpireTask:
         tip = partition.view.topic_id_partition
         if self._clock.monotonic_s() >= self._next_round_s.get(tip, 0.0):
             return True
-        if self._state.partition_state(tip).awaits_answer and not self._observe_only:
+        if self.owes_an_answer(partition):
             return True
         unfinished = self._metadata.list_unfinished_segments(tip)
         return any(segment.remote_log_segment_id not in self._in_flight.ids for segment in unfinished)
@@ -141,7 +141,7 @@ class ExpireTask:
             self._board.expiry_looked.add(tip)
             return
         try:
-            await self._answer_undelete(partition)
+            await self.answer_undelete(partition)
             view = await self._view(partition, await self._lineages.lineage(tip))
             self._board.see_start(tip, view.remote_log_start_offset)
             plan = await self._decide(view)
@@ -152,12 +152,21 @@ class ExpireTask:
             self._board.expiry_looked.add(tip)
         self._next_round_s[tip] = self._clock.monotonic_s() + self._interval_s
 
-    async def _answer_undelete(self, partition: TieredPartition) -> None:
-        """Say that the start is known to be set back: this lane is at nothing now that was decided before.  What the undelete
-        left in the trash is put there first, for the answer ends what it said of that."""
-        tip, state = partition.view.topic_id_partition, self._state.partition_state(partition.view.topic_id_partition)
-        if not state.awaits_answer or self._observe_only:
+    def owes_an_answer(self, partition: TieredPartition) -> bool:
+        """Whether an undelete waits for what :meth:`answer_undelete` says."""
+        tip = partition.view.topic_id_partition
+        if self._observe_only or tip.topic in self._board.refused_topics:
+            return False
+        if self._state.halted_reason is not None or self._state.readiness_reason is not None:
+            return False
+        return self._state.partition_state(tip).awaits_answer
+
+    async def answer_undelete(self, partition: TieredPartition) -> None:
+        """Say, where it is asked for, that the start is known to be set back: this lane is at nothing now that was decided
+        before.  What the undelete left in the trash is put there first, for the answer ends what it said of that."""
+        if not self.owes_an_answer(partition):
             return
+        tip, state = partition.view.topic_id_partition, self._state.partition_state(partition.view.topic_id_partition)
         unsure = self._remover.unsure(tip)
         if unsure:  # an answer before them would call readable what is on its way to be deleted
             await self._metadata.catch_up(tip)

@@ -20,13 +20,14 @@ class RetainTask:
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether it is worth starting the lane: cheap, and asked at every look."""
         if self._is_forbidden(partition):
-            return False
+            return self._expire.owes_an_answer(partition)
         return self._expire.may_have_work(partition) or self._trim.may_have_work(partition)
 
     async def run(self, partition: TieredPartition) -> None:
         """One round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not
         let the broker's disk fill up."""
         if self._is_forbidden(partition):
+            await self._expire.answer_undelete(partition)  # it need not wait for a lane that stands still
             return
         async with self._slots:
             failure: Exception | None = None

@@ -33,9 +33,16 @@ class Step:
 
     def __init__(self, name: str, done: list[str]) -> None:
         self.name, self.done = name, done
-        self.has_work, self.error = True, None
+        self.has_work, self.error, self.is_asked = True, None, False
 
     error: Exception | None
+
+    def owes_an_answer(self, partition: object) -> bool:
+        return self.is_asked
+
+    async def answer_undelete(self, partition: object) -> None:
+        if self.is_asked:
+            self.done.append("answer")
 
     def may_have_work(self, partition: object) -> bool:
         return self.has_work
@@ -106,6 +113,14 @@ async def test_nothing_runs_where_nothing_may_be_deleted(stage: Stage) -> None:
     stage.guard.reason_not_to_delete = "deletes.enabled is false"
     await stage.lane.run(PARTITION)
     assert stage.done == []
+
+
+async def test_an_undelete_is_answered_while_deletes_are_paused(stage: Stage) -> None:
+    """Who has found a fault pauses first, and brings back then."""
+    stage.guard.paused, stage.expire.is_asked = {TIP.topic_id: "deletes and trims are paused"}, True
+    assert stage.lane.has_work(PARTITION)
+    await stage.lane.run(PARTITION)
+    assert stage.done == ["answer"]
 
 
 @pytest.mark.parametrize(
