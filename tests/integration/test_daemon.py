@@ -152,6 +152,10 @@ def test_observe_decides_and_writes_nothing(kafka: KafkaCluster, tmp_path: Path)
     produce(kafka, topic)
     with started(tmp_path, kafka, topic, mode="observe") as daemon:
         wait_for(lambda: daemon.events("segment.copy.observed"), "a copy was observed", daemon)
+        daemon.wait_until_ready()
+        looks = daemon.metric("process_cpu_seconds_total")
+        wait_for(lambda: daemon.metric("process_cpu_seconds_total") > looks + 0.2, "it has looked again", daemon)
+        assert len(daemon.events("segment.copy.observed")) == 1
         assert object_keys_in(daemon.store_root) == set()
         assert kafka.admin.earliest_offset(topic, 0) == 0
     listed = kafka.run_tool(

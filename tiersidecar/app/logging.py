@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import MutableMapping
+from enum import Enum
 from typing import Any, TextIO
 
 import structlog
@@ -58,8 +59,16 @@ def _renderers(console: bool, out: TextIO) -> list[Processor]:
     if console:
         # Not the default, rich's traceback: it prints local variables, and so may print secrets.
         plain = structlog.dev.plain_traceback
-        return [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
+        return [_plain_enums, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=plain)]
     return [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
+
+
+def _plain_enums(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Values, not ``<Lane.COPY: 'copy'>``; JSON has them so anyway."""
+    for key, value in event.items():
+        if isinstance(value, Enum):
+            event[key] = value.value
+    return event
 
 
 def _in_order(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

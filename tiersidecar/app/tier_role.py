@@ -64,9 +64,11 @@ _LANES_STOPPED_S = 7200.0
 async def run_tier(parts: Parts) -> None:
     """Work while this process holds the lease of its broker's tier role, else stand by, until cancelled."""
     config, status = parts.config, parts.status
-    gate, role = StoreGate(parts.store, parts.clock), build_tier_parts(parts)
+    gate, role = StoreGate(parts.store, parts.clock, parts.telemetry), build_tier_parts(parts)
     status.deletes_blocked = role.remote_delete_blocker
-    status.reasons += [lambda: parts.board.watch_trouble, lambda: gate.closed_reason]
+    status.reasons.append(lambda: parts.board.watch_trouble)
+    if config.mode is Mode.ENFORCE:  # else nothing is written, and nobody asks whether it could be
+        status.reasons.append(lambda: gate.closed_reason)
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.trash_clock.keep(), name="trash clock")
         if config.mode is Mode.ENFORCE:
@@ -100,7 +102,11 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
     """All that copies, trims, expires and follows; never ends."""
     config = parts.config
     async with Lanes(
-        clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry, backoff=task_backoff(config)
+        clock=parts.clock,
+        ids=parts.ids,
+        telemetry=parts.telemetry,
+        backoff=task_backoff(config),
+        has_told=gate.has_told,
     ) as lanes:
         parts.status.lanes = lanes
         keeper, follow = build_follow(parts)
@@ -161,7 +167,7 @@ def _watch(
 ) -> Watch:
     config = parts.config
     in_flight = InFlight(clock=parts.clock, telemetry=parts.telemetry, journal=parts.journal)
-    quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock)
+    quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock, telemetry=parts.telemetry)
     checks = TopicChecks(
         broker=parts.broker,
         board=parts.board,

@@ -74,6 +74,8 @@ class CopyTask:
         self._clock, self._lag, self._gaps, self._observe_only = clock, lag, gaps, observe_only
         self._guard, self._first_start, self._holes = guard, first_start, LocalHoles(metadata)
         self._waits, self._batch_epochs = waits, batch_epochs
+        self._observed: dict[TopicIdPartition, tuple[LocalSegment, ...]] = {}
+        """What was told last of each partition, where nothing is done."""
 
     async def run(self, partition: TieredPartition) -> None:
         """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
@@ -200,6 +202,9 @@ class CopyTask:
         return answer.offset
 
     def _log_observed(self, tip: TopicIdPartition, plan: CopyPlan) -> None:
+        if self._observed.get(tip) == plan.segments:
+            return
+        self._observed[tip] = plan.segments
         log.info(
             "segment.copy.observed",
             topic=tip.topic,

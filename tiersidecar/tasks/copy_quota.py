@@ -6,6 +6,8 @@ import asyncio
 
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metrics.copying import COPY_THROTTLE_SECONDS
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 
 _RECHECK_S = 1.0
 
@@ -13,8 +15,8 @@ _RECHECK_S = 1.0
 class CopyQuota:
     """One quota for all partitions, first come first served."""
 
-    def __init__(self, *, quota: RateQuota, clock: Clock) -> None:
-        self._quota, self._clock = quota, clock
+    def __init__(self, *, quota: RateQuota, clock: Clock, telemetry: Telemetry | None = None) -> None:
+        self._quota, self._clock, self._telemetry = quota, clock, telemetry or NoTelemetry()
         self._turn = asyncio.Lock()
 
     @property
@@ -26,5 +28,7 @@ class CopyQuota:
         """Wait until the rate allows another segment, looking again each second, then charge it whole."""
         async with self._turn:
             while (wait_s := self.wait_s) > 0:
-                await self._clock.sleep(min(wait_s, _RECHECK_S))
+                step_s = min(wait_s, _RECHECK_S)
+                await self._clock.sleep(step_s)
+                self._telemetry.count(COPY_THROTTLE_SECONDS, step_s)
             self._quota.record(size_bytes, self._clock.monotonic_s())

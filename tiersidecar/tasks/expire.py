@@ -23,7 +23,7 @@ from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.decide.undelete import pinned_ranges
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, StoreError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -118,6 +118,7 @@ class ExpireTask:
         self._failpoints, self._interval_s, self._observe_only = failpoints, interval_s, observe_only
         self._next_round_s: dict[TopicIdPartition, float] = {}
         self._refused_last = RefusedLast()
+        self._observed: dict[TopicIdPartition, frozenset[RemoteLogSegmentId]] = {}
 
     def may_have_work(self, partition: TieredPartition) -> bool:
         """Whether a round is due: cheap, and asked at every look."""
@@ -480,7 +481,11 @@ class ExpireTask:
         self._telemetry.gauge(DELETE_LAG_SEGMENTS, len(removals), **labels)
 
     def _say_observed(self, tip: TopicIdPartition, plan: ExpiryPlan) -> None:
-        for removal in (*plan.leftovers, *plan.expired):
+        told, now = self._observed.get(tip, frozenset()), (*plan.leftovers, *plan.expired)
+        self._observed[tip] = frozenset(one.metadata.remote_log_segment_id for one in now)
+        for removal in now:
+            if removal.metadata.remote_log_segment_id in told:
+                continue
             log.info(
                 "segment.delete.observed",
                 topic=tip.topic,

@@ -62,10 +62,22 @@ LaneKey = tuple[TopicIdPartition, Lane]
 
 
 class Lanes:
-    """Starts, watches and stops lanes; use as an async context manager."""
+    """Starts, watches and stops lanes; use as an async context manager.
 
-    def __init__(self, *, clock: Clock, ids: Ids, telemetry: Telemetry, backoff: Backoff) -> None:
+    ``has_told`` says of a retriable error whether it is part of an outage that is told elsewhere: of thousands of lanes each
+    would tell it at each retry."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        ids: Ids,
+        telemetry: Telemetry,
+        backoff: Backoff,
+        has_told: Callable[[Exception], bool] = lambda error: False,
+    ) -> None:
         self._clock, self._ids, self._telemetry, self._backoff = clock, ids, telemetry, backoff
+        self._has_told = has_told
         self._group = asyncio.TaskGroup()
         self._running: dict[LaneKey, asyncio.Task[None]] = {}
         self._records: dict[LaneKey, _Record] = {}
@@ -147,7 +159,8 @@ class Lanes:
             record.trouble = str(error)
             delay_s = self._backoff.delay_s(record.failures, self._ids.random())
             record.not_before_s = self._clock.monotonic_s() + delay_s
-            bound.warning("lane.retry", error=str(error), failures=record.failures, backoff_ms=int(delay_s * 1000))
+            tell = bound.debug if self._has_told(error) else bound.warning
+            tell("lane.retry", error=str(error), failures=record.failures, backoff_ms=int(delay_s * 1000))
         except PartitionHaltedError as error:
             is_known = record.halted == str(error)
             backoff = self._backoff

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import structlog
@@ -20,6 +21,10 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
 
 log = structlog.get_logger(__name__)
+
+
+_BEING_MADE_S = 5.0
+"""For so long at most, a directory that the broker has just made lacks what a whole one has."""
 
 
 class Roster:
@@ -44,6 +49,7 @@ class Roster:
         self._forget = forget
         self._assigned: frozenset[TopicIdPartition] = frozenset()
         self._faulty: frozenset[str] = frozenset()
+        self._fault_since_s: dict[str, float] = {}
         self._wake = asyncio.Event()
 
     async def look(self) -> tuple[TieredPartition, ...]:
@@ -105,14 +111,21 @@ class Roster:
             self._forget(partition)
 
     def _report_faults(self, view: LogDirsView) -> None:
+        """Those of partition directories once they have lasted: one that is being made has no partition.metadata yet."""
+        now_s = self._clock.monotonic_s()
+        self._fault_since_s = {directory: self._fault_since_s.get(directory, now_s) for directory in view.faults}
         for directory in self._faulty - view.faults.keys():
-            self._telemetry.gauge(LOG_DIR_FAULTS, 0, directory=directory)
+            self._telemetry.forget(LOG_DIR_FAULTS, directory=directory)
             log.info("log_dir.fault.cleared", directory=directory)
-        for directory, reason in view.faults.items():
+        lasting = {
+            directory: reason
+            for directory, reason in view.faults.items()
+            if not _is_of_a_partition(directory) or now_s - self._fault_since_s[directory] >= _BEING_MADE_S
+        }
+        for directory in lasting.keys() - self._faulty:
             self._telemetry.gauge(LOG_DIR_FAULTS, 1, directory=directory)
-            if directory not in self._faulty:
-                log.error("log_dir.fault", directory=directory, reason=reason)
-        self._faulty = frozenset(view.faults)
+            log.error("log_dir.fault", directory=directory, reason=lasting[directory])
+        self._faulty = frozenset(lasting)
 
 
 async def keep_roster(roster: Roster, interval_s: float) -> None:
@@ -125,6 +138,10 @@ async def keep_roster(roster: Roster, interval_s: float) -> None:
         else:
             roster.note(None)
         await roster.wait(interval_s)
+
+
+def _is_of_a_partition(directory: str) -> bool:
+    return re.search(r"-\d+$", directory) is not None
 
 
 def _is_other(now: TieredPartition | None, before: TieredPartition) -> bool:

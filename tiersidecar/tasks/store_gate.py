@@ -10,7 +10,9 @@ import structlog
 
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metrics.process import STORE_WRITABLE
 from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 
 log = structlog.get_logger(__name__)
 
@@ -18,8 +20,9 @@ log = structlog.get_logger(__name__)
 class StoreGate:
     """Closed at start and whenever a copy meets a store error; a probe that succeeds opens it."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store, clock: Clock, telemetry: Telemetry | None = None) -> None:
+        self._store, self._clock, self._telemetry = store, clock, telemetry or NoTelemetry()
+        self._since_s, self._failures = clock.monotonic_s(), 0
         self._closed_by: StoreError | None = StoreError(verb="probe", key="", reason="it has not been probed yet")
         self._probing = asyncio.Lock()
 
@@ -27,6 +30,13 @@ class StoreGate:
     def closed_reason(self) -> str:
         """What closed the gate; empty while it is open."""
         return "" if self._closed_by is None else str(self._closed_by)
+
+    def has_told(self, error: Exception) -> bool:
+        """Whether ``error`` is one more of the outage that was told at its begin; it is counted, and told at its end."""
+        if self._closed_by is None or not isinstance(error, StoreError):
+            return False
+        self._failures += 1
+        return True
 
     async def wait_open(self) -> None:
         """Return at once while the gate is open, else after a probe of the store; one probes for all who wait.
@@ -53,10 +63,18 @@ class StoreGate:
         except StoreError as error:
             if str(error) != self.closed_reason:
                 log.warning("store.not_writable", store=self._store.description, error=str(error))
-            self._closed_by = error
+            self._close(error)
             raise
-        log.info("store.writable", store=self._store.description)
-        self._closed_by = None
+        away_s = self._clock.monotonic_s() - self._since_s
+        log.info("store.writable", store=self._store.description, away_ms=int(away_s * 1000), failures=self._failures)
+        self._closed_by, self._failures = None, 0
+        self._telemetry.gauge(STORE_WRITABLE, 1)
+
+    def _close(self, error: StoreError) -> None:
+        if self._closed_by is None:
+            self._since_s = self._clock.monotonic_s()
+        self._closed_by = error
+        self._telemetry.gauge(STORE_WRITABLE, 0)
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -66,5 +84,5 @@ class StoreGate:
         except StoreError as error:
             if self._closed_by is None:
                 log.warning("store.away", store=self._store.description, error=str(error))
-            self._closed_by = error
+            self._close(error)
             raise

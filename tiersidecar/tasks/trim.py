@@ -94,6 +94,8 @@ class TrimTask:
         self._unproven, self._guard, self._blocking = unproven, guard, blocking
         self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
         self._observe_only, self._ownership = observe_only, ownership
+        self._observed: dict[TopicIdPartition, Offset] = {}
+        """What was told last of each partition, where nothing is done."""
 
     def may_have_work(self, partition: TieredPartition) -> bool:
         """Whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
@@ -127,7 +129,9 @@ class TrimTask:
             if not steps or not await self._is_allowed(tip):
                 return
             if self._observe_only:
-                log.info("trim.observed", topic=tip.topic, partition=tip.partition, offset=steps[-1].offset)
+                if self._observed.get(tip) != steps[-1].offset:
+                    self._observed[tip] = steps[-1].offset
+                    log.info("trim.observed", topic=tip.topic, partition=tip.partition, offset=steps[-1].offset)
                 return
             proven = await self._proven(tip, (await self._owned(tip, steps))[:_STEPS_AT_ONCE])
             if not proven:

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from tiersidecar.app.config.services import LoggingSection
 from tiersidecar.app.logging import configure_logging
+from tiersidecar.tasks.lanes import Lane
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +66,14 @@ def test_off_a_terminal_auto_is_json_and_on_one_it_is_for_people() -> None:
     assert lines(file)[0]["event"] == "a.b"
     assert terminal.getvalue().startswith("\x1b")
     assert "orders" in terminal.getvalue()
+
+
+def test_values_of_enumerations_are_told_plainly_in_both_forms() -> None:
+    console, file = io.StringIO(), io.StringIO()
+    configured(console, format="console").info("lane.retry", lane=Lane.COPY)
+    configured(file, format="json").info("lane.retry", lane=Lane.COPY)
+    assert "lane=copy" in console.getvalue()
+    assert lines(file)[0]["lane"] == "copy"
 
 
 def test_console_without_a_terminal_has_no_colours() -> None:

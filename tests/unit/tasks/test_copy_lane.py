@@ -274,6 +274,7 @@ async def test_one_that_observes_says_what_it_would_copy(stage: Stage) -> None:
     observes(stage)
     with capture_logs() as told:
         await stage.shell.copy.run(stage.tiered)
+        await stage.shell.copy.run(stage.tiered)
     sealed = stage.local.sealed_segments
     assert [dict(one) for one in told if one["event"] == "segment.copy.observed"] == [
         {

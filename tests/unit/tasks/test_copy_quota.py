@@ -7,16 +7,19 @@ from __future__ import annotations
 import asyncio
 
 from tests.support.manual_clock import ManualClock, settle
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
 from tiersidecar.decide.quota import RateQuota
+from tiersidecar.ports.metrics.copying import COPY_THROTTLE_SECONDS
 from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.copy_slots import LIVE, CopySlots
 
 
 async def test_a_segment_is_charged_whole_and_the_next_ones_wait_in_their_order() -> None:
     clock, admitted = ManualClock(), list[str]()
-    quota = CopyQuota(quota=RateQuota(bytes_per_s=100), clock=clock)
+    telemetry = RecordedTelemetry()
+    quota = CopyQuota(quota=RateQuota(bytes_per_s=100), clock=clock, telemetry=telemetry)
 
     async def copy(name: str, size_bytes: int) -> None:
         await quota.admit(size_bytes)
@@ -32,6 +35,9 @@ async def test_a_segment_is_charged_whole_and_the_next_ones_wait_in_their_order(
     await clock.advance(6)
     assert admitted == ["first", "second", "third"]
     await asyncio.gather(*copies)
+    waited_s = telemetry.value(COPY_THROTTLE_SECONDS)
+    assert waited_s is not None
+    assert 10 <= waited_s <= 12, "S-227: for two segments of five seconds each"
 
 
 async def test_a_higher_rate_is_noticed_within_a_second() -> None:

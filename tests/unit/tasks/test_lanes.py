@@ -53,6 +53,20 @@ AWAY = StoreError(verb="put", key="k", reason="away")
 CORRUPT = CorruptDataError(where="f", position=7, reason="bad CRC")
 
 
+@pytest.mark.parametrize(("is_told", "level"), [(True, "debug"), (False, "warning")])
+async def test_what_is_told_as_an_outage_is_not_told_by_each_lane(
+    clock: ManualClock, level: str, *, is_told: bool
+) -> None:
+    lanes = Lanes(
+        clock=clock, ids=SystemIds(), telemetry=NoTelemetry(), backoff=BACKOFF, has_told=lambda error: is_told
+    )
+    async with lanes:
+        with capture_logs() as told:
+            lanes.start(TIP, Lane.COPY, Work(AWAY), "copy")
+            await settle()
+    assert [(one["event"], one["log_level"]) for one in told] == [("lane.retry", level)]
+
+
 async def test_a_retriable_error_backs_off_twice_as_long_each_time(clock: ManualClock) -> None:
     work = Work(AWAY, AWAY, AWAY, AWAY, AWAY)
     async with make_lanes(clock) as lanes:

@@ -137,7 +137,7 @@ async def test_a_log_dir_that_cannot_be_read_is_told_once_and_measured_until_it_
             stage.dirs.faults = faults
             await stage.roster.look()
             assert {directory for directory, value in gauges().items() if value == 1} == set(faults)
-    assert gauges() == {"/a": 1, "/b": 0}
+    assert gauges() == {"/a": 1}, "no series for what is not there"
     assert [(one["event"], one["directory"]) for one in told] == [
         ("log_dir.fault", "/a"),
         ("log_dir.fault", "/b"),
@@ -145,6 +145,20 @@ async def test_a_log_dir_that_cannot_be_read_is_told_once_and_measured_until_it_
         ("log_dir.fault.cleared", "/b"),
         ("log_dir.fault", "/a"),
     ]
+
+
+async def test_a_directory_that_is_just_being_made_is_no_fault_until_it_stays_one(stage: Stage) -> None:
+    stage.dirs.faults = {"/logs/orders-0": "it has no partition.metadata", "/logs/orders-1": "it has no partition.metadata"}
+    with capture_logs() as told:
+        await stage.roster.look()
+        await stage.clock.advance(1)
+        del stage.dirs.faults["/logs/orders-0"]
+        await stage.roster.look()
+        assert told == []
+        await stage.clock.advance(4)
+        await stage.roster.look()
+    assert [(one["event"], one["directory"]) for one in told] == [("log_dir.fault", "/logs/orders-1")]
+    assert stage.telemetry.by_label(LOG_DIR_FAULTS, "directory") == {"/logs/orders-1": 1}
 
 
 async def test_a_trouble_stays_on_the_board_until_a_look_succeeds_and_is_told_once(stage: Stage) -> None:

@@ -9,9 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock, settle
+from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.domain.errors import ObjectNotFoundError, StoreError
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, StoreError
+from tiersidecar.ports.metrics.process import STORE_WRITABLE
 from tiersidecar.tasks.store_gate import StoreGate
 
 AWAY, DENIED = "connection refused", "access denied"
@@ -37,7 +39,8 @@ class Stage:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = Store(self.clock)
-        self.gate = StoreGate(self.store, self.clock)
+        self.telemetry = RecordedTelemetry()
+        self.gate = StoreGate(self.store, self.clock, self.telemetry)
 
     async def copy(self, reason: str) -> None:
         """A copy that meets a store error."""
@@ -115,6 +118,23 @@ async def test_each_reason_is_told_once(stage: Stage) -> None:
     assert AWAY in told[0]["error"]
     assert DENIED in told[1]["error"]
     assert AWAY in told[3]["error"], "the first copy that met it; the next one finds the gate closed"
+
+
+async def test_an_outage_is_counted_and_told_at_its_end(stage: Stage) -> None:
+    assert stage.telemetry.value(STORE_WRITABLE) is None, "nobody has asked yet"
+    await stage.gate.wait_open()
+    assert stage.telemetry.value(STORE_WRITABLE) == 1
+    error = StoreError(verb="put", key="k", reason=AWAY)
+    assert not stage.gate.has_told(error), "a store error while the gate is open is the caller's to tell"
+    await stage.copy(AWAY)
+    assert stage.telemetry.value(STORE_WRITABLE) == 0
+    assert [stage.gate.has_told(error) for _ in range(7)] == [True] * 7
+    assert not stage.gate.has_told(CorruptDataError(where="f", position=7, reason="bad CRC"))
+    await stage.clock.advance(90)
+    with capture_logs() as told:
+        await stage.gate.wait_open()
+    assert [(one["event"], one["failures"], one["away_ms"]) for one in told] == [("store.writable", 7, 90_000)]
+    assert stage.telemetry.value(STORE_WRITABLE) == 1
 
 
 async def test_it_opens_without_a_copys_asking(stage: Stage) -> None:

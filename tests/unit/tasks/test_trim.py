@@ -183,6 +183,7 @@ async def test_the_daemon_that_only_observes_says_what_it_would_trim(stage: Stag
     stage.shell.trim._observe_only = True
     told = await stage.trim()
     assert [(one["event"], one["offset"]) for one in told] == [("trim.observed", stage.segments[-1].base_offset)]
+    assert await stage.trim() == [], "a decision is told once"
     assert (stage.shell.broker.deleted, stage.shell.state.partition_state(stage.tip).trim_offset) == ([], -1)
 
 

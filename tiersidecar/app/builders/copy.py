@@ -119,7 +119,7 @@ def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> Co
         slots=parts.tuning.copy_slots,
         quota=quota,
         backfill=backfill,
-        backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock),
+        backfill_quota=CopyQuota(quota=parts.tuning.backfill_quota, clock=parts.clock, telemetry=parts.telemetry),
     )
 
 

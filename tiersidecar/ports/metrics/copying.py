@@ -22,6 +22,11 @@ COPY_BYTES = Metric(
     help="Bytes of .log copied and finished (RemoteCopyBytesPerSec).",
     labels=("topic",),
 )
+COPY_THROTTLE_SECONDS = Metric(
+    name="kafka_remote_copy_throttle_seconds_total",
+    kind="counter",
+    help="Time that copies waited for the copy quota, that of backfill included (remote-copy-throttle-time).",
+)
 GAP_OFFSETS = Metric(
     name="tiersidecar_gap_offsets_total",
     kind="counter",

@@ -50,6 +50,12 @@ STORE_OPERATIONS = Metric(
 STORE_BYTES = Metric(
     name="tiersidecar_store_bytes_total", kind="counter", help="Bytes to and from the object store.", labels=("verb",)
 )
+STORE_WRITABLE = Metric(
+    name="tiersidecar_store_writable",
+    kind="gauge",
+    help="1 while the store takes what is written to it, as the last probe or copy found; 0 while copying waits for it.",
+    absent_until_set=True,  # a process that writes nothing does not ask
+)
 METADATA_EVENTS = Metric(
     name="tiersidecar_metadata_events_total",
     kind="counter",

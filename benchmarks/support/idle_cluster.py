@@ -1,0 +1,171 @@
+"""A broker with thousands of partitions of twenty segments, all of them remote but the active ones, and nothing going on.
+
+Partitions, offsets, leaders and the sidecars' own topics are a real broker's.  Its disk is not: one JVM with 80,000 segments
+maps more files than a machine allows by default.  So the broker has the 20 records of each partition in one segment, and the
+sidecar looks at a log dir beside it, in which each record is a segment with all its files.  The events say that all sealed
+ones are remote; the store has the objects of the last of each partition, whose leader epochs the sidecar reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import struct
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiokafka import AIOKafkaProducer
+
+from tests.support.batches import batch_bytes, record_bytes
+from tests.support.kafka_cluster import KafkaCluster
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.index_blob import IndexArtefacts, IndexKind
+from tiersidecar.formats.aiven.layout import plan_objects
+from tiersidecar.formats.kafka.indexes import rebuild_indexes
+from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
+from tiersidecar.formats.kafka.record_batches import iter_batch_headers
+from tiersidecar.formats.metadata.partitioner import metadata_partition
+from tiersidecar.formats.metadata.serde import write_event
+
+SEGMENTS = 20
+METADATA_TOPIC, METADATA_PARTITIONS = "__remote_log_metadata", 50
+PARTITIONS_OF_A_TOPIC = 100
+PROPERTIES = {"log.index.size.max.bytes": "4096"}
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+@dataclass(slots=True)
+class IdleCluster:
+    """``log_dir`` is made by :meth:`fill`."""
+
+    kafka: KafkaCluster
+    log_dir: Path
+    store: Path
+    partitions: int
+    now_ms: int = field(default_factory=lambda: int(time.time() * 1000))
+    owners: list[TopicIdPartition] = field(default_factory=list)
+
+    @property
+    def topics(self) -> list[str]:
+        return [f"idle-{number}" for number in range(max(self.partitions // PARTITIONS_OF_A_TOPIC, 1))]
+
+    async def fill(self) -> None:
+        """Make topics, records, files and events."""
+        for topic in self.topics:
+            self.kafka.create_topic(
+                topic, partitions=PARTITIONS_OF_A_TOPIC, configs={"retention.ms": "-1", "retention.bytes": "-1"}
+            )
+            topic_id = Uuid(_topic_id(self.kafka, topic).bytes)
+            self.owners += [
+                TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
+                for number in range(PARTITIONS_OF_A_TOPIC)
+            ]
+        self.kafka.create_topic(
+            METADATA_TOPIC,
+            partitions=METADATA_PARTITIONS,
+            configs={"cleanup.policy": "delete", "retention.ms": "-1", "unclean.leader.election.enable": "false"},
+        )
+        await asyncio.to_thread(self._write_files)
+        await self._produce()
+
+    def roll(self, owner: TopicIdPartition) -> None:
+        """The broker seals the active segment of a partition: a new one appears behind it."""
+        directory = self.log_dir / str(owner)
+        (directory / f"{SEGMENTS:020d}.snapshot").write_bytes(write_producer_snapshot())
+        (directory / f"{SEGMENTS:020d}.log").touch()
+
+    def _write_files(self) -> None:
+        self.log_dir.mkdir(parents=True)
+        shutil.copy(self.kafka[1].log_dirs[0] / "meta.properties", self.log_dir)
+        snapshot = write_producer_snapshot()
+        logs = [self._log(offset) for offset in range(SEGMENTS)]
+        for owner in self.owners:
+            directory = self.log_dir / str(owner)
+            directory.mkdir()
+            (directory / "partition.metadata").write_text(f"version: 0\ntopic_id: {format_uuid(owner.topic_id)}")
+            (directory / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+            for offset, data in enumerate(logs):
+                name = directory / f"{offset:020d}"
+                name.with_suffix(".log").write_bytes(data)
+                name.with_suffix(".index").touch()
+                name.with_suffix(".timeindex").write_bytes(_TIME_ENTRY.pack(self.now_ms, 0))
+                if offset:
+                    name.with_suffix(".snapshot").write_bytes(snapshot)
+
+    def _log(self, offset: int) -> bytes:
+        record = record_bytes(0, None, b"idle")
+        return batch_bytes(offset, record, count=1, epoch=0, base_timestamp=self.now_ms)
+
+    async def _produce(self) -> None:
+        producer = AIOKafkaProducer(**self.kafka.client_settings, linger_ms=50, max_batch_size=256 * 1024)
+        await producer.start()
+        try:
+            for owner in self.owners:
+                batch = producer.create_batch()
+                for _ in range(SEGMENTS):
+                    batch.append(key=None, value=b"idle", timestamp=self.now_ms)
+                batch.close()
+                await producer.send_batch(batch, owner.topic, partition=owner.partition)
+            for place, value in self._events():
+                await producer.send(METADATA_TOPIC, value, partition=place)
+            await producer.flush()
+        finally:
+            await producer.stop()
+
+    def _events(self) -> Iterator[tuple[int, bytes]]:
+        for owner in self.owners:
+            place = metadata_partition(owner, METADATA_PARTITIONS)
+            for offset in range(SEGMENTS - 1):
+                segment_id = RemoteLogSegmentId(topic_id_partition=owner, uuid=Uuid(uuid.uuid4().bytes))
+                started = RemoteLogSegmentMetadata(
+                    remote_log_segment_id=segment_id,
+                    start_offset=Offset(offset),
+                    end_offset=Offset(offset),
+                    max_timestamp_ms=self.now_ms,
+                    broker_id=BrokerId(1),
+                    event_timestamp_ms=self.now_ms,
+                    segment_size_in_bytes=len(self._log(offset)),
+                    segment_leader_epochs=(EpochEntry(LeaderEpoch(0), Offset(offset)),),
+                    txn_index_empty=True,
+                )
+                finished = RemoteLogSegmentMetadataUpdate(
+                    remote_log_segment_id=segment_id,
+                    broker_id=BrokerId(1),
+                    event_timestamp_ms=self.now_ms,
+                    state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+                )
+                if offset == SEGMENTS - 2:
+                    self._write_objects(started)
+                yield place, write_event(started, knows_txn_index_empty=True)
+                yield place, write_event(finished, knows_txn_index_empty=True)
+
+    def _write_objects(self, metadata: RemoteLogSegmentMetadata) -> None:
+        data = self._log(metadata.start_offset)
+        offsets, times = rebuild_indexes(iter_batch_headers(data), base_offset=metadata.start_offset)
+        artefacts = IndexArtefacts(
+            offset_index=offsets.write(),
+            time_index=times.write(),
+            producer_snapshot=write_producer_snapshot(),
+            leader_epochs=b"0\n1\n0 0\n",
+            transaction_index=None,
+        )
+        layout = plan_objects(metadata=metadata, chunk_size=len(data), compression=False, encryption=None)
+        blob = layout.index_blob(artefacts, [b""] * len(IndexKind))
+        manifest = layout.manifest(layout.chunk_index([len(data)]), blob.indexes)
+        for key, body in zip(layout.keys.in_upload_order, (data, blob.data, manifest), strict=True):
+            path = self.store / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+
+
+def _topic_id(kafka: KafkaCluster, topic: str) -> uuid.UUID:
+    topic_id = kafka.admin.describe_topic(topic).topic_id
+    assert topic_id is not None, "a broker of this age gives every topic an id"
+    return topic_id
