@@ -51,6 +51,11 @@ class SegmentPicture:
         """Segments in any state but DELETE_SEGMENT_FINISHED."""
         return len(self._numbers)
 
+    @property
+    def mark(self) -> int:
+        """The same for pictures of the same segments of a partition."""
+        return hash((self._data, tuple(self._custom), tuple(self._numbers)))
+
     def segments(self, from_offset: int = 0) -> tuple[RemoteLogSegmentMetadata, ...]:
         """Those that end at ``from_offset`` or above, ascending by start offset."""
         rows = ((ROW.unpack_from(self._data, number * ROW.size), self._custom[number]) for number in self._numbers)

@@ -15,6 +15,7 @@ import structlog
 
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.expire import ExpiryPlan, decide_expiry
+from tiersidecar.decide.expiry_quiet import QuietRound, quiet_round
 from tiersidecar.decide.expiry_standing import standings
 from tiersidecar.decide.expiry_view import ExpiryLimits, ExpiryView
 from tiersidecar.decide.needless import is_covered, needless_segments, standing_segments
@@ -24,6 +25,7 @@ from tiersidecar.decide.undelete import pinned_ranges
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, StoreError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -75,6 +77,8 @@ class SegmentIsWhole(Protocol):
         """Whether all its objects are in the store now."""
 
 
+_REMEMBERED_SEGMENTS = 256
+"""Partitions with more of them decide each round anew, in a thread."""
 _SEGMENTS_ON_THE_LOOP = 1000
 """About 10 ms."""
 
@@ -118,6 +122,8 @@ class ExpireTask:
         self._failpoints, self._interval_s, self._observe_only = failpoints, interval_s, observe_only
         self._next_round_s: dict[TopicIdPartition, float] = {}
         self._refused_last = RefusedLast()
+        self._quiet: dict[TopicIdPartition, QuietRound] = {}
+        """Of partitions whose last round found nothing to do."""
         self._observed: dict[TopicIdPartition, frozenset[RemoteLogSegmentId]] = {}
 
     def may_have_work(self, partition: TieredPartition) -> bool:
@@ -143,9 +149,8 @@ class ExpireTask:
             return
         try:
             await self.answer_undelete(partition)
-            view = await self._view(partition, await self._lineages.lineage(tip))
+            view, plan = await self._looked(partition, await self._lineages.lineage(tip))
             self._board.see_start(tip, view.remote_log_start_offset)
-            plan = await self._decide(view)
             self._report(tip, plan)
             if self._is_due(partition, view, plan):
                 await self._act(partition)
@@ -220,6 +225,26 @@ class ExpireTask:
         high_watermark = await self._ask(partition, OffsetSpec.LATEST)
         return await self._view(partition, lineage, log_start_offset, high_watermark)
 
+    async def _looked(self, partition: TieredPartition, lineage: Lineage) -> tuple[ExpiryView, ExpiryPlan]:
+        """The partition by what is known without asking, and what is decided of it: what was decided last, where there was
+        nothing to do, and nothing has changed that could change that."""
+        tip = partition.view.topic_id_partition
+        bare, picture = self._bare_view(partition, lineage)
+        if len(picture) > _REMEMBERED_SEGMENTS:
+            view = await self._view(partition, lineage)
+            return view, await self._decide(view)
+        mark, known = picture.mark, self._quiet.get(tip)
+        if known is not None and known.holds_for(bare, mark):
+            return bare, known.plan
+        view = replace(bare, remote_segments=picture.segments())
+        plan = decide_expiry(view)
+        quiet = quiet_round(view, mark, plan)
+        if quiet is None:
+            self._quiet.pop(tip, None)
+        else:
+            self._quiet[tip] = quiet
+        return view, plan
+
     async def _view(
         self,
         partition: TieredPartition,
@@ -228,6 +253,17 @@ class ExpireTask:
         high_watermark: Offset | None = None,
     ) -> ExpiryView:
         """All of one moment, but for the time that it takes to make the segments of it."""
+        view, picture = self._bare_view(partition, lineage, log_start_offset, high_watermark)
+        return replace(view, remote_segments=await pictured_segments(picture, self._blocking))
+
+    def _bare_view(
+        self,
+        partition: TieredPartition,
+        lineage: Lineage,
+        log_start_offset: Offset | None = None,
+        high_watermark: Offset | None = None,
+    ) -> tuple[ExpiryView, SegmentPicture]:
+        """All but the remote segments, and the picture of those at the same moment."""
         tip = partition.view.topic_id_partition
         state, local = self._state.partition_state(tip), self._board.local_partition(tip)
         picture, time = self._metadata.picture(tip), self._trash_clock.now()
@@ -260,7 +296,7 @@ class ExpireTask:
             by=self._by,
             limits=self._limits,
         )
-        return replace(view, remote_segments=await pictured_segments(picture, self._blocking))
+        return view, picture
 
     async def _decide(self, view: ExpiryView) -> ExpiryPlan:
         """In a thread where there are so many segments that the loop would stand still."""

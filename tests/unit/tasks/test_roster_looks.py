@@ -148,7 +148,10 @@ async def test_a_log_dir_that_cannot_be_read_is_told_once_and_measured_until_it_
 
 
 async def test_a_directory_that_is_just_being_made_is_no_fault_until_it_stays_one(stage: Stage) -> None:
-    stage.dirs.faults = {"/logs/orders-0": "it has no partition.metadata", "/logs/orders-1": "it has no partition.metadata"}
+    stage.dirs.faults = {
+        "/logs/orders-0": "it has no partition.metadata",
+        "/logs/orders-1": "it has no partition.metadata",
+    }
     with capture_logs() as told:
         await stage.roster.look()
         await stage.clock.advance(1)
