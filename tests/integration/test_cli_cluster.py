@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, produce
 from tests.support.command_line import answer_of, run_command
@@ -299,6 +299,138 @@ def test_remote_segments_are_read_back_and_a_damaged_one_is_named(sidecars: Side
 def test_what_is_not_there_cannot_be_verified(sidecars: Sidecars, target: str) -> None:
     done = run_command(config_of(sidecars), "verify", target)
     assert (done.returncode, "UNKNOWN_TOPIC_OR_PARTITION" in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.timeout(480)
+def test_a_pause_stops_copies_until_it_is_resumed_and_everybody_says_so(
+    cluster: KafkaCluster, sidecars: Sidecars
+) -> None:
+    def paused() -> list[str]:
+        return list(answer_of(config_of(sidecars), "status", code=0)["paused"])
+
+    done = answer_of(config_of(sidecars), "pause", KEPT, "--copies", "--reason", "the store is moved", "--yes")
+    assert (done["done"], done["notes"]) == (True, [])
+    again = answer_of(config_of(sidecars, 2), "pause", KEPT, "--copies", "--reason", "another", "--yes")
+    assert (again["done"], again["steps"], again["paused"][0]["reason"]) == (False, [], "the store is moved")
+    leader = cluster.leader_of(KEPT, 0).node_id
+    before = sidecars.segments_seen_by(leader, KEPT, 0)
+    asyncio.run(produce_now(cluster, KEPT))
+
+    def held_back() -> str:
+        row = sidecars.status_of(leader, KEPT)[0]
+        return (row["held_back_reason"] or "") if row["copy_lag_segments"] > 1 else ""
+
+    reason = sidecars.wait_for(held_back, "the copy waits")
+    assert "copying is paused for topic audit" in reason
+    assert "the store is moved" in reason
+    assert sidecars.segments_seen_by(leader, KEPT, 0) == before
+    assert "copying is paused" in paused()[0]
+    first = next(row["start_offset"] for row in segments_of(sidecars, KEPT) if row["state"] == "local")
+    assert "copying is paused" in explained(sidecars, f"{KEPT}/0", first)["copy"]["says"]
+    assert sidecars[leader].metric("tiersidecar_paused", kind="copies", topic=KEPT) == 1
+    sidecars[leader].stop()
+    sidecars[leader].start()
+    sidecars.wait_until_ready()
+    assert "the store is moved" in sidecars.wait_for(held_back, "it waits after a restart, too")
+    ended = answer_of(config_of(sidecars), "resume", KEPT, "--yes")
+    assert ended["steps"] == [f"{KEPT}: copying goes on"]
+    sidecars.wait_for(lambda: sidecars.status_of(leader, KEPT)[0]["copy_lag_segments"] == 0, "what waited is copied")
+    assert len(sidecars.segments_seen_by(leader, KEPT, 0) or ()) > len(before or ())
+    assert paused() == []
+    assert answer_of(config_of(sidecars), "resume", KEPT, "--yes")["done"] is False
+
+
+def segments_of(sidecars: Sidecars, topic: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = answer_of(config_of(sidecars), "ls", f"{topic}/0")["partitions"][0]["segments"]
+    return rows
+
+
+def connected(config: Path) -> tuple[list[dict[str, Any]], str]:
+    """The findings of ``check-config --connect``, and all that is wrong in one text."""
+    command = [sys.executable, "-m", "tiersidecar", "check-config", str(config), "--connect", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in {0, 3}, f"{done.stdout}\n{done.stderr}"
+    found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+    assert done.returncode == (3 if any(one["level"] != "ok" for one in found) else 0)
+    return found, "\n".join(f"{one['check']}: {one['says']}" for one in found if one["level"] != "ok")
+
+
+def test_a_configuration_is_held_against_the_cluster_that_it_names(
+    cluster: KafkaCluster, sidecars: Sidecars, tmp_path: Path
+) -> None:
+    before = sorted(sidecars.store_root.rglob("*tiersidecar-probe*"))
+    found, wrong = connected(config_of(sidecars))
+    fits = {one["check"] for one in found if one["level"] == "ok"}
+    assert fits >= {"log.dirs", "broker", "rights", "topics", "retention", "store", "clock", "user", "files"}, wrong
+    assert "gateway" not in wrong
+    assert sorted(sidecars.store_root.rglob("*tiersidecar-probe*")) == before == []
+    settings = dict(sidecars[1].settings)
+    settings["log.dirs"] = list(cluster.brokers[1].log_dirs)
+    settings["remote.log.metadata.topic.num.partitions"] = 7
+    settings["topics"] = [{"name": TRIMMED}, {"name": "misspelt"}]
+    broker_port = int(cluster.brokers[1].bootstrap_server.rpartition(":")[2])
+    settings["status"] = {"listen": f"127.0.0.1:{broker_port}"}
+    settings["gateway"] = {
+        "listeners": [{"listen": "127.0.0.1:19192", "advertised.nodes": {1: "gateway.invalid:9192"}}]
+    }
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(json.dumps(settings))
+    cluster.admin.alter_topic(TRIMMED, {"retention.ms": "1000000000"})
+    try:
+        _, wrong = connected(bad)
+    finally:
+        cluster.admin.alter_topic(TRIMMED, {"retention.ms": "-1"})
+    for words in (
+        "lead to another broker than log.dirs",
+        "has 5 partitions",
+        "matches the rule misspelt",
+        "retention.ms is 1000000000, must be -1",
+        "maps no address to broker 2, 3: its clients get node-2.not-mapped.invalid",
+        "gateway.invalid cannot be resolved",
+        "status.listen and the broker's listener",
+    ):
+        assert words in wrong, wrong
+
+
+async def read_some(cluster: KafkaCluster, topic: str, group: str) -> AIOKafkaConsumer:
+    """A consumer of a group, which has committed that it has read 5 offsets, and is still there."""
+    consumer = AIOKafkaConsumer(topic, group_id=group, enable_auto_commit=False, **cluster.client_settings)
+    await consumer.start()
+    partition = TopicPartition(topic, 0)
+    async with asyncio.timeout(60):
+        while partition not in consumer.assignment():
+            await consumer.getmany(timeout_ms=100)
+    await consumer.commit({partition: 5})
+    return consumer
+
+
+def test_enable_says_first_who_would_be_hurt(cluster: KafkaCluster, sidecars: Sidecars) -> None:
+    topic = "fresh"
+    cluster.create_topic(topic, segment_bytes=SEGMENT_BYTES)
+    produce(cluster, topic, total_bytes=100_000)
+
+    async def look() -> tuple[Any, str]:
+        lives, gone = await read_some(cluster, topic, "lives"), await read_some(cluster, topic, "gone")
+        await gone.stop()
+        try:
+            ask = ["enable", topic, "--local-retention-bytes", "20000", "--dry-run"]
+            found = await asyncio.to_thread(answer_of, config_of(sidecars), *ask)
+            return found, (await asyncio.to_thread(run_command, config_of(sidecars), *ask)).stderr
+        finally:
+            await lives.stop()
+
+    found, shown = asyncio.run(look())
+    groups = {one["group"]: one for one in found["readers"]["groups"]}
+    assert {name: (one["hurt"], one["kind"]) for name, one in groups.items()} == {
+        "lives": ("now", "consumer"),
+        "gone": ("now", "consumer"),
+    }
+    assert groups["lives"]["records"] == groups["gone"]["records"] > 0
+    assert [one["host"] for one in groups["lives"]["members"]] == ["127.0.0.1"]
+    assert groups["gone"]["members"] == []
+    assert "without a group" in found["readers"]["not_known"]
+    assert "hurt now: consumer group lives" in shown
+    assert "2 groups have read it, 2 of them would be hurt" in shown
 
 
 def test_watching_prints_a_document_each_time(sidecars: Sidecars) -> None:

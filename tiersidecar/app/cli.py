@@ -90,17 +90,24 @@ def run(
     raise typer.Exit(_run_daemon(config, wanted, load))
 
 
-@app.command("check-config", short_help="Check a configuration, without broker and store.")
+@app.command("check-config", short_help="Check a configuration, and with --connect what it names.")
 def check_config(
     config_file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration (YAML).")],
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document; sizes and times as numbers.")
     ] = False,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Also open store and broker, and compare what they say with it.")
+    ] = False,
 ) -> None:
-    """Check a configuration without touching a broker or a store.
+    """Check a configuration; without --connect touching neither broker nor store.
 
     Prints the effective configuration, secrets masked, and warnings; or every fault with its line, and exits with 2.
     Run it as the daemon's user: it warns of secrets in files that group or others can read, with the command against it.
+
+    With --connect it says instead what of the store, the broker, the topics, the gateway's addresses and this machine does not
+    fit, and what to do about each. It changes nothing: one small object is written under key.prefix, and removed. Exit codes:
+    0 all fits, 3 something does not, 2 wrong configuration or usage.
     """
     try:
         config = load_config(config_file, os.environ)
@@ -110,6 +117,10 @@ def check_config(
         else:
             complain(error, _console())
         raise typer.Exit(WRONG_USAGE) from None
+    if connect:
+        from tiersidecar.app.commands.connect_check import check_connected
+
+        raise typer.Exit(check_connected(config, config_file, as_json=as_json))
     warnings = warnings_of(config)
     if as_json:
         exposed = [

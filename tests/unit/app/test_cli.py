@@ -151,3 +151,27 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     result = invoke(*command, "--help")
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: ")
+
+
+def test_a_configuration_whose_broker_is_away_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    file, store = tmp_path / "away.yaml", tmp_path / "store"
+    store.mkdir()
+    file.write_text(
+        f'log.dirs: [/no/such/dir]\nbroker: {{bootstrap.servers: "127.0.0.1:1"}}\nstate.dir: {tmp_path}/state\n'
+        f'store: {{type: filesystem, root: {store}}}\nstatus: {{listen: "127.0.0.1:8090"}}\n'
+    )
+    result = invoke("check-config", str(file), "--connect", "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["valid"], document["fits"]) == (3, True, False)
+    levels = {(one["check"], one["level"]) for one in document["findings"]}
+    assert levels >= {
+        ("broker", "error"),
+        ("log.dirs", "error"),
+        ("ports", "error"),
+        ("store", "ok"),
+        ("state.dir", "ok"),
+    }
+    assert all(bool(one["do"]) == (one["level"] != "ok") for one in document["findings"])
+    assert [path for path in store.rglob("*") if path.is_file()] == []
+    shown = invoke("check-config", str(file), "--connect")
+    assert (shown.exit_code, "-> look at broker.bootstrap.servers" in shown.stdout) == (3, True)

@@ -14,10 +14,12 @@ from uuid import UUID
 
 from kio.index import load_payload_module
 from kio.schema.api_versions.v4 import ApiVersionsResponse
+from kio.schema.consumer_group_describe.v0 import ConsumerGroupDescribeResponse
 from kio.schema.create_topics.v7 import CreateTopicsResponse
 from kio.schema.delete_records.v2 import DeleteRecordsResponse
 from kio.schema.describe_cluster.v2 import DescribeClusterResponse
 from kio.schema.describe_configs.v4 import DescribeConfigsResponse
+from kio.schema.describe_groups.v5 import DescribeGroupsResponse
 from kio.schema.describe_log_dirs.v4 import DescribeLogDirsResponse
 from kio.schema.describe_share_group_offsets.v1 import DescribeShareGroupOffsetsResponse
 from kio.schema.fetch.v15 import FetchResponse
@@ -83,11 +85,23 @@ CREATE_TOPICS = Api(name="CreateTopics", oldest=5, response_type=CreateTopicsRes
 LIST_GROUPS = Api(name="ListGroups", oldest=5, response_type=ListGroupsResponse)
 FIND_COORDINATOR = Api(name="FindCoordinator", oldest=4, response_type=FindCoordinatorResponse)
 OFFSET_FETCH = Api(name="OffsetFetch", oldest=8, response_type=OffsetFetchResponse)
+# Members of groups by the protocol before KIP-848, and by that.
+DESCRIBE_GROUPS = Api(name="DescribeGroups", oldest=5, response_type=DescribeGroupsResponse)
+CONSUMER_GROUP_DESCRIBE = Api(name="ConsumerGroupDescribe", oldest=0, response_type=ConsumerGroupDescribeResponse)
 # From 4.1 on (KIP-932).
 DESCRIBE_SHARE_GROUP_OFFSETS = Api(
     name="DescribeShareGroupOffsets", oldest=0, response_type=DescribeShareGroupOffsetsResponse
 )
 DESCRIBE_CLUSTER = Api(name="DescribeCluster", oldest=0, response_type=DescribeClusterResponse)
+
+NOT_SAID = -(2**31)
+"""For authorized operations: none were asked for, or the broker does not tell them."""
+
+NEEDED: tuple[Api[Any], ...] = (
+    METADATA, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, FETCH, CREATE_TOPICS,
+    LIST_GROUPS, FIND_COORDINATOR, OFFSET_FETCH, DESCRIBE_CLUSTER,
+)  # fmt: skip
+"""What no sidecar can do without."""
 
 
 def _schema(api: Api[Any], version: int) -> Any:
@@ -286,6 +300,22 @@ def describe_cluster(version: int) -> RequestPayload:
 def list_groups(version: int) -> RequestPayload:
     """All types and states, of one coordinator."""
     request: RequestPayload = _schema(LIST_GROUPS, version).ListGroupsRequest()
+    return request
+
+
+def describe_groups(version: int, groups: Sequence[str]) -> RequestPayload:
+    """Of the classic protocol."""
+    request: RequestPayload = _schema(DESCRIBE_GROUPS, version).DescribeGroupsRequest(
+        groups=tuple(groups), include_authorized_operations=False
+    )
+    return request
+
+
+def consumer_group_describe(version: int, groups: Sequence[str]) -> RequestPayload:
+    """Of KIP-848's protocol."""
+    request: RequestPayload = _schema(CONSUMER_GROUP_DESCRIBE, version).ConsumerGroupDescribeRequest(
+        group_ids=tuple(groups), include_authorized_operations=False
+    )
     return request
 
 

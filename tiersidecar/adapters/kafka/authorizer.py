@@ -31,8 +31,6 @@ from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
 
 _READ_BIT = 1 << 3
 """``AclOperation.READ`` in Metadata's bit field of authorized operations."""
-_NOT_SAID = -(2**31)
-"""What stands there when the broker was not asked, or did not answer, for authorized operations."""
 _LOGINS_AT_ONCE = 8
 """Guessed passwords must not become a crowd of connections to the broker."""
 _CERTIFICATE_ALERTS = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE"})
@@ -169,7 +167,7 @@ class BrokerAuthorizer:
             apis.METADATA, lambda version: apis.metadata(version, (topic,), authorized_operations=True)
         )
         for row in response.topics:
-            if row.error_code not in _NO_ACCESS and row.topic_authorized_operations == _NOT_SAID:
+            if row.error_code not in _NO_ACCESS and row.topic_authorized_operations == apis.NOT_SAID:
                 raise refused(apis.METADATA, f"topic {topic}", row.error_code)
             return row.error_code not in _NO_ACCESS and bool(row.topic_authorized_operations & _READ_BIT)
         return False

@@ -111,6 +111,35 @@ class KafkaBroker(KafkaTopicAdmin):
         newest = (await self._routes.any()).newest_version(apis.LIST_OFFSETS)
         return (4, 0) if newest >= _LIST_OFFSETS_OF_KAFKA_4 else (3, 9)
 
+    async def missing_apis(self) -> list[str]:
+        """Names of the requests that the sidecar sends and that the local broker does not know in any version of ours."""
+        connection = await self._routes.any()
+        return sorted(api.name for api in apis.NEEDED if connection.newest_version(api) < api.oldest)
+
+    async def authorized_operations(self, topics: Sequence[str]) -> dict[str, int | None]:
+        """Return what we may do with each of ``topics``, a bit for each ``AclOperation`` (KIP-430): None where the broker does
+        not say, 0 where we may not even see it.  Unknown topics are left out."""
+        connection = await self._routes.any()
+        response = await connection.ask(
+            apis.METADATA, lambda version: apis.metadata(version, topics, authorized_operations=True)
+        )
+        found: dict[str, int | None] = {}
+        for row in response.topics:
+            if row.name is None or row.error_code is ErrorCode.unknown_topic_or_partition:
+                continue
+            said = row.topic_authorized_operations
+            found[row.name] = 0 if row.error_code in _HIDDEN else None if said == apis.NOT_SAID else said
+        return found
+
+    async def authorized_cluster_operations(self) -> int | None:
+        """Return the same of the cluster."""
+        connection = await self._routes.any()
+        response = await connection.ask(apis.DESCRIBE_CLUSTER, apis.describe_cluster)
+        if response.error_code is not ErrorCode.none:
+            raise refused(apis.DESCRIBE_CLUSTER, "the cluster", response.error_code, response.error_message)
+        said = response.cluster_authorized_operations
+        return None if said == apis.NOT_SAID else said
+
     async def describe_partitions(self, topics: Sequence[str] | None = None) -> tuple[LeaderView, ...]:
         """As the port says.  A named topic that we may not see is refused; of all topics, only visible ones are there."""
         if topics is not None and not topics:
