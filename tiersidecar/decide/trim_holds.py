@@ -74,7 +74,7 @@ def holders_of(holds: TrimHolds, topic: str, partition: int, view: GroupsView) -
     found: list[Holder] = []
     for read in view.consumers:
         is_named = read.group in holds.groups
-        if not is_named and not _matches(holds.groups_pattern, read.group):
+        if not is_named and not is_matching(holds.groups_pattern, read.group):
             continue
         if is_named or read.problem or any(of_topic == topic for of_topic, _ in read.offsets):
             found.append(_holder("consumer group", read, topic, partition))
@@ -112,7 +112,8 @@ def _holder(kind: str, read: GroupRead, topic: str, partition: int) -> Holder:
     return Holder(group=read.group, offset=offset, reason=reason)
 
 
-def _matches(pattern: str, group: str) -> bool:
+def is_matching(pattern: str, group: str) -> bool:
+    """Return whether the whole name matches; an empty pattern matches none."""
     return bool(pattern) and re.fullmatch(pattern, group) is not None
 
 

@@ -98,6 +98,34 @@ class KafkaGroups:
 
         return await self._ask_coordinators(apis.DESCRIBE_SHARE_GROUP_OFFSETS, groups, ask)
 
+    async def members(self, groups: Collection[str]) -> dict[str, list[tuple[str, str]]]:
+        """Client id and host of each member, by group, as their coordinators know them: of groups of both consumer protocols.
+        One that nobody tells has none; the host of a client of a gateway is the gateway's."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for api, make in (
+            (apis.DESCRIBE_GROUPS, apis.describe_groups),
+            (apis.CONSUMER_GROUP_DESCRIBE, apis.consumer_group_describe),
+        ):
+            left = [group for group in groups if not found.get(group)]
+            if left and (await self._routes.any()).newest_version(api) >= api.oldest:
+                found |= await self._members(api, make, left)
+        return found
+
+    async def _members(
+        self, api: Api[Any], make: Callable[[int, Sequence[str]], Any], groups: Collection[str]
+    ) -> dict[str, list[tuple[str, str]]]:
+        found: dict[str, list[tuple[str, str]]] = {}
+
+        async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
+            response = await connection.ask(api, lambda version: make(version, chunk))
+            for group in response.groups:
+                if group.error_code is ErrorCode.none:
+                    found[group.group_id] = [(one.client_id, one.client_host.lstrip("/")) for one in group.members]
+            return {}
+
+        await self._ask_coordinators(api, groups, ask)
+        return found
+
     async def _demand_describe_on_cluster(self) -> None:
         connection = await self._routes.any()
         response = await connection.ask(apis.DESCRIBE_CLUSTER, apis.describe_cluster)

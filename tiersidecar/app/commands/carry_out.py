@@ -34,6 +34,7 @@ DONE = 0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     """``facts`` are what is there, ``steps`` what will be done, in order; ``refusal`` why it is not done at all.
+    ``details`` are facts for ``--json`` alone, of which ``notes`` say to people what matters.
 
     No steps and no refusal: it is so already.  ``apply`` does the steps and gives what came of them; it may be called
     again after a failure.
@@ -43,6 +44,7 @@ class Intent:
     steps: tuple[str, ...] = ()
     refusal: str = ""
     notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
     apply: Callable[[], Awaitable[Mapping[str, Any] | None]] | None = None
 
 
@@ -160,6 +162,7 @@ def _shown(value: object) -> str:
 def _document(intent: Intent, *, done: bool) -> dict[str, Any]:
     return {
         **intent.facts,
+        **intent.details,
         "steps": list(intent.steps),
         "notes": list(intent.notes),
         "refusal": intent.refusal or None,

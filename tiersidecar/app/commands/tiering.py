@@ -10,6 +10,7 @@ import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Topic, Yes, quantity
+from tiersidecar.app.commands.readers import readers_of
 from tiersidecar.app.commands.undelete import end_holds
 from tiersidecar.decide.switching import (
     KnownTiering,
@@ -63,7 +64,8 @@ def enable(
 ) -> None:
     """Tier a topic: its retention becomes the total one, and in strict mode only the sidecar deletes from then on.
 
-    The broker's own settings are taken down first, and put back by disable.
+    The broker's own settings are taken down first, and put back by disable. Before it asks, it says which groups would be
+    hurt: those that have not read what local retention takes off the brokers' disks.
     """
     wanted = WantedTiering(
         mode=mode,
@@ -97,7 +99,8 @@ def disable(
 
 async def look_at_enabling(session: Session, topic: str, wanted: WantedTiering) -> Intent:
     """What the broker's settings are, and what enabling changes."""
-    topic_id = (await session.partitions(topic))[0].topic_id_partition.topic_id
+    views = await session.partitions(topic)
+    topic_id = views[0].topic_id_partition.topic_id
     if topic in session.config.internal_topics:
         return Intent(facts={"topic": topic}, refusal="it is internal and cannot be tiered")
     effective = (await session.broker.describe_topic_configs([topic])).get(topic, {})
@@ -105,11 +108,14 @@ async def look_at_enabling(session: Session, topic: str, wanted: WantedTiering) 
     known = _known(session, topic, topic_id)
     plan = decide_enable(wanted, known, effective, overrides)
     steps = _state_steps(session, topic, topic_id, plan, TieringMode(wanted.mode.value)) + _setting_steps(plan)
+    says_who = bool(steps) and not plan.refusal and wanted.mode is RetentionMode.STRICT
+    readers, hurt = await readers_of(session, topic, views, plan) if says_who else ({}, ())
     return Intent(
         facts=_facts(topic, known, plan),
         steps=() if plan.refusal else steps,
         refusal=plan.refusal,
-        notes=_notes(wanted),
+        notes=(*_notes(wanted), *hurt),
+        details=readers,
         apply=lambda: _apply(session, topic, topic_id, plan, TieringMode(wanted.mode.value)),
     )
 
