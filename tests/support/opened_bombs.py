@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from struct import Struct
 
 import cramjam
@@ -26,7 +27,7 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.formats.kafka.record_batches import Compression
 from tiersidecar.reading.opening import DEFAULT_OPENED_BYTES, LONG_AT_ONCE, Opening
-from tiersidecar.reading.timestamp_lookup import FirstAt
+from tiersidecar.reading.timestamp_lookup import first_at
 from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection
 
 MIB = 1024 * 1024
@@ -118,7 +119,7 @@ def bomb(codec: str, shape: str, *, base_timestamp: int = BASE_MS) -> bytes:
 async def _looked_up(opening: Opening, batch: bytes, count: int) -> str:
     """The last record by its time."""
     try:
-        found = await opening.run(FirstAt(memoryview(batch), BASE_MS + count - 1, Offset(0)))
+        found = await opening.run_steps(partial(first_at, memoryview(batch), BASE_MS + count - 1, Offset(0)))
     except TiersidecarError as error:
         return type(error).__name__
     assert found is not None
@@ -131,7 +132,7 @@ async def _written(opening: Opening, batch: bytes, count: int) -> str:
     selection = Selection(offset=max(count - 10, 0), stop_offset=None, hidden=None, bytes_format=BytesFormat.BASE64)
     found = 0
     try:
-        with closing(LinePieces(memoryview(batch), selection, 10)) as pieces:
+        with closing(LinePieces(memoryview(batch), selection, 10, monotonic_s=opening.monotonic_s)) as pieces:
             while (piece := await opening.run(pieces.next_piece)) is not None:
                 found += piece[1]
     except TiersidecarError as error:

@@ -58,6 +58,19 @@ class FairPlaces:
         place = _Waiting(asyncio.get_running_loop().create_future(), may_be_shed)
         self._lines.setdefault(asker, deque()).append(place)
         self._wait(1)
+        await self._until_given(asker, place)
+
+    async def give_way(self, asker: str) -> None:
+        """Give a place of ``asker`` to the next of the other callers, and wait for it again, before all else of its own: work
+        that has begun ends before more is begun.  Once cancelled, it holds none."""
+        place = _Waiting(asyncio.get_running_loop().create_future(), may_be_shed=False)
+        self._lines.setdefault(asker, deque()).appendleft(place)
+        self._lines.move_to_end(asker)
+        self._wait(1)
+        self.give_back(asker)
+        await self._until_given(asker, place)
+
+    async def _until_given(self, asker: str, place: _Waiting) -> None:
         try:
             await place.given
         except asyncio.CancelledError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -89,6 +89,7 @@ async def open_read_path(
     settings: ReadSettings | None = None,
     catch_up: CatchUp | None = None,
     long_blocking: Blocking | None = None,
+    rest: Callable[[], None] = lambda: None,
     chunk_layers: Sequence[ChunkLayer] = (),
     index_files: IndexFilesSource | None = None,
 ) -> AsyncIterator[ReadPath]:
@@ -96,7 +97,7 @@ async def open_read_path(
 
     ``chunk_layers`` stand between the memory cache and the store, the last one nearest to the caller: a disk cache, say.
     ``index_files`` is what the index cache asks instead of the store: a disk cache again.  ``long_blocking`` opens the batches
-    that take seconds, beside ``blocking`` if it is given.
+    that take seconds, beside ``blocking`` if it is given; threads that open batches call ``rest`` every millisecond or so.
     """
     cold = cold or ColdReads(clock=clock, telemetry=telemetry)
     settings, telemetry = settings or ReadSettings(), telemetry or NoTelemetry()
@@ -119,7 +120,7 @@ async def open_read_path(
         budget = ReadAheadBudget(reader_bytes=settings.read_ahead_bytes, total_bytes=settings.read_ahead_total_bytes)
         segments = SegmentReader(manifests=manifests, indexes=indexes, chunks=chunks, blocking=blocking, budget=budget)
         opening = Opening(
-            memory=OpenedMemory(settings.opened_memory_bytes),
+            memory=OpenedMemory(settings.opened_memory_bytes, rest=rest),
             blocking=blocking,
             long_blocking=blocking if long_blocking is None else long_blocking,
             clock=clock,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
-from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
+from tiersidecar.formats.kafka.opened_memory import OpenedMemory
 from tiersidecar.formats.kafka.record_batches import NO_TIMESTAMP, iter_batch_headers, read_batch_header
 from tiersidecar.formats.kafka.records import iter_record_times
 from tiersidecar.reading.admission import Place, ReaderPool
 from tiersidecar.reading.index_cache import RemoteIndexCache
-from tiersidecar.reading.opening import More, Opening
+from tiersidecar.reading.opening import Opening, Steps
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance, SegmentReader
 
@@ -119,7 +120,8 @@ class TimestampLookup:
                 slices = self._segments.slices(located, first, located.stop_offset, Allowance(), read_ahead)
                 async with aclosing(slices):
                     async for batches in slices:
-                        found = await self._opening.run(_latest_of, batches.buffer, start_offset, away=place.given_back)
+                        steps = partial(latest_in, batches.buffer, start_offset)
+                        found = await self._opening.run_steps(steps, away=place.given_back)
                         latest_ms = max(latest_ms, found)
             return latest_ms
 
@@ -166,8 +168,8 @@ class TimestampLookup:
                     if index_says_ms not in (None, read_batch_header(batches.buffer).max_timestamp):
                         raise _WrongEntryError
                     index_says_ms = None
-                    search = FirstAt(batches.buffer, timestamp_ms, start_offset)
-                    found = await self._opening.run(search, away=place.given_back)
+                    steps = partial(first_at, batches.buffer, timestamp_ms, start_offset)
+                    found = await self._opening.run_steps(steps, away=place.given_back)
                     if found is not None:
                         return found
         if index_says_ms is not None:
@@ -179,47 +181,44 @@ class _WrongEntryError(Exception):
     """The batch that a time index names is not of the time that it says."""
 
 
-class FirstAt:
-    """Finds the first record of ``buffer`` at ``start_offset`` or above that is of ``timestamp_ms`` or later, or None.
+_RECORDS_A_STEP = 16
 
-    Called with more than :class:`SmallMemory` it opens one batch, and goes on behind it when it is called again: a batch may
-    take seconds, and other callers have their turns between two.
+
+def first_at(
+    buffer: memoryview, timestamp_ms: int, start_offset: int, memory: OpenedMemory
+) -> Steps[TimestampAndOffset | None]:
+    """The first record of ``buffer`` at ``start_offset`` or above that is of ``timestamp_ms`` or later, or None.
+
+    Raises:
+        CorruptDataError: a batch does not open.
+        NoMemoryLeftError, NotSmallError, TooLargeToOpenError: of ``memory``.
     """
-
-    def __init__(self, buffer: memoryview, timestamp_ms: int, start_offset: Offset) -> None:
-        self._rest, self._timestamp_ms, self._start_offset = buffer, timestamp_ms, start_offset
-
-    def __call__(self, memory: OpenedMemory) -> TimestampAndOffset | More | None:
-        """Search on.
-
-        Raises:
-            CorruptDataError: a batch does not open.
-            NoMemoryLeftError, TooLargeToOpenError: of ``memory``.
-        """
-        rest = self._rest
-        for position, header in iter_batch_headers(rest):
-            if header.max_timestamp < self._timestamp_ms or header.last_offset < self._start_offset:
-                continue
-            stop = position + header.size_bytes
-            for offset, found_ms in iter_record_times(rest[position:stop], memory=memory):
-                if found_ms >= self._timestamp_ms and offset >= self._start_offset:
-                    return TimestampAndOffset(
-                        timestamp_ms=found_ms, offset=Offset(offset), leader_epoch=header.partition_leader_epoch
-                    )
-            self._rest = rest[stop:]
-            if not isinstance(memory, SmallMemory):
-                return More.MORE
-        return None
+    for position, header in iter_batch_headers(buffer):
+        if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
+            continue
+        batch = buffer[position : position + header.size_bytes]
+        for number, (offset, found_ms) in enumerate(iter_record_times(batch, memory=memory)):
+            if found_ms >= timestamp_ms and offset >= start_offset:
+                return TimestampAndOffset(
+                    timestamp_ms=found_ms, offset=Offset(offset), leader_epoch=header.partition_leader_epoch
+                )
+            if not number % _RECORDS_A_STEP:
+                yield
+    return None
 
 
-def _latest_of(memory: OpenedMemory, buffer: memoryview, start_offset: Offset) -> int:
-    latest_ms = -1
+def latest_in(buffer: memoryview, start_offset: int, memory: OpenedMemory) -> Steps[int]:
+    """The largest timestamp of the records of ``buffer`` from ``start_offset`` on, -1 where none has one.  Raises as
+    :func:`first_at`."""
+    latest_ms = NO_TIMESTAMP
     for position, header in iter_batch_headers(buffer):
         if header.base_offset >= start_offset:
             latest_ms = max(latest_ms, header.max_timestamp)
         elif header.last_offset >= start_offset:
-            times = iter_record_times(buffer[position : position + header.size_bytes], memory=memory)
-            latest_ms = max(
-                latest_ms, max((found_ms for offset, found_ms in times if offset >= start_offset), default=-1)
-            )
+            batch = buffer[position : position + header.size_bytes]
+            for number, (offset, found_ms) in enumerate(iter_record_times(batch, memory=memory)):
+                if offset >= start_offset:
+                    latest_ms = max(latest_ms, found_ms)
+                if not number % _RECORDS_A_STEP:
+                    yield
     return latest_ms

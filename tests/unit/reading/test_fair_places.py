@@ -206,3 +206,37 @@ def test_no_caller_has_two_turns_while_another_waits(
         await world.close()
 
     asyncio.run(run())
+
+
+async def test_who_gives_way_is_followed_by_others_and_goes_on_before_more_of_its_own() -> None:
+    world = World(FairPlaces(1))
+    try:
+        await world.ask_all("aab")
+        giving_way = asyncio.create_task(world.places.give_way("a"))
+        await settle()
+        assert (world.got, giving_way.done()) == (["a", "b"], False)
+        await world.ended("b")
+        assert (world.got, giving_way.done()) == (["a", "b"], True), "before the second of a"
+        await world.ended("a")
+        assert world.got == ["a", "b", "a"]
+    finally:
+        await world.close()
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+async def test_who_is_given_up_while_it_gives_way_holds_no_place(is_given: bool) -> None:
+    world = World(FairPlaces(1))
+    try:
+        await world.ask_all("ab")
+        giving_way = asyncio.create_task(world.places.give_way("a"))
+        await settle()
+        if is_given:
+            world.places.give_back("b")
+        giving_way.cancel()
+        await settle()
+        if not is_given:
+            await world.ended("b")
+        await world.ask_all("c")
+        assert world.got == ["a", "b", "c"]
+    finally:
+        await world.close()

@@ -13,7 +13,7 @@ from tests.support.manual_clock import ManualClock
 from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError, TooLargeToOpenError
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
 from tiersidecar.reading.asker import ASKER
-from tiersidecar.reading.opening import More, Opening
+from tiersidecar.reading.opening import TURN_S, InTurns, More, Opening, Steps
 
 T = TypeVar("T")
 
@@ -146,3 +146,95 @@ async def test_what_a_slow_client_has_not_taken_after_a_second_holds_no_memory()
         await world.clock.advance(0.9)
     await world.clock.advance(5)
     assert len(given_back) == 1
+
+
+async def test_what_finds_no_memory_takes_that_of_lines_that_clients_have_not_taken_yet() -> None:
+    """Readers that took each piece in less than a second kept it for as long as they liked (issue 17)."""
+    world, given_back = World(), list[str]()
+    work = Work(1)
+    async with (
+        world.opening.taken_by_another(lambda: given_back.append("one")),
+        world.opening.taken_by_another(lambda: given_back.append("two")),
+    ):
+        assert await world.begin(work) == (world.memory, "value")
+        assert (work.tries, sorted(given_back)) == (2, ["one", "two"])
+        await world.clock.advance(2)
+    assert len(given_back) == 2, "once each"
+
+
+async def test_while_somebody_waits_for_memory_lines_on_their_way_to_a_client_hold_none() -> None:
+    world, given_back = World(), list[str]()
+    waiting = world.begin(Work(3))
+    await world.clock.advance(0.06)
+    async with world.opening.taken_by_another(lambda: given_back.append("one")):
+        assert given_back == ["one"]
+    await world.clock.advance(1)
+    assert await waiting == (world.memory, "value")
+    async with world.opening.taken_by_another(lambda: given_back.append("two")):
+        assert given_back == ["one"], "nobody waits any more"
+
+
+class Steady:
+    """A batch of so many steps, each noted."""
+
+    def __init__(self, name: str, noted: list[str], steps: int) -> None:
+        self.name, self.noted, self.steps, self.closed = name, noted, steps, 0
+
+    def __call__(self, memory: OpenedMemory) -> Steps[str]:
+        if isinstance(memory, SmallMemory):
+            raise NotSmallError
+        try:
+            for _ in range(self.steps):
+                self.noted.append(self.name)
+                yield
+        finally:
+            self.closed += 1
+        return self.name
+
+
+def test_work_of_steps_has_turns_of_a_tenth_of_a_second_and_goes_on_where_it_was() -> None:
+    noted, memory = list[str](), OpenedMemory()
+    steady = Steady("one", noted, 10)
+    work = InTurns(steady, lambda: len(noted) * TURN_S / 4)
+    found, turns = work(memory), 1
+    while isinstance(found, More):
+        assert len(noted) == 4 * turns
+        with pytest.raises(NotSmallError):
+            work(SmallMemory())
+        found, turns = work(memory), turns + 1
+    assert (found, turns, len(noted), steady.closed) == ("one", 3, 10, 1)
+
+
+def test_work_that_is_given_up_between_two_turns_gives_back_what_it_holds() -> None:
+    noted = list[str]()
+    steady = Steady("one", noted, 10)
+    work = InTurns(steady, lambda: len(noted) * TURN_S)
+    assert isinstance(work(OpenedMemory()), More)
+    work.close()
+    assert steady.closed == 1
+
+
+async def test_a_batch_that_takes_minutes_delays_another_caller_by_a_turn_and_its_own_go_one_after_the_other() -> None:
+    """A turn was a whole batch: one of 20 MB that opens to hundreds of millions of records kept all waiting for half an
+    hour."""
+    noted = list[str]()
+
+    class Passing(ManualClock):
+        """Time goes on with each step."""
+
+        def monotonic_s(self) -> float:
+            return len(noted) * TURN_S / 2
+
+    blocking = Counted()
+    opening = Opening(memory=OpenedMemory(), blocking=blocking, long_blocking=blocking, clock=Passing())
+
+    async def run(asker: str, name: str, steps: int) -> str:
+        ASKER.set(asker)
+        return await opening.run_steps(Steady(name, noted, steps))
+
+    first = asyncio.create_task(run("greedy", "first", 100))
+    second = asyncio.create_task(run("greedy", "second", 100))
+    other = asyncio.create_task(run("other", "other", 4))
+    await asyncio.gather(first, second, other)
+    assert max(index for index, name in enumerate(noted) if name == "other") < 12
+    assert noted.index("second") > 100, "what is begun ends before more is begun"

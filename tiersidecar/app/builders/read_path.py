@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from tiersidecar.adapters.blocking import ThreadBlocking
+from tiersidecar.adapters.opening_rests import OpeningRests
 from tiersidecar.app.builders.read_caches import open_chunk_cache, open_index_cache
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
@@ -77,6 +78,7 @@ async def open_process_read_path(stack: AsyncExitStack, parts: Parts) -> ReadPat
                 opened_memory_bytes=config.read.opened_memory_bytes,
             ),
             long_blocking=await stack.enter_async_context(ThreadBlocking(max_threads=LONG_AT_ONCE, name="opening")),
+            rest=OpeningRests(),
             index_files=index_files,
             chunk_layers=chunk_layers,
         )

@@ -83,6 +83,7 @@ def _last_offset(value: bytes, header: RecordBatchHeader, opening: LegacyOpening
     """Of the inner messages, without keeping any: it is opened twice."""
     opened, last_offset = _opened(value, header, opening), None
     while (head := opened.take(_OVERHEAD.size)) is not None:
+        opened.next_record()
         last_offset, size = _OVERHEAD.unpack(head)
         if size < 0 or not opened.skip(size):
             raise DecompressionError(f"an inner message of {size} bytes where fewer are left")
@@ -93,6 +94,7 @@ def _last_offset(value: bytes, header: RecordBatchHeader, opening: LegacyOpening
 
 def _iter_set(opened: OpenedBytes) -> Iterator[LegacyRecord]:
     while (head := opened.take(_OVERHEAD.size)) is not None:
+        opened.next_record()
         offset, size = _OVERHEAD.unpack(head)
         body = opened.take(size) if size >= 0 else None
         if body is None:

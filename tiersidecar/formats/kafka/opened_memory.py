@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError, TooLargeToOpenError
@@ -10,11 +11,19 @@ from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError, TooLarge
 _NO_LIMIT = 1 << 62
 
 
-class OpenedMemory:
-    """``size_bytes`` for all leases together.  Safe to use from several threads at once."""
+def _no_rest() -> None:
+    return None
 
-    def __init__(self, size_bytes: int = _NO_LIMIT) -> None:
+
+class OpenedMemory:
+    """``size_bytes`` for all leases together.  Safe to use from several threads at once.
+
+    ``rest`` is called by the thread that opens, every millisecond or so: there it may let others go first.
+    """
+
+    def __init__(self, size_bytes: int = _NO_LIMIT, *, rest: Callable[[], None] = _no_rest) -> None:
         self._size_bytes = size_bytes
+        self.rest = rest
         self._held_bytes = 0
         self._lock = threading.Lock()
 
@@ -77,6 +86,10 @@ class MemoryLease:
 
     def stream(self) -> None:
         """What is opened is not small: it will come in pieces, and may take its time."""
+
+    def rest(self) -> None:
+        """Some hundred records, or a piece, have been opened."""
+        self._memory.rest()
 
     def _change(self, window_bytes: int, record_bytes: int) -> None:
         self._memory.change(self._window_bytes + self._record_bytes, window_bytes + record_bytes)

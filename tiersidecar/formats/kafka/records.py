@@ -236,6 +236,7 @@ def _decode_times(opened: OpenedBytes, header: RecordBatchHeader) -> Iterator[tu
 
 
 def _next_length(opened: OpenedBytes) -> int:
+    opened.next_record()
     if opened.at_hand < _MOST_VARINT_BYTES:
         opened.fill(_MOST_VARINT_BYTES)
     length, opened.offset = _read_varint(opened.data, opened.offset)

@@ -186,7 +186,7 @@ class LogOperations:
                 offset=read.offset, stop_offset=read.stop_offset, hidden=hidden, bytes_format=bytes_format
             )
             for group in batch_groups(part.batches.buffer):
-                with closing(LinePieces(group, selection, limit)) as pieces:
+                with closing(LinePieces(group, selection, limit, monotonic_s=opening.monotonic_s)) as pieces:
                     while (piece := await opening.run(pieces.next_piece)) is not None:
                         lines, count = piece
                         limit -= count

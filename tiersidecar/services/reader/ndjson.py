@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -12,12 +12,15 @@ from tiersidecar.domain.errors import NoMemoryLeftError, NotSmallError
 from tiersidecar.formats.kafka.opened_memory import UNLIMITED, OpenedMemory, SmallMemory
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, iter_batch_headers
 from tiersidecar.formats.kafka.records import AbortedRanges, Record, iter_records
+from tiersidecar.reading.opening import TURN_S, More
 
 _GROUP_BYTES = 64 * 1024
 """Batches are opened in groups of this size, as they are stored: a group of small batches is one errand off the loop, and one
 write."""
 _PIECE_BYTES = 256 * 1024
 """Of lines that are made, and written, at once: a batch of many small records opens to thousands of times its size."""
+
+_RECORDS_A_STEP = 16
 
 _COPIES = 8
 """Of a large record, while its line is made: as it came, opened, as base64, as JSON, encoded, and in the piece."""
@@ -56,32 +59,51 @@ def batch_groups(buffer: memoryview) -> Iterator[memoryview]:
 class LinePieces:
     """One line for each selected record of ``batches``, in offset order, the first ``limit`` of them: in pieces, each with its
     number of lines.  No more is opened than a piece needs; what is open holds ``memory`` until :meth:`close`.
+
+    ``monotonic_s`` tells when a turn is over (:data:`TURN_S`) in which records were passed over.
     """
 
-    def __init__(self, batches: memoryview, selection: Selection, limit: int, memory: OpenedMemory = UNLIMITED) -> None:
+    def __init__(
+        self,
+        batches: memoryview,
+        selection: Selection,
+        limit: int,
+        memory: OpenedMemory = UNLIMITED,
+        *,
+        monotonic_s: Callable[[], float] = float,
+    ) -> None:
         self._batches, self._selection, self._left, self._memory = batches, selection, limit, memory
-        self._lines: Generator[tuple[int, bytes]] | None = None
+        self._monotonic_s = monotonic_s
+        self._lines: Generator[tuple[int, bytes] | None] | None = None
         self._opened_with = memory
 
     def __iter__(self) -> LinePieces:
         return self
 
     def __next__(self) -> tuple[bytes, int]:
-        piece = self.next_piece(self._memory)
+        while isinstance(piece := self.next_piece(self._memory), More):
+            continue
         if piece is None:
             raise StopIteration
         return piece
 
-    def next_piece(self, memory: OpenedMemory) -> tuple[bytes, int] | None:
-        """The next piece, None after the last.  After a NoMemoryLeftError it may be asked for again.
+    def next_piece(self, memory: OpenedMemory) -> tuple[bytes, int] | More | None:
+        """The next piece, None after the last; More where it is not reached in this turn, but never with little memory.
+        After a NoMemoryLeftError it may be asked for again.
 
         Raises:
             CorruptDataError: records that do not open.
             NoMemoryLeftError, TooLargeToOpenError: of ``memory``.
         """
         piece, count = bytearray(), 0
+        until_s = self._monotonic_s() + TURN_S
         try:
-            for offset, line in self._open_lines(memory):
+            for found in self._open_lines(memory):
+                if found is None:
+                    if not count and not isinstance(memory, SmallMemory) and self._monotonic_s() >= until_s:
+                        return More.MORE
+                    continue
+                offset, line = found
                 piece += line
                 count += 1
                 self._left -= 1
@@ -111,7 +133,7 @@ class LinePieces:
             self._lines.close()
             self._lines = None
 
-    def _open_lines(self, memory: OpenedMemory) -> Iterator[tuple[int, bytes]]:
+    def _open_lines(self, memory: OpenedMemory) -> Iterator[tuple[int, bytes] | None]:
         if not self._left:
             return iter(())
         if self._lines is None:
@@ -121,16 +143,19 @@ class LinePieces:
         return self._lines
 
 
-def _lines(batches: memoryview, selection: Selection, memory: OpenedMemory) -> Generator[tuple[int, bytes]]:
+def _lines(batches: memoryview, selection: Selection, memory: OpenedMemory) -> Generator[tuple[int, bytes] | None]:
+    """Offset and line of each selected record, and None now and then where records are passed over."""
     for position, header in iter_batch_headers(batches):
         if header.last_offset < selection.offset or not _is_visible(header, selection):
             continue
         batch = batches[position : position + header.size_bytes]
-        for record in iter_records(batch, memory=memory, copies=_COPIES):
+        for number, record in enumerate(iter_records(batch, memory=memory, copies=_COPIES)):
             if selection.stop_offset is not None and record.offset >= selection.stop_offset:
                 return
             if record.offset >= selection.offset:
                 yield record.offset, _line(record, header, selection.bytes_format)
+            elif not number % _RECORDS_A_STEP:
+                yield None
 
 
 def _is_visible(header: RecordBatchHeader, selection: Selection) -> bool:

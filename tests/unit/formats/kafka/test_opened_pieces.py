@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import cramjam
 import pytest
@@ -165,3 +166,29 @@ def test_a_record_that_says_to_be_two_gib_is_not_waited_for() -> None:
     batch = batch_bytes(0, gzip.compress(length + bytes(9 * MIB)), attributes=Compression.GZIP)
     with pytest.raises((TooLargeToOpenError, CorruptDataError)):
         next(iter_records(batch, memory=OpenedMemory(160 * MIB)))
+
+
+@pytest.mark.parametrize("read", [iter_records, iter_record_times])
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(
+            batch_bytes(
+                0,
+                gzip.compress(b"".join(record_bytes(n, None, b"") for n in range(20_000))),
+                count=20_000,
+                attributes=Compression.GZIP,
+            ),
+            id="small records",
+        ),
+        pytest.param(
+            batch_bytes(0, gzip.compress(record_bytes(0, None, bytes(9 * MIB))), attributes=Compression.GZIP),
+            id="one record of many pieces",
+        ),
+    ],
+)
+def test_whoever_opens_a_batch_is_let_rest_again_and_again(batch: bytes, read: Callable[..., Iterator[Any]]) -> None:
+    rests = list[None]()
+    for _ in read(batch, memory=OpenedMemory(rest=lambda: rests.append(None))):
+        pass
+    assert len(rests) >= 35

@@ -12,6 +12,7 @@ from tests.support.batches import batch_bytes, record_bytes
 from tiersidecar.domain.errors import CorruptDataError, NotSmallError
 from tiersidecar.formats.kafka.opened_memory import OpenedMemory, SmallMemory
 from tiersidecar.formats.kafka.record_batches import Compression
+from tiersidecar.reading.opening import TURN_S, More
 from tiersidecar.services.reader.ndjson import BytesFormat, LinePieces, Selection
 
 COUNT = 40_000
@@ -77,7 +78,7 @@ def test_what_is_not_small_is_left_to_those_who_have_memory_for_it_and_goes_on_w
         pieces.next_piece(small)
     while (piece := pieces.next_piece(memory)) is not None:
         found.append(piece)
-    assert [offset for one in found if one is not None for offset in offsets_of(one[0])] == [0, 1, 2, 3]
+    assert [offset for one in found if isinstance(one, tuple) for offset in offsets_of(one[0])] == [0, 1, 2, 3]
 
 
 def test_memory_that_is_given_back_between_two_pieces_changes_no_line() -> None:
@@ -85,6 +86,7 @@ def test_memory_that_is_given_back_between_two_pieces_changes_no_line() -> None:
     memory = OpenedMemory()
     pieces, found = LinePieces(large(), ALL, limit=10), list[int]()
     while (piece := pieces.next_piece(memory)) is not None:
+        assert not isinstance(piece, More)
         found += offsets_of(piece[0])
         assert pieces.holds_memory
         pieces.close()
@@ -102,3 +104,24 @@ def test_a_batch_that_does_not_hold_what_it_tells_ends_in_an_error() -> None:
     pieces = LinePieces(many_records(told=COUNT + 1), ALL, limit=10**6)
     with pytest.raises(CorruptDataError):
         list(pieces)
+
+
+def test_records_that_are_passed_over_are_so_in_turns() -> None:
+    """A batch may open to hundreds of millions of them, and the thread would be nobody else's for an hour."""
+    asked, count = list[float](), 200_000
+
+    def monotonic_s() -> float:
+        asked.append(len(asked) * TURN_S / 100)
+        return asked[-1]
+
+    selection = Selection(offset=100 + count - 1, stop_offset=None, hidden=None, bytes_format=BytesFormat.BASE64)
+    memory, turns = OpenedMemory(), 0
+    pieces = LinePieces(many_records(count, count), selection, 10, monotonic_s=monotonic_s)
+    while isinstance(piece := pieces.next_piece(memory), More):
+        turns += 1
+        with pytest.raises(NotSmallError):
+            pieces.next_piece(SmallMemory())
+    assert piece is not None
+    assert offsets_of(piece[0]) == [100 + count - 1]
+    assert turns >= 100
+    assert pieces.next_piece(memory) is None
