@@ -120,9 +120,17 @@ class SegmentScanner:
         )
 
     def _take_plain_batches(self, view: memoryview, offset: int) -> int:
-        """The short loop; returns the offset of the first batch that it leaves to :meth:`_take_part`."""
-        if self._walks is not None:
-            return self._walk_plain_batches(self._walks, view, offset)
+        """The short loops; returns the offset of the first batch that they leave to :meth:`_take_part`."""
+        if self._walks is None:
+            return self._loop(view, offset, is_once=False)
+        before = -1
+        while offset != before:
+            before = self._walk(self._walks, view, offset)
+            offset = self._loop(view, before, is_once=True)
+        return offset
+
+    def _loop(self, view: memoryview, offset: int, *, is_once: bool) -> int:
+        """The loop in Python, over one batch alone if ``is_once``; returns where it stopped."""
         # Locals throughout: this loop runs a million times per GiB of small batches.
         unpack, checksum, size = _SCANNED.unpack_from, crc32c, len(view)
         epoch, last_offset, max_timestamp = self._epoch, self._last_offset, self._max_timestamp
@@ -144,12 +152,14 @@ class SegmentScanner:
                 max_timestamp = timestamp
             count += 1
             offset = stop
+            if is_once:
+                break
         self._last_offset, self._max_timestamp = last_offset, max_timestamp
         self._batch_count += count
         return offset
 
-    def _walk_plain_batches(self, walks: Walks, view: memoryview, offset: int) -> int:
-        """As the short loop, in native code."""
+    def _walk(self, walks: Walks, view: memoryview, offset: int) -> int:
+        """As :meth:`_loop`, in native code, up to the first batch that it does not know for certain to be plain."""
         last_offset, latest = clamped(self._last_offset), self._max_timestamp
         stop, count, last_offset, latest, spans = walks.scan(view, offset, self._epoch, last_offset, latest)
         for begin, end in spans:
