@@ -365,7 +365,7 @@ def test_a_configuration_is_held_against_the_cluster_that_it_names(
     assert "gateway" not in wrong
     assert sorted(sidecars.store_root.rglob("*tiersidecar-probe*")) == before == []
     settings = dict(sidecars[1].settings)
-    settings["log.dirs"] = list(cluster.brokers[1].log_dirs)
+    settings["log.dirs"] = [str(one) for one in cluster.brokers[1].log_dirs]
     settings["remote.log.metadata.topic.num.partitions"] = 7
     settings["topics"] = [{"name": TRIMMED}, {"name": "misspelt"}]
     broker_port = int(cluster.brokers[1].bootstrap_server.rpartition(":")[2])
