@@ -14,6 +14,7 @@ import struct
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,10 @@ from aiokafka import AIOKafkaProducer
 
 from tests.support.batches import batch_bytes, record_bytes
 from tests.support.kafka_cluster import KafkaCluster
+from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.kafka.broker import open_broker
+from tiersidecar.adapters.state_topic.log import open_state_topic
+from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -33,6 +38,8 @@ from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 from tiersidecar.formats.metadata.partitioner import metadata_partition
 from tiersidecar.formats.metadata.serde import write_event
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.ports.telemetry import NoTelemetry
 
 SEGMENTS = 20
 METADATA_TOPIC, METADATA_PARTITIONS = "__remote_log_metadata", 50
@@ -74,6 +81,7 @@ class IdleCluster:
         )
         await asyncio.to_thread(self._write_files)
         await self._produce()
+        await self._say_states()
 
     def roll(self, owner: TopicIdPartition) -> None:
         """The broker seals the active segment of a partition: a new one appears behind it."""
@@ -118,6 +126,27 @@ class IdleCluster:
             await producer.flush()
         finally:
             await producer.stop()
+
+    async def _say_states(self) -> None:
+        """As each partition's first copy does: a topic with remote segments and no state has lost what users deleted."""
+        async with AsyncExitStack() as stack:
+            broker = await stack.enter_async_context(open_broker(self.kafka.bootstrap_servers))
+            settings = StateTopicSettings(
+                bootstrap_servers=self.kafka.bootstrap_servers,
+                replication_factor=1,
+                min_insync_replicas=1,
+                broker_id=1,
+                incarnation="filling",
+            )
+            state = await stack.enter_async_context(
+                open_state_topic(settings, broker=broker, clock=SystemClock(), ids=SystemIds(), telemetry=NoTelemetry())
+            )
+            while state.readiness_reason is not None:  # noqa: ASYNC110 - as an operator sees it
+                await asyncio.sleep(0.05)
+            said = PartitionState().with_start(Offset(0), LeaderEpoch(0))
+            for begin in range(0, len(self.owners), 100):
+                some = self.owners[begin : begin + 100]
+                await asyncio.gather(*(state.publish_partition_state(owner, said) for owner in some))
 
     def _events(self) -> Iterator[tuple[int, bytes]]:
         for owner in self.owners:
