@@ -15,6 +15,7 @@ from tiersidecar.app.cli import app
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.reload import changed_keys
+from tiersidecar.formats import native
 
 GOOD = """\
 log.dirs: [/no/such/dir]
@@ -136,7 +137,7 @@ def test_run_needs_a_configuration() -> None:
 
 def test_version_is_the_installed_one() -> None:
     for spelling in ("version", "--version"):
-        assert invoke(spelling).stdout == f"tiersidecar {version('tiersidecar')}\n"
+        assert invoke(spelling).stdout == f"tiersidecar {version('tiersidecar')} ({native.core})\n"
 
 
 def test_no_line_of_the_list_of_commands_is_cut_short() -> None:
