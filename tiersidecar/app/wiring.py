@@ -44,6 +44,7 @@ from tiersidecar.ports.failpoints import AllFailpoints
 from tiersidecar.ports.log_dirs import LogDirIdentity
 from tiersidecar.ports.metrics.process import NATIVE_CORE
 from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
+from tiersidecar.services.descriptors import reason_not_ready
 from tiersidecar.services.status.server import serve_status
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.trash_clock import TrashClock
@@ -89,6 +90,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
         board=board,
         started_ms=clock.now_ms(),
         progress=progress,
+        reasons=[reason_not_ready],
     )
     await stack.enter_async_context(
         serve_status(

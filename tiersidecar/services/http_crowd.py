@@ -45,13 +45,20 @@ class Crowd(Generic[C]):
         if origin and self._counts[origin] >= self._most_per_origin:
             instead_of = _first_given(self._waiting.longest_of(origin), self._stalled.longest_of(origin))
         elif len(self) >= self._most:
-            instead_of = _first_given(self._waiting.longest(self._counts), self._stalled.longest(self._counts))
+            instead_of = self._of_most()
         else:
             return self._take(connection, origin, None)
         if instead_of is None:
             return Admission(is_admitted=False)
         self.leave(instead_of)
         return self._take(connection, origin, instead_of)
+
+    def give_way(self) -> C | None:
+        """Leave one out that waits, and is to be closed; None where every one has a request in hand that its client takes."""
+        instead_of = self._of_most()
+        if instead_of is not None:
+            self.leave(instead_of)
+        return instead_of
 
     def begin_request(self, connection: C) -> None:
         """``connection`` has a request in hand, and gives way to none, unless its client stops taking what is sent."""
@@ -94,6 +101,9 @@ class Crowd(Generic[C]):
         self._counts[origin] -= 1
         if not self._counts[origin]:
             del self._counts[origin]
+
+    def _of_most(self) -> C | None:
+        return _first_given(self._waiting.longest(self._counts), self._stalled.longest(self._counts))
 
     def _take(self, connection: C, origin: str, instead_of: C | None) -> Admission[C]:
         self._origins[connection] = origin

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from tiersidecar.domain.errors import ListenError
 from tiersidecar.reading.fair_places import FairPlaces
+from tiersidecar.services.descriptors import SpareDescriptors, is_used_up
 from tiersidecar.services.http_crowd import Crowd, origin_of
 
 log = structlog.get_logger(__name__)
@@ -30,6 +31,8 @@ _BACKLOG = 512
 _BEGUN_AT_ONCE = 4
 """Requests that begin in one round of the loop: each takes a third of a millisecond, and others have to do there, too."""
 _NO_DESCRIPTOR_PAUSE_S = 0.1
+_SPARE_DESCRIPTORS = 2
+"""Of each service: health checks get in when all others are used up."""
 _TELL_EVERY_S = 60.0
 
 
@@ -108,6 +111,7 @@ class _Site(web.BaseSite):
         await asyncio.gather(*self._accepting, return_exceptions=True)
         await super().stop()
         await self._connections.end_unfinished()
+        self._connections.close()
 
 
 class _Listening:
@@ -133,7 +137,8 @@ class _Connections:
         self._by_handler: dict[object, _Connection] = {}
         self._connecting: dict[_Connection, asyncio.Task[None]] = {}
         self._turns = FairPlaces(_BEGUN_AT_ONCE)
-        self._told_s = float("-inf")
+        self._told_s = self._accept_told_s = float("-inf")
+        self.spare, self._is_over = SpareDescriptors(_SPARE_DESCRIPTORS), False
         self._server.request_handler = self._counted(self._server.request_handler)
 
     async def accept(self, listening: socket.socket) -> None:
@@ -143,13 +148,19 @@ class _Connections:
             try:
                 client, address = await loop.sock_accept(listening)
             except OSError as error:
-                # No descriptors left, say: those who wait in the backlog are taken when there are some.
-                log.warning("http.accept.failed", service=self._service, reason=str(error))
-                await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
+                # Those who wait in the backlog are taken when there are descriptors again.
+                self._tell_of_failure(error)
+                if not (is_used_up(error) and self._free_one()):
+                    await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
             self._take(client, address[0])
             # A crowd in the backlog is not taken in one go: others' bytes come in between.
             await asyncio.sleep(0)
+
+    def close(self) -> None:
+        """No more connections come."""
+        self._is_over = True
+        self.spare.close()
 
     async def end_unfinished(self) -> None:
         """End those in their handshake, which the runner does not know."""
@@ -168,6 +179,15 @@ class _Connections:
         """``connection`` has ended."""
         self._by_handler.pop(connection.handler, None)
         self._crowd.leave(connection)
+        self._refill_soon()
+
+    def _refill_soon(self) -> None:
+        """The descriptor of what has ended is free in the loop's next turn but one."""
+        asyncio.get_running_loop().call_later(_NO_DESCRIPTOR_PAUSE_S, self._refill)
+
+    def _refill(self) -> None:
+        if not self._is_over:
+            self.spare.refill()
 
     def paused(self, connection: _Connection) -> None:
         """Its client does not take what is sent."""
@@ -233,6 +253,21 @@ class _Connections:
         round of the loop keep everything else in the process waiting.  Until then it counts as one that waits."""
         await self._turns.take(origin)
         asyncio.get_running_loop().call_soon(self._turns.give_back, origin)
+
+    def _free_one(self) -> bool:
+        """For the next connection: a spare descriptor, or that of the connection which has waited longest for a request."""
+        if self.spare.let_go():
+            return True
+        gives_way = self._crowd.give_way()
+        if gives_way is not None:
+            gives_way.end()
+        return False  # it is closed in the loop's next turn
+
+    def _tell_of_failure(self, error: OSError) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._accept_told_s >= _TELL_EVERY_S:
+            self._accept_told_s = now_s
+            log.warning("http.accept.failed", service=self._service, reason=str(error))
 
     def _tell_of_crowd(self, address: str) -> None:
         now_s = asyncio.get_running_loop().time()

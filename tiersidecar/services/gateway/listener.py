@@ -15,6 +15,7 @@ import structlog
 
 from tiersidecar.domain.errors import ListenError
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.descriptors import are_few
 from tiersidecar.services.gateway.audit import NO_AUDIT_TOPIC, AuditTopic
 from tiersidecar.services.gateway.connection import GatewayConnection
 from tiersidecar.services.gateway.exchange import Rewrites
@@ -33,6 +34,7 @@ log = structlog.get_logger(__name__)
 _BACKLOG = 512
 _SWEEP_S = 1.0
 _NO_DESCRIPTOR_PAUSE_S = 0.1
+_TELL_EVERY_S = 60.0
 _LET_IN_SOONEST_S, _LET_IN_LATEST_S, _LATE_S = 0.005, 0.02, 0.002
 """Of those that wait: one at a time, 50 to 200 a second.  Each costs the event loop most of a millisecond, and another
 connection its place: the fewer the later the loop is with all else."""
@@ -155,6 +157,7 @@ class _Clients:
     per_ip: Counter[str] = field(default_factory=Counter)
     connections: dict[GatewayConnection, str] = field(default_factory=dict)
     connecting: set[asyncio.Task[None]] = field(default_factory=set)
+    told_s: float = float("-inf")
     waiting: WaitingLine = field(init=False)
     left_open: LeftOpen = field(init=False)
     traffic: Traffic = field(init=False)
@@ -184,8 +187,13 @@ class _Clients:
             try:
                 client, address = await loop.sock_accept(listening)
             except OSError as error:
-                # No descriptors left, say: those who wait in the backlog are taken when there are some.
-                log.warning("gateway.accept.failed", listener=self.settings.name, reason=str(error))
+                # Those who wait in the backlog are taken when there are descriptors again.
+                self._tell_of_failure(str(error))
+                await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
+                continue
+            if are_few(client.fileno()) and not self._make_room():
+                self._tell_of_failure("the last descriptors are kept back from clients")
+                self._refuse(client, "descriptors")
                 await asyncio.sleep(_NO_DESCRIPTOR_PAUSE_S)
                 continue
             arrived = Waiting(client, address[0], address[1], loop.time(), network_of(address[0]))
@@ -244,6 +252,21 @@ class _Clients:
         for connection in tuple(self.connections):
             connection.close("shutdown")
         self.traffic.tell(self.telemetry)
+
+    def _make_room(self) -> bool:
+        """Free a descriptor: of a connection that nobody looks at."""
+        if self.left_open.close_oldest():
+            return True
+        if self.waiting.close_oldest():
+            self.traffic.refused["unauthenticated_waiting"] += 1
+            return True
+        return False
+
+    def _tell_of_failure(self, reason: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self.told_s >= _TELL_EVERY_S:
+            self.told_s = now_s
+            log.warning("gateway.accept.failed", listener=self.settings.name, reason=reason)
 
     def _refuse(self, client: socket.socket, reason: str) -> None:
         client.close()

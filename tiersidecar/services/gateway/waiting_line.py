@@ -63,6 +63,13 @@ class WaitingLine:
         self._remove(waiting)
         return waiting
 
+    def close_oldest(self) -> bool:
+        """Close the one that waits longest; False where none waits."""
+        if not self._all:
+            return False
+        self._close_oldest()
+        return True
+
     def close_before(self, since_s: float) -> int:
         """Close those that have waited since before ``since_s``; gives how many."""
         closed = 0
@@ -108,6 +115,13 @@ class LeftOpen:
         self._all.append((now_s, kept))
         if len(self._all) > self._most:
             self._close_oldest()
+
+    def close_oldest(self) -> bool:
+        """Close the one that ended first; False where there is none."""
+        if not self._all:
+            return False
+        self._close_oldest()
+        return True
 
     def close_before(self, since_s: float) -> None:
         """Close those that ended before ``since_s``."""
