@@ -25,6 +25,9 @@ from tests.support.kafka_cluster import KafkaCluster
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4
 from tests.support.reaper import start_reaper
 
+# A package of its own, with tests of its own: tests/integration/test_third_party_store.py runs them where it is installed.
+collect_ignore = ["support/third_party_store"]
+
 # No wall clock decides about an example: on a busy machine the same one takes a hundred times as long.  Where CI is set,
 # hypothesis' own profile "ci" says the same, and draws the same examples in every run.
 if hypothesis.settings.get_current_profile_name() == "default":

@@ -10,7 +10,6 @@ from itertools import count
 
 import pytest
 
-from tests.contract.store_contract import KEY, FailingBody, PiecesBody, StoreContract
 from tests.support.azurite_server import ACCOUNT, ACCOUNT_KEY, AzuriteServer, account_sas
 from tests.support.loopback_ports import free_port
 from tiersidecar.adapters.blocking import ThreadBlocking
@@ -20,6 +19,7 @@ from tiersidecar.adapters.stores.azure_settings import MIB, AzureSettings
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import BytesBody, Store
+from tiersidecar.testing.store_contract import KEY, FailingBody, PiecesBody, StoreContract
 
 pytestmark = pytest.mark.server
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.store_contract import StoreContract
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.ports.store import Store
+from tiersidecar.testing.store_contract import StoreContract
 
 
 class TestFilesystemStore(StoreContract):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.store_contract import StoreContract
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.testing.store_contract import StoreContract
 
 
 class TestMemoryStore(StoreContract):

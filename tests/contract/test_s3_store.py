@@ -18,7 +18,6 @@ import pytest
 from obstore.store import S3Store as RustS3Store
 from structlog.testing import capture_logs
 
-from tests.contract.store_contract import KEY, FailingBody, FileBody, PiecesBody, StoreContract, keys_of
 from tests.support.certificates import CertificateAuthority
 from tests.support.s3_fault_proxy import Fault, FaultKind, S3FaultProxy, running_s3_fault_proxy
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server
@@ -32,6 +31,7 @@ from tiersidecar.domain.errors import ObjectExistsError, StoreError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import BytesBody, SourceFile, Store
+from tiersidecar.testing.store_contract import KEY, FailingBody, FileBody, PiecesBody, StoreContract, keys_of
 
 pytestmark = pytest.mark.server
 

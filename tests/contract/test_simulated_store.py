@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from tests.contract.store_contract import StoreContract
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.ports.store import Store
@@ -16,6 +15,7 @@ from tiersidecar.simulation.chances import Chances
 from tiersidecar.simulation.faulty_store import Bucket, NetworkStore
 from tiersidecar.simulation.network import NO_FAULTS, Network
 from tiersidecar.simulation.virtual_time import VirtualTimeLoop
+from tiersidecar.testing.store_contract import StoreContract
 
 
 class NoTime:

@@ -453,6 +453,7 @@ ELSEWHERE: dict[str, str] = {
     "status.advertised": "unit/app/config/test_status.py",
     "status.per.partition.series": "unit/services/status/test_server.py::test_metrics_may_always_have_partitions",
     "logging.format": "unit/app/test_logging.py::test_off_a_terminal_auto_is_json_and_on_one_it_is_for_people",
+    "store.options": "integration/test_third_party_store.py::test_its_options_arrive_and_secrets_are_masked",
     "logging.level": "unit/app/test_logging.py::test_only_the_level_and_above_is_written",
 }
 """Keys whose effect other tests show, and where."""

@@ -12,7 +12,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.contract.store_contract import PiecesBody, keys_of
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.filesystem import FilesystemStore
@@ -20,6 +19,7 @@ from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import Store
+from tiersidecar.testing.store_contract import PiecesBody, keys_of
 
 # Names around the slash in the order of bytes ('-' and '.' below it, '0' above); a file system cannot hold both a/b and
 # a/b/c, so directories and objects take their names from different sets.

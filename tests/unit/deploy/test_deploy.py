@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 from tests.support.dashboard import PanelQuery, dashboard, panel_queries
 from tiersidecar.app.commands.complaints import WRONG_USAGE
 from tiersidecar.app.config.config import Config, load_config
+from tiersidecar.app.config.store import FilesystemStore
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[3]
@@ -190,7 +191,7 @@ def test_the_shipped_config_map_is_a_valid_configuration(tmp_path: Path) -> None
 
 def test_the_containers_paths_are_mounted(tmp_path: Path) -> None:
     config, mounts = shipped_config(tmp_path), [mount["mountPath"] for mount in sidecar()["volumeMounts"]]
-    assert config.store.type == "filesystem"
+    assert isinstance(config.store, FilesystemStore)
     for path in (*config.log_dirs, config.state_dir, config.store.root, sidecar()["args"][2]):
         assert any(Path(path).is_relative_to(mount) for mount in mounts), path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-import google_crc32c
+from crc32c import crc32c
 
 from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.probe import probe_store
@@ -100,8 +100,8 @@ class MemoryStore:
 
     def _describe(self, key: str) -> StoredObject:
         held = self._objects[key]
-        crc32c = google_crc32c.value(held.data) if self._checksums else None
-        return StoredObject(key=key, size_bytes=len(held.data), modified_ms=held.modified_ms, crc32c=crc32c)
+        checksum = crc32c(held.data) if self._checksums else None
+        return StoredObject(key=key, size_bytes=len(held.data), modified_ms=held.modified_ms, crc32c=checksum)
 
 
 async def _take(piece: memoryview, body: ObjectBody, data: bytearray) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pydantic import SecretStr
 
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
+from tiersidecar.app.builders.authorities import read_authorities
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB
-from tiersidecar.domain.errors import ConfigError
 
 _BLOCK_MEMORY_BYTES = 128 * MIB
 """What blocks may hold together, unless those in flight of one segment already are more."""
@@ -39,7 +37,7 @@ def azure_settings(section: AzureStore) -> AzureSettings:
         attempt_timeout_s=section.azure_request_attempt_timeout / 1000,
         max_attempts=section.azure_max_attempts,
         access_tier=section.azure_access_tier,
-        ca_pem=_authorities(section.azure_ssl_ca_location),
+        ca_pem=read_authorities("azure.ssl.ca.location", section.azure_ssl_ca_location),
         verify_tls=section.azure_certificate_check_enabled,
         key_prefix=section.key_prefix,
     )
@@ -47,12 +45,3 @@ def azure_settings(section: AzureStore) -> AzureSettings:
 
 def _revealed(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
-
-
-def _authorities(path: str | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(source="store", faults=(f"azure.ssl.ca.location: {error}",)) from error

@@ -10,17 +10,20 @@ from typing import assert_never
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
+from tiersidecar.adapters.stores.installed import load_kind
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
 from tiersidecar.adapters.stores.temporary_file import ObjectModes
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.store import FilesystemStore, ReadableBy, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
 from tiersidecar.formats.aiven.key_ring import KeyRing, read_rsa_key_pair
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.store import Store
+from tiersidecar.ports.store_kind import StoreTools
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
@@ -81,6 +84,10 @@ async def _open_backend(config: Config, *, blocking: Blocking, clock: Clock, ids
 
             async with open_azure_store(azure_settings(section), blocking=blocking, ids=ids) as azure:
                 yield azure
+        case InstalledStore() as section:
+            tools = StoreTools(key_prefix=section.key_prefix, blocking=blocking, clock=clock, ids=ids)
+            async with load_kind(section.type).open_store(section.revealed_options, tools) as installed:
+                yield installed
         case _:
             assert_never(config.store)
 

@@ -16,6 +16,7 @@ from tiersidecar.app.config.faults import document_faults, validation_faults
 from tiersidecar.app.config.prefixes import without_plugin_prefixes
 from tiersidecar.app.config.secret_places import SecretPlace, secret_places
 from tiersidecar.app.config.section import refuse
+from tiersidecar.app.config.store import FilesystemStore
 from tiersidecar.app.config.top_level import TopLevelKeys
 from tiersidecar.app.config.topics import RetentionDefaults
 from tiersidecar.app.config.values import Address
@@ -105,7 +106,7 @@ class Config(TopLevelKeys):
                 faults.append(
                     (("state.dir",), f"must not lie in a log dir ({log_dir}): the broker would refuse to start")
                 )
-            if self.store.type == "filesystem" and _is_within(self.store.root, log_dir):
+            if isinstance(self.store, FilesystemStore) and _is_within(self.store.root, log_dir):
                 faults.append(
                     (("store", "root"), f"must not lie in a log dir ({log_dir}): the broker would refuse to start")
                 )

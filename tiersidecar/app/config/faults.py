@@ -8,9 +8,11 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from tiersidecar.adapters.stores.installed import installed_kinds
 from tiersidecar.app.config.document import Document, Fault, KeyPath, format_path
 from tiersidecar.app.config.keys import KEYS_OF_KAFKA, all_key_paths, keys_of
 from tiersidecar.app.config.section import CrossFaultsError, Section
+from tiersidecar.app.config.store import BUILT_IN, INSTALLED
 from tiersidecar.app.config.values import shown
 
 _EXPECTED = {
@@ -78,7 +80,7 @@ def _holds(value: Any, part: str | int) -> bool:
 
 
 def _is_absent_key(value: Any, part: str | int) -> bool:
-    return isinstance(value, dict) and isinstance(part, str) and value.get("type") != part
+    return isinstance(value, dict) and isinstance(part, str) and part not in (value.get("type"), INSTALLED)
 
 
 def _sentence(details: ErrorDetails, path: KeyPath) -> str:
@@ -104,12 +106,12 @@ def _sentence(details: ErrorDetails, path: KeyPath) -> str:
 
 def _wrong_type_of_store(kind: str, value: object, context: dict[str, Any]) -> str:
     if kind == "union_tag_not_found":
-        return (
-            "type is required: filesystem or s3 or azure"
-            if isinstance(value, dict)
-            else f"expected a section, got {shown(value)}"
-        )
-    return f"type: expected {_alternatives(str(context['expected_tags']))}, got {shown(context['tag'])}"
+        return f"type is required: {_kinds()}" if isinstance(value, dict) else f"expected a section, got {shown(value)}"
+    return f"type: expected {_kinds()}, got {shown(context['tag'])}"
+
+
+def _kinds() -> str:
+    return " or ".join((*BUILT_IN, *sorted(installed_kinds() - set(BUILT_IN))))
 
 
 def _alternatives(expected: str) -> str:

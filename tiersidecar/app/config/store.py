@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from tiersidecar.adapters.stores.installed import installed_kinds
 from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.section import refuse
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB, StoreBase, VerifyReadBack
+from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.values import FilePath, PositiveDurationMs, Quantity, Secret
 
 
@@ -121,4 +124,23 @@ class S3Store(StoreBase):
         return f"s3://{self.s3_bucket_name}"
 
 
-StoreSection = Annotated[FilesystemStore | S3Store | AzureStore, Field(discriminator="type")]
+INSTALLED = "installed"
+"""The tag of kinds that other packages bring; those of the built-in ones are their names."""
+BUILT_IN = ("filesystem", "s3", "azure")
+
+
+def _kind_of(value: Any) -> str | None:
+    """The tag below: that of a built-in kind is its name, and wins over a package's of the same name."""
+    kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    if kind is None:
+        return None
+    return str(kind) if kind in BUILT_IN or str(kind) not in installed_kinds() else INSTALLED
+
+
+StoreSection = Annotated[
+    Annotated[FilesystemStore, Tag("filesystem")]
+    | Annotated[S3Store, Tag("s3")]
+    | Annotated[AzureStore, Tag("azure")]
+    | Annotated[InstalledStore, Tag(INSTALLED)],
+    Discriminator(_kind_of),
+]

@@ -200,7 +200,7 @@ FilePath = Annotated[str, AbsolutePath()]
 SECRET_FORMS = "{env: NAME}, {file: /path} or a text"
 
 
-def _resolve_secret(value: object, info: ValidationInfo) -> object:
+def resolve_secret(value: object, info: ValidationInfo) -> object:
     if isinstance(value, str | SecretStr):
         return value
     if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in {"env", "file"}:
@@ -232,11 +232,11 @@ def _from_file(path: str) -> str:
     return secret
 
 
-Secret = Annotated[SecretStr, BeforeValidator(_resolve_secret)]
+Secret = Annotated[SecretStr, BeforeValidator(resolve_secret)]
 """Never shown: ``repr``, logs and ``check-config`` print asterisks.  A file's trailing line break is not part of it."""
 
 
-Resolved = Annotated[str, BeforeValidator(_resolve_secret)]
+Resolved = Annotated[str, BeforeValidator(resolve_secret)]
 """A text that may come from where a secret does, but is none."""
 
 

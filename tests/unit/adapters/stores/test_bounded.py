@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.contract.store_contract import PiecesBody, StoreContract
 from tests.support.manual_clock import ManualClock, settle
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
@@ -17,6 +16,7 @@ from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
 from tiersidecar.domain.errors import SourceStalledError, StoreStalledError
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.store import Buffer, BytesBody, ObjectBody, Store, StoredObject
+from tiersidecar.testing.store_contract import PiecesBody, StoreContract
 
 LIMITS = StoreLimits(stall_s=120, upload_s=3600, request_s=60, cancel_s=15, max_left_alone=2)
 

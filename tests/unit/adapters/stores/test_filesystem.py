@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import pytest
 
-from tests.contract.store_contract import KEY, FailingBody, FileBody, keys_of
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.os_errors import explain_os_error
@@ -29,6 +28,7 @@ from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, Seg
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import BytesBody, SourceFile
+from tiersidecar.testing.store_contract import KEY, FailingBody, FileBody, keys_of
 
 T = TypeVar("T")
 DAY_MS = 24 * 60 * 60 * 1000
@@ -209,7 +209,7 @@ def test_a_disk_that_fills_up_is_named_and_leaves_nothing(tmp_path: Path) -> Non
     """A limit on the file size stands for the full disk: write(2) fails in the middle of the object."""
     program = (
         "import asyncio, resource, sys\n"
-        "from tests.contract.store_contract import PiecesBody\n"
+        "from tiersidecar.testing.store_contract import PiecesBody\n"
         "from tiersidecar.adapters.blocking import ThreadBlocking\n"
         "from tiersidecar.adapters.clock import SystemIds\n"
         "from tiersidecar.adapters.stores.filesystem import FilesystemStore\n"

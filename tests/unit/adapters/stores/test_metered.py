@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from tests.contract.store_contract import FailingBody
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.metered import MeteredStore
@@ -16,6 +15,7 @@ from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.process import STORE_BYTES, STORE_OPERATIONS
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.ports.telemetry import Metric, NoTelemetry
+from tiersidecar.testing.store_contract import FailingBody
 
 
 class CountingTelemetry(NoTelemetry):

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from tests.contract.store_contract import PiecesBody
 from tests.support.manual_clock import ManualClock, settle
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
+from tiersidecar.testing.store_contract import PiecesBody
 
 MIB = 1024 * 1024
 CHUNK = bytes(MIB)

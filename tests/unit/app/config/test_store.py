@@ -14,7 +14,9 @@ from tests.unit.app.config.config_files import faults_of
     [
         pytest.param("root: /r", ["line 1: store: type is required: filesystem or s3 or azure"], id="no type"),
         pytest.param(
-            "type: hdfs", ["line 1: store: type: expected filesystem or s3 or azure, got 'hdfs'"], id="another type"
+            "type: hdfs",
+            ["line 1: store: type: expected filesystem or s3 or azure, got 'hdfs'"],
+            id="another type",
         ),
         pytest.param("type: filesystem", ["line 1: store.root: is required"], id="no root"),
         pytest.param(

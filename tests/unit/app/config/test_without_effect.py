@@ -18,6 +18,7 @@ from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusS
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import KeyPair
+from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.without_effect import WITHOUT_EFFECT
 from tiersidecar.app.references import generated_files
 
@@ -25,7 +26,7 @@ PACKAGE = Path(tiersidecar.__file__).parent
 SECTIONS: dict[KeyPath, tuple[type[Section], ...]] = {
     (): (Config,),
     ("broker",): (BrokerSection,),
-    ("store",): (FilesystemStore, S3Store, AzureStore),
+    ("store",): (FilesystemStore, S3Store, AzureStore, InstalledStore),
     ("store", "encryption.key.pairs"): (KeyPair,),
     ("read",): (ReadSection,),
     ("gateway",): (GatewaySection,),
@@ -33,7 +34,9 @@ SECTIONS: dict[KeyPath, tuple[type[Section], ...]] = {
     ("status",): (StatusSection,),
     ("logging",): (LoggingSection,),
 }
-READ_BY_THE_CONFIGURATION_ITSELF = re.compile(r"trim\..*|log\.(local\.)?retention\..*|log\.remote\.copy\.lag\..*|type")
+READ_BY_THE_CONFIGURATION_ITSELF = re.compile(
+    r"trim\..*|log\.(local\.)?retention\..*|log\.remote\.copy\.lag\..*|type|options"
+)
 
 
 def code_that_reads() -> str:

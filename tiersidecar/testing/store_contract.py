@@ -1,7 +1,8 @@
 """What every store promises: one suite that each kind, real and fake, passes (obspec's and kio's manner).
 
-A kind of store subclasses :class:`StoreContract` in a test module of its own and gives the fixture ``store``; ``kept`` tells
-it which of the optional promises hold.
+A kind of store subclasses :class:`StoreContract` in a test module of its own and gives the fixture ``store``; the class's
+attributes say which of the optional promises hold.  It runs under pytest with pytest-asyncio in its mode ``auto`` (the extra
+``testing`` has both), and is for stores of other packages too: docs/stores.md.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-import google_crc32c
 import pytest
+from crc32c import crc32c
 
 from tiersidecar.domain.errors import ObjectExistsError, ObjectNotFoundError, ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
@@ -381,14 +382,14 @@ class StoreContract:
         stored = await store.put_object(KEY, BytesBody(data))
         head = await store.head_object(KEY)
         assert (head.key, head.size_bytes) == (KEY, 12345)
-        checksum = google_crc32c.value(data) if self.keeps_checksums else None
+        checksum = crc32c(data) if self.keeps_checksums else None
         assert (stored.crc32c, head.crc32c) == (checksum, checksum)
 
     @final
     async def test_the_checksum_of_many_pieces_is_that_of_the_whole(self, store: Store) -> None:
         pieces = [os.urandom(self.piece_bytes) for _ in range(5)]
         stored = await store.put_object(KEY, PiecesBody(pieces))
-        checksum = google_crc32c.value(b"".join(pieces)) if self.keeps_checksums else None
+        checksum = crc32c(b"".join(pieces)) if self.keeps_checksums else None
         assert (stored.crc32c, (await store.head_object(KEY)).crc32c) == (checksum, checksum)
 
     @final

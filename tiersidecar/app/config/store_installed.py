@@ -1,0 +1,60 @@
+"""Section store of a kind that another package brings: its name, and options that only that package knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, model_validator
+
+from tiersidecar.adapters.stores.installed import load_kind
+from tiersidecar.app.config.document import KeyPath
+from tiersidecar.app.config.section import refuse
+from tiersidecar.app.config.store_base import StoreBase
+from tiersidecar.app.config.values import resolve_secret
+from tiersidecar.domain.errors import ConfigError
+
+
+def _resolved(value: Any, info: ValidationInfo) -> Any:
+    """A mapping of one key, ``env`` or ``file``, is a secret."""
+    if isinstance(value, Mapping) and set(value) in ({"env"}, {"file"}):
+        return SecretStr(str(resolve_secret(value, info)))
+    return value
+
+
+Option = Annotated[Any, BeforeValidator(_resolved)]
+
+
+class InstalledStore(StoreBase):
+    """A kind of store that an installed package brings."""
+
+    type: Annotated[str, Field(min_length=1, examples=["hdfs"])]
+    """Name of the kind: an entry point of the group `tiersidecar.stores`."""
+
+    options: Annotated[dict[str, Option], Field(examples=[{}])] = Field(default_factory=dict)
+    """What the package wants to know; its documentation names the options. A value may be a secret: `{env: NAME}` or
+    `{file: /path}`."""
+
+    @property
+    def revealed_options(self) -> dict[str, Any]:
+        """With secrets as texts, as the package takes them."""
+        return {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in self.options.items()
+        }
+
+    @property
+    def place(self) -> str:
+        return self.type
+
+    @model_validator(mode="after")
+    def _the_package_takes_the_options(self) -> Self:
+        faults: list[tuple[KeyPath, str]] = []
+        try:
+            kind = load_kind(self.type)
+        except ConfigError as error:
+            faults += [(("type",), fault.removeprefix("type: ")) for fault in error.faults]
+        else:
+            faults += [(("options", option), reason) for option, reason in kind.faults(self.revealed_options)]
+        refuse(faults)
+        return self
