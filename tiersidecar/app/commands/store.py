@@ -1,0 +1,108 @@
+"""``tiersidecar store check``: whether a store keeps its promises, how quick it is, and how much may be tiered to it.
+
+Exit codes: 0 all promises kept, 3 one is broken, 1 failed, 2 wrong configuration or usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tiersidecar.adapters.clock import SystemClock, SystemIds
+from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.builders.store import open_store
+from tiersidecar.app.commands.complaints import complain
+from tiersidecar.app.commands.options import ConfigFile, quantity
+from tiersidecar.app.commands.tables import Amount, table
+from tiersidecar.app.config.config import Config, load_config
+from tiersidecar.app.logging import configure_logging
+from tiersidecar.app.store_check import CheckOptions, StoreCheck, check_store, percentiles
+from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.readable import size_text
+from tiersidecar.ports.telemetry import NoTelemetry
+
+KEPT, BROKEN = 0, 3
+_INTERRUPTED = 130
+
+store = typer.Typer(name="store", help="The object store.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@store.callback()
+def _group() -> None:
+    """The object store."""
+
+
+@store.command("check", short_help="Try what the store promises, and measure it.")
+def check(
+    config_file: ConfigFile,
+    samples: Annotated[int, typer.Option(min=1, max=10_000, help="Requests of each verb that are timed.")] = 50,
+    object_size: Annotated[
+        int,
+        typer.Option(
+            metavar="SIZE", parser=quantity("size", at_least=1), help="Size of the objects of the throughput."
+        ),
+    ] = "16MiB",  # type: ignore[assignment]  # typer parses defaults too
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Write, list, read, overwrite and delete under a prefix of its own in the configured store.
+
+    Nothing else is touched, and nothing stays behind, also after Ctrl-C. Says which promises the store breaks (some accept
+    a conditional write and ignore the condition), the latency of each verb, throughput by requests at once, and an estimate of
+    what this machine may tier in an hour. Exit codes: 0 all kept, 3 a promise is broken, 1 failed, 2 wrong usage.
+    """
+    console = Console(stderr=True, highlight=False)
+    try:
+        config = load_config(config_file, os.environ)
+        configure_logging(config.logging.model_copy(update={"level": "error"}))
+        found = asyncio.run(_check(config, samples, object_size, lambda step: console.print(step)))
+    except TiersidecarError as error:
+        raise typer.Exit(complain(error, console, config_file)) from None
+    except KeyboardInterrupt:
+        console.print("interrupted: what was written has been removed")
+        raise typer.Exit(_INTERRUPTED) from None
+    typer.echo(json.dumps(found.document, indent=2) if as_json else _shown(found))
+    raise typer.Exit(BROKEN if found.broken else KEPT)
+
+
+async def _check(config: Config, samples: int, object_bytes: int, say: Callable[[str], None]) -> StoreCheck:
+    clock, ids = SystemClock(), SystemIds()
+    limit = config.store.upload_rate_limit_bytes_per_second
+    options = CheckOptions(
+        key_prefix=config.store.key_prefix,
+        samples=samples,
+        object_bytes=object_bytes,
+        max_bytes_per_s=min(config.remote_log_manager_copy_max_bytes_per_second, limit or 2**63),
+    )
+    # Not paced: what the store can do is asked, not what it may.
+    pace = UploadPace(None, clock)
+    async with open_store(config, pace=pace, clock=clock, ids=ids, telemetry=NoTelemetry()) as opened:
+        return await check_store(opened, options, clock=clock, ids=ids, say=say)
+
+
+def _shown(found: StoreCheck) -> str:
+    kept = [(promise.name, "broken: " + promise.fault if promise.fault else "kept") for promise in found.promises]
+    sums = "keeps a CRC32C of each object" if found.keeps_checksums else "keeps no CRC32C: each byte is read back"
+    verbs = [
+        (verb, *(Amount(f"{value:.1f}") for value in percentiles(times).values()))
+        for verb, times in found.latencies_ms.items()
+    ]
+    rates = [
+        (at_once, *(Amount(f"{size_text(int(rate))}/s") for rate in (up, found.read_bytes_per_s[at_once])))
+        for at_once, up in found.upload_bytes_per_s.items()
+    ]
+    return "\n".join([
+        f"{found.store}: {sums}\n",
+        table(("PROMISE", "STORE"), kept),
+        "",
+        table(("VERB (MS)", "P50", "P90", "P99", "MAX"), verbs),
+        "",
+        table(("AT ONCE", "UPLOAD", "READ"), rates),
+        "",
+        f"This machine may tier about {size_text(found.tiered_bytes_per_hour)} an hour: each byte goes up and is read back.",
+    ])  # fmt: skip
