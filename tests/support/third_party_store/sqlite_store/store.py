@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,7 @@ class SqliteStore:
         wanted = "SELECT key, length(data), modified_ms FROM objects WHERE key > ? AND key >= ? ORDER BY key LIMIT ?"
         after = start_after.encode()
         while True:
-            asked = (after, prefix.encode(), _PAGE)
-            page = await self._run("list", prefix, lambda at, asked=asked: at.execute(wanted, asked).fetchall())
+            page = await self._run("list", prefix, partial(_all_of, wanted, (after, prefix.encode(), _PAGE)))
             for key, size_bytes, modified_ms in page:
                 if not key.startswith(prefix.encode()):
                     return
@@ -131,6 +131,10 @@ class SqliteStore:
             return await self._tools.blocking.run(in_turn)
         except sqlite3.Error as error:
             raise StoreError(verb=verb, key=key, reason=f"SQLite: {error}") from error
+
+
+def _all_of(statement: str, asked: tuple[bytes, bytes, int], at: sqlite3.Connection) -> list[tuple[bytes, int, int]]:
+    return at.execute(statement, asked).fetchall()
 
 
 class SqliteKind:
