@@ -10,6 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.browser import bring_axe, bring_browser
 from scripts.go_tool import GO_TOOLS, go_tool
 from scripts.node_tool import NODE_PROGRAMS, node_program
 from tests.support.build_cache import MissingProgramError
@@ -23,6 +24,7 @@ def main() -> int:
     wanted: dict[str, Callable[[], Path]] = {f"kafka-{one}": partial(kafka_jars, one) for one in (KAFKA_4, KAFKA_3)}
     wanted |= {name: partial(go_tool, name) for name in GO_TOOLS}
     wanted |= {name: partial(node_program, name) for name in NODE_PROGRAMS}
+    wanted |= {"chromium": lambda: bring_browser().path, "axe-core": bring_axe}
     exit_code = 0
     for number, (name, bring) in enumerate(wanted.items(), 1):
         began_s = time.monotonic()

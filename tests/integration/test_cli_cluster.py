@@ -21,6 +21,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, produce
 from tests.support.command_line import answer_of, run_command
+from tests.support.daemon import get
 from tests.support.kafka_admin import wait_until
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.produce import ProducedRecord
@@ -29,6 +30,7 @@ from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
+SECRET, PASSWORD = "the secret of this cluster, 32 characters", "of the page alone"
 TRIMMED, KEPT, TIMED = "orders", "audit", "timed"
 """All but the last segments of the one are remote alone; of the other all are on the brokers, too."""
 
@@ -57,7 +59,11 @@ def sidecars(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) ->
         {"name": KEPT, "local.retention.ms": "7d"},
     ]
     topics += [{"name": TIMED, "local.retention.ms": "25s"}]
-    with Sidecars(tmp_path_factory.mktemp("sidecars"), cluster, topics=topics) as started:
+    several = Sidecars(tmp_path_factory.mktemp("sidecars"), cluster, topics=topics)
+    for daemon in several.by_node.values():
+        daemon.settings["status"] |= {"cluster.secret": SECRET, "page.password": PASSWORD}
+        daemon.credentials = f"operator:{PASSWORD}"
+    with several as started:
         started.wait_until_ready()
 
         def is_settled() -> bool:
@@ -131,6 +137,37 @@ def test_a_sidecar_that_stands_still_has_a_row_that_says_so(sidecars: Sidecars, 
     print(f"status with sidecar {stopped} stopped: {took_s:.2f} s")
     assert found["needs_somebody"]
     sidecars[stopped].wait_until_ready()
+
+
+def test_any_sidecar_shows_the_page_of_all(sidecars: Sidecars) -> None:
+    assert get(f"{sidecars[1].status_url}/")[0] == 401
+    assert get(f"{sidecars[1].status_url}/overview")[0] == 401
+    for node in sidecars.by_node:
+        code, page = sidecars[node].status("/")
+        assert (code, page.count(">ready</span>")) == (200, 3), page
+        assert f'href="topic?name={TRIMMED}"' in page
+    code, page = sidecars[1].status(f"/topic?name={TRIMMED}")
+    assert (code, "its leader did not tell" in page) == (200, False)
+    for node in sidecars.by_node:
+        code, page = sidecars[node].status(f"/partition?topic={TRIMMED}&partition=0")
+        assert (code, "did not tell" in page) == (200, False), page
+        assert 'class="t-remote"' in page
+        assert "Total retention keeps it" in page
+
+
+def test_the_page_says_which_sidecar_stands_still(sidecars: Sidecars) -> None:
+    sidecars[2].send_signal(signal.SIGSTOP)
+    try:
+        began_s = time.monotonic()
+        code, page = sidecars[1].status("/")
+        took_s = time.monotonic() - began_s
+    finally:
+        sidecars[2].send_signal(signal.SIGCONT)
+    assert (code, page.count(">ready</span>")) == (200, 2)
+    assert "The sidecar of broker 2 does not answer" in page
+    assert "it did not answer within 1 s" in page
+    print(f"the page with sidecar 2 stopped: {took_s:.2f} s")
+    sidecars[2].wait_until_ready()
 
 
 def test_segments_are_listed_with_where_they_are(cluster: KafkaCluster, sidecars: Sidecars) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ import uvloop
 from aiohttp import web
 
 from tests.support.certificates import CertificateAuthority
+from tests.support.inline_blocking import InlineBlocking
+from tests.unit.services.status.test_server import Source
+from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.services.http_listener import MAX_CONNECTIONS, ConnectionLimits, HttpServer, listen
 from tiersidecar.services.status.server import serve_status
 
 pytestmark = [pytest.mark.timeout(60)]
 
-NOTHING: Any = None
 WAIT_S = 5.0
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
 
@@ -39,12 +41,20 @@ async def answer(server: HttpServer, tls: ssl.SSLContext | None = None) -> bytes
     return answered
 
 
+def status_service() -> AbstractAsyncContextManager[HttpServer]:
+    metrics = PrometheusTelemetry(version="1")
+    return serve_status(host="127.0.0.1", port=0, source=Source(), metrics=metrics, blocking=InlineBlocking())
+
+
 @pytest.mark.parametrize("first_bytes", [b"", b"GET /healthz HTTP/1.1\r\nX: "], ids=["silent", "unfinished head"])
 def test_silent_connections_do_not_keep_the_health_check_out(first_bytes: bytes) -> None:
     """It was away for 71 s: longer than a liveness probe waits.  The daemon runs in this loop."""
 
     async def crowd() -> None:
-        async with serve_status(host="127.0.0.1", port=0, source=NOTHING, metrics=NOTHING, blocking=NOTHING) as server:
+        metrics = PrometheusTelemetry(version="1")
+        async with serve_status(
+            host="127.0.0.1", port=0, source=Source(), metrics=metrics, blocking=InlineBlocking()
+        ) as server:
             held = []
             for _ in range(MAX_CONNECTIONS + 10):
                 _, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -64,7 +74,7 @@ def test_the_body_of_a_request_is_not_opened() -> None:
     first = b"GET /healthz HTTP/1.1\r\nHost: here\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
 
     async def ask() -> None:
-        async with serve_status(host="127.0.0.1", port=0, source=NOTHING, metrics=NOTHING, blocking=NOTHING) as server:
+        async with status_service() as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(first % len(body) + body + HEALTH)
             async with asyncio.timeout(WAIT_S):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
@@ -65,6 +66,8 @@ class Daemon:
     ) -> None:
         self.directory, self.settings = directory, dict(settings)
         self.failpoints, self.roles = failpoints, roles
+        self.credentials = ""
+        """User and password with which its status service is asked, apart by a colon."""
         self.store_root = Path(self.settings["store"].get("root", directory))
         """Where the objects lie as files; for a store that is a server, the test says."""
         self.config_path = directory / "tiersidecar.yaml"
@@ -152,7 +155,8 @@ class Daemon:
 
     def status(self, path: str) -> tuple[int, str]:
         """Code and body of a status page; (0, reason) while nothing listens."""
-        return get(f"{self.status_url}{path}")
+        basic = base64.b64encode(self.credentials.encode()).decode()
+        return get(f"{self.status_url}{path}", headers={"Authorization": f"Basic {basic}"} if basic else None)
 
     def metric(self, name: str, **labels: str) -> float:
         """Sum of the samples of a metric that have these labels; 0 when there is none."""

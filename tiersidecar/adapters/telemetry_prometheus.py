@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -94,6 +94,17 @@ class PrometheusTelemetry:
         """Drop one labelled series; one that was never set is no error."""
         self._known(metric).remove(*self._values(metric, labels))
         self._counters.clear()
+
+    def series(self, metric: Metric) -> Sequence[tuple[Mapping[str, str], float]]:
+        """Labels and value of each series of a counter or gauge; empty for one that is absent until it is set.
+
+        Raises:
+            ValueError: not in the catalogue.
+        """
+        known = self._known(metric)
+        if metric.name in self._not_set_yet:
+            return []
+        return [(sample.labels, sample.value) for family in known.collect() for sample in family.samples]
 
     def render(self, *, partitions: bool = False) -> bytes:
         """The text exposition (version 0.0.4): per-partition series as they are, or summed by their other labels."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tiersidecar.app.config.config import Config
@@ -16,16 +16,18 @@ from tiersidecar.decide.pauses import told
 from tiersidecar.decide.segment_rows import SegmentRow
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError, NotLedHereError
-from tiersidecar.domain.ids import TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import NO_OFFSET, Offset
-from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
+from tiersidecar.domain.trash import TrashKind
 from tiersidecar.formats import native
 from tiersidecar.ports.leases import KnownLeases
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.cold_reads import ColdReads
-from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary
+from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary, TierBytes
 from tiersidecar.tasks.board import Board, DiskNote
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Lane, Lanes
@@ -55,6 +57,7 @@ class ProcessStatus:
     metadata: MetadataLog | None = None
     state: StateLog | None = None
     leases: KnownLeases | None = None
+    trash: TrashLog | None = None
     lanes: Lanes | None = None
     starting: str = "starting"
     standing_by: Callable[[], str] = lambda: ""
@@ -74,10 +77,12 @@ class ProcessStatus:
             return [self.starting]
         return [reason for ask in self.reasons if (reason := ask())]
 
-    def partitions(self) -> Sequence[PartitionStatus]:
+    def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
         misplaced = (self.board.unseen.get(tip) for tip in self.board.misplaced)
         unseen = [tiered for tiered in misplaced if tiered is not None]
-        return [self._partition(tiered) for tiered in (*self.board.assignment.values(), *unseen)]
+        for tiered in (*self.board.assignment.values(), *unseen):
+            if topic is None or tiered.view.topic_id_partition.topic == topic:
+                yield self._partition(tiered)
 
     def summary(self) -> StatusSummary:
         return StatusSummary(
@@ -149,6 +154,7 @@ class ProcessStatus:
             local_size_bytes=sum(segment.size_bytes for segment in on_disk),
             remote_segments=segments,
             remote_size_bytes=size_bytes,
+            tiers=self._tiers(tip, local, waiting, size_bytes) if leads else TierBytes(),
             halted_reason=halted or None,
             held_back_reason=self.board.misplaced.get(tip)
             or self.board.untrimmable_topics.get(tip.topic)
@@ -182,6 +188,53 @@ class ProcessStatus:
         if self.metadata is None or not self.metadata.is_ready(tip):
             return 0, 0
         return self.metadata.segment_count(tip), self.metadata.remote_log_size_bytes(tip)
+
+    def _tiers(
+        self,
+        tip: TopicIdPartition,
+        local: LocalPartition | None,
+        waiting: Sequence[LocalSegment],
+        remote_bytes: int,
+    ) -> TierBytes:
+        """By what is known without asking: replicas roll differently, so a segment at the border may be counted for its
+        neighbour."""
+        trash = min(self._trash_bytes(tip), remote_bytes)
+        kept = remote_bytes - trash
+        if local is None:
+            return TierBytes(trash=trash, remote=kept)
+        start = self.board.log_start_offsets.get(tip, NO_OFFSET)
+        active = sum(one.size_bytes for one in local.segments if one.next_base_offset is None)
+        sealed = [one for one in local.segments if one.next_base_offset is not None]
+        not_remote = {one.base_offset for one in waiting}
+        pinned = sum(one.size_bytes for one in sealed if one.pinned and one.base_offset in not_remote)
+        alone = sum(one.size_bytes for one in sealed if not one.pinned and one.base_offset in not_remote)
+        on_disk = sum(
+            one.size_bytes
+            for one in sealed
+            if not one.pinned and one.base_offset not in not_remote and (one.next_base_offset or 0) > start
+        )
+        both = min(on_disk, kept)
+        return TierBytes(trash=trash, remote=kept - both, both=both, pinned=pinned, local=alone, active=active)
+
+    def _trash_bytes(self, tip: TopicIdPartition) -> int:
+        if self.trash is None or self.state is None or self.metadata is None or not self.metadata.is_ready(tip):
+            return 0
+        try:
+            generation = self.state.partition_state(tip).start_generation
+            entries = [one for one in self.trash.trash(tip) if not one.is_undone(generation)]
+        except MetadataNotReadyError:
+            return 0
+        if not entries:
+            return 0
+        if any(one.kind is TrashKind.TOPIC for one in entries):
+            return self.metadata.remote_log_size_bytes(tip)
+        up_to = max(one.up_to for one in entries)
+        named = frozenset[Uuid]().union(*(one.segments for one in entries))
+        return sum(
+            one.segment_size_in_bytes
+            for one in self.metadata.list_remote_log_segments(tip)
+            if one.end_offset < up_to or one.remote_log_segment_id.uuid in named
+        )
 
     def _remote_log_start(self, tiered: TieredPartition) -> Offset:
         if self.state is None:

@@ -29,6 +29,7 @@ from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.builders.store import open_key_ring, open_store
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import IoPriority, Mode, Role
+from tiersidecar.app.config.values import plain
 from tiersidecar.app.identity import confirm_cluster, identity_of, own_host_name, patiently
 from tiersidecar.app.parts import Opened, Parts
 from tiersidecar.app.process_status import ProcessStatus
@@ -45,6 +46,7 @@ from tiersidecar.ports.log_dirs import LogDirIdentity
 from tiersidecar.ports.metrics.process import NATIVE_CORE
 from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
 from tiersidecar.services.descriptors import reason_not_ready
+from tiersidecar.services.status.access import Secrets
 from tiersidecar.services.status.server import serve_status
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.trash_clock import TrashClock
@@ -100,6 +102,8 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
             metrics=telemetry,
             blocking=blocking,
             always_per_partition=config.status.per_partition_series == "always",
+            secrets=Secrets(cluster=plain(config.status.cluster_secret), page=plain(config.status.page_password)),
+            also_ask=[str(address) for address in config.status.also_ask],
         )
     )
     return Ground(
@@ -177,7 +181,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             blocking=ground.blocking,
         )
     )
-    status.metadata, status.state, status.leases = metadata, state, state
+    status.metadata, status.state, status.leases, status.trash = metadata, state, state, state
     proposals = await stack.enter_async_context(open_proposals(config, broker=broker, clock=clock, ids=ground.ids))
     status.reasons += [lambda: metadata.readiness_reason or "", lambda: state.readiness_reason or ""]
     return assemble(

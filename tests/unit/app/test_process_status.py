@@ -84,7 +84,7 @@ def test_a_led_partition_without_a_directory_here_is_shown_once_it_is_told() -> 
         started_ms=0,
         state=world.state,
     )
-    assert status.partitions() == []
+    assert list(status.partitions()) == []
     board.misplaced[TIP] = "it is not here"
     (shown,) = status.partitions()
     assert (shown.topic_id_partition, shown.role, shown.held_back_reason) == (TIP, "leader", "it is not here")

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import socket
 import threading
 import time
 import urllib.error
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from tiersidecar.app.commands.direct_http import direct_opener, is_host_and_port
+from tiersidecar.app.commands.direct_http import direct_opener
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import NoSidecarError
+from tiersidecar.services.status.peers import REFUSED, UNPROVEN, is_host_and_port
+from tiersidecar.services.status.proof import PROOF_HEADER, SignedRequest, is_proven
+from tiersidecar.services.status.source import SidecarStatus
 
 LOCAL_TIMEOUT_S = 0.5
+_STATUS_FIELDS = tuple(one.name for one in fields(SidecarStatus))
 _MOST_BYTES = 256 * 1024 * 1024
 _DIRECT = direct_opener()
 """Addresses come from the state topic, where a forged lease may name any."""
@@ -28,13 +34,17 @@ _DIRECT = direct_opener()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSidecar:
-    """``node_id`` is None while only its address is known; ``note`` is why it need not be asked, empty where it is."""
+    """``node_id`` is None while only its address is known; ``note`` is why it need not be asked, empty where it is.
+
+    ``secret`` is what it is asked with (``status.cluster.secret``), None where the cluster has none.
+    """
 
     address: str
     node_id: int | None = None
     host: str = ""
     version: str = ""
     note: str = ""
+    secret: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +63,18 @@ def find_sidecars(config: Config, addresses: Sequence[str] = ()) -> list[KnownSi
     Raises:
         TiersidecarError: none answers, and the state topic cannot be read either.
     """
-    first = [KnownSidecar(address=one) for one in addresses or (str(config.status.advertised_by("127.0.0.1")),)]
-    for answer in ask(first, "/sidecars", LOCAL_TIMEOUT_S):
+    secret = plain(config.status.cluster_secret)
+    named = addresses or (str(config.status.advertised_by("127.0.0.1")),)
+    first = [KnownSidecar(address=one, secret=secret) for one in named]
+    answers = ask(first, "/sidecars", LOCAL_TIMEOUT_S)
+    for answer in answers:
         if answer.code == 200 and answer.document is not None:
-            return known_sidecars(answer.document["sidecars"]) or first
+            return known_sidecars(answer.document["sidecars"], secret) or first
+    refused = [answer.problem for answer in answers if answer.code != 0 and answer.problem]
     if addresses:
-        raise NoSidecarError(reason=f"none of {', '.join(addresses)} answers; is it the address of a status.listen?")
-    found = known_sidecars(_from_state_topic(config))
+        why = refused[0] if refused else "is it the address of a status.listen?"
+        raise NoSidecarError(reason=f"none of {', '.join(addresses)} answers; {why}")
+    found = known_sidecars(_from_state_topic(config), secret)
     if not found:
         raise NoSidecarError(
             reason="no sidecar has been seen in this cluster's state topic, and none listens at "
@@ -68,26 +83,20 @@ def find_sidecars(config: Config, addresses: Sequence[str] = ()) -> list[KnownSi
     return found
 
 
-def known_sidecars(rows: Sequence[Mapping[str, Any]]) -> list[KnownSidecar]:
-    """From what a sidecar, or the state topic, says of them."""
+def known_sidecars(rows: Sequence[Mapping[str, Any]], secret: str | None = None) -> list[KnownSidecar]:
+    """From what a sidecar, or the state topic, says of them; ``secret`` is what they are asked with."""
+    found = (SidecarStatus(**{name: row[name] for name in _STATUS_FIELDS}) for row in rows)
     return [
         KnownSidecar(
-            address=row["address"],
-            node_id=row["node_id"],
-            host=row["host"],
-            version=row["version"],
-            note=_note(row),
+            address=one.address,
+            node_id=one.node_id,
+            host=one.host,
+            version=one.version,
+            note=one.why_not_asked,
+            secret=secret,
         )
-        for row in rows
+        for one in found
     ]
-
-
-def _note(row: Mapping[str, Any]) -> str:
-    if row["address"]:
-        return ""
-    if row["is_over"]:
-        return f"it ended, or stands still: {row['host']} has not renewed its lease"
-    return "it is of a former release, which tells nobody its address; its own status page has its state"
 
 
 def _from_state_topic(config: Config) -> list[dict[str, Any]]:
@@ -126,21 +135,43 @@ def _ask_one(sidecar: KnownSidecar, path: str, timeout_s: float) -> Answer:
         return Answer(sidecar=sidecar, problem=sidecar.note)
     if not is_host_and_port(sidecar.address):
         return Answer(sidecar=sidecar, problem=f"its address is {sidecar.address!r}, must be HOST:PORT")
+    nonce, headers = secrets.token_hex(16), dict[str, str]()
+    if sidecar.secret is not None:
+        signed = SignedRequest(method="GET", target=path, time_ms=time.time_ns() // 1_000_000, nonce=nonce)
+        headers["Authorization"] = signed.authorization(sidecar.secret)
+    request = urllib.request.Request(f"http://{sidecar.address}{path}", headers=headers)
     try:
-        with _DIRECT.open(f"http://{sidecar.address}{path}", timeout=timeout_s) as response:
-            return Answer(sidecar=sidecar, code=response.status, document=json.loads(response.read(_MOST_BYTES)))
-    except urllib.error.HTTPError as error:
-        return Answer(sidecar=sidecar, code=error.code, document=_document_of(error))
+        with _answer_of(request, timeout_s) as response:
+            return _read(sidecar, response, nonce)
     except TimeoutError:
         return Answer(sidecar=sidecar, problem=f"it did not answer within {timeout_s:g} s")
     except (OSError, ValueError) as error:
         return Answer(sidecar=sidecar, problem=_sentence(sidecar, error))
 
 
-def _document_of(error: urllib.error.HTTPError) -> Mapping[str, Any] | None:
+def _answer_of(request: urllib.request.Request, timeout_s: float) -> Any:
     try:
-        document = json.loads(error.read(_MOST_BYTES))
-    except (OSError, ValueError):
+        return _DIRECT.open(request, timeout=timeout_s)
+    except urllib.error.HTTPError as error:
+        return error
+
+
+def _read(sidecar: KnownSidecar, response: Any, nonce: str) -> Answer:
+    code, body = response.status, response.read(_MOST_BYTES)
+    if code in {401, 403}:
+        return Answer(sidecar=sidecar, code=code, problem=REFUSED)
+    proof = response.headers.get(PROOF_HEADER, "")
+    if sidecar.secret is not None and not is_proven(sidecar.secret, proof, nonce=nonce, code=code, body=body):
+        return Answer(sidecar=sidecar, code=code, problem=UNPROVEN)
+    if code == 200:
+        return Answer(sidecar=sidecar, code=code, document=json.loads(body))
+    return Answer(sidecar=sidecar, code=code, document=_document_of(body))
+
+
+def _document_of(body: bytes) -> Mapping[str, Any] | None:
+    try:
+        document = json.loads(body)
+    except ValueError:
         return None
     return document if isinstance(document, dict) else None
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 import urllib.request
 from typing import Any
-
-_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[\w.-]+):\d{1,5}", re.ASCII)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -22,8 +19,3 @@ def direct_opener(tls: ssl.SSLContext | None = None) -> urllib.request.OpenerDir
     return urllib.request.build_opener(
         urllib.request.ProxyHandler({}), _NoRedirects, urllib.request.HTTPSHandler(context=tls)
     )
-
-
-def is_host_and_port(address: str) -> bool:
-    """Return whether ``address`` is no more than a host and a port: as part of a URL it can name no path and no user."""
-    return _HOST_AND_PORT.fullmatch(address) is not None

@@ -25,6 +25,7 @@ from tiersidecar.app.config.values import (
 )
 
 _LEAST_TOKEN = 32
+_LEAST_PASSWORD = 12
 
 
 def _distinguished_name(text: str) -> str:
@@ -210,8 +211,20 @@ class ReadSection(Section):
         return self
 
 
+def _shared_secret(secret: SecretStr) -> SecretStr:
+    if len(secret.get_secret_value()) < _LEAST_TOKEN:
+        raise PydanticCustomError("secret", "must have {least} characters or more", {"least": _LEAST_TOKEN})
+    return secret
+
+
+def _password(secret: SecretStr) -> SecretStr:
+    if len(secret.get_secret_value()) < _LEAST_PASSWORD:
+        raise PydanticCustomError("password", "must have {least} characters or more", {"least": _LEAST_PASSWORD})
+    return secret
+
+
 class StatusSection(Section):
-    """The status service: metrics, health, readiness and the status page.  It has no authentication and shows no payload."""
+    """The status service: metrics, health, readiness and the page of the cluster.  It shows no payload."""
 
     listen: Address = Address("127.0.0.1", 8091)
     """Address to listen on; Prometheus and Kubernetes probes need one that they can reach."""
@@ -220,8 +233,34 @@ class StatusSection(Section):
     """Where the other machines reach it, for `tiersidecar status` and its like. By default `listen`,
     with this machine's name in place of an address such as 0.0.0.0."""
 
+    cluster_secret: Annotated[
+        Annotated[Secret, AfterValidator(_shared_secret)] | None,
+        Field(examples=["{file: /run/secrets/tiersidecar-cluster}"]),
+    ] = None
+    """What the sidecars of the cluster, and the commands that ask them, prove to each other that they know, by a signature: 32
+    characters or more (`openssl rand -hex 32`), the same in every configuration. Where it is set, the service answers these and
+    browsers on its own machine, or with `page.password`; but for `/healthz`, `/readyz` and `/metrics`. Default: it answers
+    everybody who reaches it."""
+
+    page_password: Annotated[
+        Annotated[Secret, AfterValidator(_password)] | None, Field(examples=["{file: /run/secrets/tiersidecar-page}"])
+    ] = None
+    """With `cluster.secret`: what a browser has to give (HTTP Basic, with any user name), wherever it is; 12 characters or
+    more. It passes as plain text: put a proxy with TLS in front, or use a tunnel. Default: only browsers on the same machine
+    are answered, without one."""
+
+    also_ask: Annotated[Addresses, Field(examples=["[gateway-1.example:8092]"])] = ()
+    """Status addresses that the page shows besides those of the sidecars: of gateways and read services in processes of their
+    own, which have no lease by which they could be found."""
+
     per_partition_series: Literal["on-request", "always"] = "on-request"
     """`on-request` sums per-partition series by topic, unless a scrape asks for `/metrics?partitions=1`."""
+
+    @model_validator(mode="after")
+    def _password_of_a_secret(self) -> Self:
+        if self.page_password is not None and self.cluster_secret is None:
+            refuse([(("page.password",), "needs cluster.secret: without it everybody is answered")])
+        return self
 
     def advertised_by(self, host_name: str) -> Address:
         """Where others reach it, on a machine of this name."""

@@ -236,6 +236,11 @@ Secret = Annotated[SecretStr, BeforeValidator(resolve_secret)]
 """Never shown: ``repr``, logs and ``check-config`` print asterisks.  A file's trailing line break is not part of it."""
 
 
+def plain(secret: SecretStr | None) -> str | None:
+    """Its text, for what needs it; None where there is none."""
+    return None if secret is None else secret.get_secret_value()
+
+
 Resolved = Annotated[str, BeforeValidator(resolve_secret)]
 """A text that may come from where a secret does, but is none."""
 

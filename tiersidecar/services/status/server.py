@@ -1,14 +1,17 @@
-"""The status service over HTTP: metrics, health, readiness, status.
+"""The status service over HTTP: metrics, health, readiness, status, and the page of the whole cluster.
 
-``/metrics[?partitions=1]`` · ``/healthz`` · ``/readyz`` · ``/status[?topic=NAME][&halted=1]`` ·
-``/sidecars`` · ``/segments?topic=NAME&partition=N`` · ``/explain?topic=NAME&partition=N[&offset=N]`` · ``/``
+``/metrics[?partitions=1]`` · ``/healthz`` · ``/readyz`` · ``/status[?topic=NAME][&halted=1]`` · ``/overview`` ·
+``/sidecars`` · ``/segments?topic=NAME&partition=N`` · ``/explain?topic=NAME&partition=N[&offset=N]`` ·
+pages: ``/`` · ``/topic?name=NAME`` · ``/partition?topic=NAME&partition=N[&offset=N]``
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from aiohttp import web
@@ -17,6 +20,8 @@ from tiersidecar.domain.errors import MetadataNotReadyError, NotLedHereError, Qu
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.process import READY
 from tiersidecar.services.http_listener import ConnectionLimits, HttpServer, listen
+from tiersidecar.services.status.access import Access, Secrets
+from tiersidecar.services.status.asker import ClusterAsker
 from tiersidecar.services.status.documents import (
     explanation_document,
     in_order,
@@ -25,9 +30,12 @@ from tiersidecar.services.status.documents import (
     sidecars_document,
     summary_document,
 )
-from tiersidecar.services.status.page import render_page
+from tiersidecar.services.status.history import INTERVAL_MS, History
+from tiersidecar.services.status.overview import Overview
+from tiersidecar.services.status.pages import Pages
+from tiersidecar.services.status.peers import Peers
 from tiersidecar.services.status.shares import Share
-from tiersidecar.services.status.source import PartitionStatus, RenderMetrics, StatusSource
+from tiersidecar.services.status.source import RenderMetrics, StatusSource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -37,10 +45,11 @@ _ANSWER_S = 60.0
 _FREE = frozenset({"/healthz", "/readyz"})
 _ASKING = frozenset({"/segments", "/explain"})
 """These ask the broker and the store; the others show what the process knows."""
+_PAGES = frozenset({"/", "/topic", "/partition"})
+"""These wait for other sidecars."""
 _ON = frozenset({"1", "true", "yes"})
 _DIGITS = 20
-_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
 
 @asynccontextmanager
@@ -52,49 +61,99 @@ async def serve_status(
     metrics: RenderMetrics,
     blocking: Blocking,
     always_per_partition: bool = False,
+    secrets: Secrets | None = None,
+    also_ask: Sequence[str] = (),
+    history: History | None = None,
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """Serve until left; entered means listening.
+    """Serve until left; entered means listening.  ``also_ask`` are status services of the cluster that have no lease;
+    ``history`` goes on with what was sampled before.
 
     Raises:
         ListenError: the address cannot be listened on.
     """
-    limits = limits or ConnectionLimits()
-    service = _Service(source=source, metrics=metrics, blocking=blocking, always_per_partition=always_per_partition)
-    runner = web.AppRunner(
-        service.application(),
-        access_log=None,
-        handle_signals=False,
-        auto_decompress=False,  # nobody reads a body, and a MiB of one would be a GiB to open, on the event loop
-        keepalive_timeout=limits.idle_timeout_s,
-        shutdown_timeout=1.0,
-    )
-    await runner.setup()
-    try:
-        yield await listen(runner, service="status service", host=host, port=port, limits=limits)
-    finally:
-        await runner.cleanup()
+    limits, secrets, history = limits or ConnectionLimits(), secrets or Secrets(), history or History(metrics)
+    overview = Overview(source=source, metrics=metrics, history=history)
+    async with Peers(blocking=blocking, secret=secrets.cluster) as peers:
+        asker = ClusterAsker(source=source, overview=overview, peers=peers, blocking=blocking, also=also_ask)
+        service = _Service(
+            source=source,
+            metrics=metrics,
+            blocking=blocking,
+            always_per_partition=always_per_partition,
+            overview=overview,
+            pages=Pages(asker, blocking=blocking, version=source.summary().version),
+            access=Access(secrets),
+        )
+        runner = web.AppRunner(
+            service.application(),
+            access_log=None,
+            handle_signals=False,
+            auto_decompress=False,  # nobody reads a body, and a MiB of one would be a GiB to open, on the event loop
+            keepalive_timeout=limits.idle_timeout_s,
+            shutdown_timeout=1.0,
+        )
+        await runner.setup()
+        sampling = asyncio.create_task(_sample(history), name="status history")
+        try:
+            yield await listen(runner, service="status service", host=host, port=port, limits=limits)
+        finally:
+            await runner.cleanup()
+            asker.close()
+            overview.close()
+            sampling.cancel()
+            with suppress(asyncio.CancelledError):
+                await sampling
+
+
+async def _sample(history: History) -> None:
+    """At each whole interval, until cancelled."""
+    while True:
+        now_ms = time.time_ns() // 1_000_000
+        history.take(now_ms)
+        await asyncio.sleep((INTERVAL_MS - now_ms % INTERVAL_MS) / 1000)
 
 
 class _Service:
     def __init__(
-        self, *, source: StatusSource, metrics: RenderMetrics, blocking: Blocking, always_per_partition: bool
+        self,
+        *,
+        source: StatusSource,
+        metrics: RenderMetrics,
+        blocking: Blocking,
+        always_per_partition: bool,
+        overview: Overview,
+        pages: Pages,
+        access: Access,
     ) -> None:
         self._source, self._metrics, self._blocking = source, metrics, blocking
         self._always_per_partition = always_per_partition
+        self._overview, self._pages, self._access = overview, pages, access
 
     def application(self) -> web.Application:
-        application = web.Application(middlewares=[_take_in_time, _Shares().admit])
-        application.router.add_get("/", self._page)
-        application.router.add_get("/metrics", self._exposition)
-        application.router.add_get("/healthz", self._health)
-        application.router.add_get("/readyz", self._readiness)
-        application.router.add_get("/status", self._status)
-        application.router.add_get("/sidecars", self._sidecars)
-        application.router.add_get("/segments", self._segments)
-        application.router.add_get("/explain", self._explain)
+        middlewares = [_take_in_time, self._access.admit, _Shares(self._access).admit]
+        application = web.Application(middlewares=middlewares)
+        for path, handler in (
+            ("/", self._pages.cluster),
+            ("/topic", self._pages.topic),
+            ("/partition", self._pages.partition),
+            ("/metrics", self._exposition),
+            ("/healthz", self._health),
+            ("/readyz", self._readiness),
+            ("/status", self._status),
+            ("/overview", self._own_overview),
+            ("/sidecars", self._sidecars),
+            ("/segments", self._segments),
+            ("/explain", self._explain),
+        ):
+            application.router.add_get(path, handler)
         application.on_response_prepare.append(_add_headers)
         return application
+
+    async def _own_overview(self, request: web.Request) -> web.Response:
+        document = await self._overview.document()
+        body = await self._blocking.run(lambda: json.dumps(document).encode())
+        return web.Response(body=body, content_type="application/json")
 
     async def _exposition(self, request: web.Request) -> web.Response:
         self._metrics.gauge(READY, 0 if self._source.ready_reasons() else 1)
@@ -115,7 +174,7 @@ class _Service:
 
     async def _status(self, request: web.Request) -> web.Response:
         topic, halted = request.query.get("topic"), request.query.get("halted", "") in _ON
-        shown = [status for status in self._source.partitions() if _asked_for(status, topic, halted)]
+        shown = [status for status in self._source.partitions(topic) if not halted or status.halted_reason is not None]
         reasons = list(self._source.ready_reasons())
         document = summary_document(self._source.summary()) | {
             "ready": not reasons,
@@ -149,30 +208,36 @@ class _Service:
 
         return await _answered(answer())
 
-    async def _page(self, request: web.Request) -> web.Response:
-        text = render_page(self._source.summary(), self._source.ready_reasons(), self._source.partitions())
-        return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
-
 
 class _Shares:
-    """Of the process's time: a quarter for what it shows, and two requests that ask elsewhere."""
+    """Of the process's time: a quarter for what it shows to anybody; two requests that ask elsewhere; the pages, which mostly
+    wait, and come from what is kept for a second; and other sidecars, which have proved that they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: Access) -> None:
+        self._access = access
         self._shown = Share(at_once=1, waiting=16, rest=3.0)
         self._asked = Share(at_once=2, waiting=8, rest=1.0)
+        self._pages = Share(at_once=8, waiting=32, rest=0.0)
+        self._peers = Share(at_once=4, waiting=64, rest=0.0)
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path in _FREE:
             return await handler(request)
-        share = self._asked if request.path in _ASKING else self._shown
         try:
-            async with asyncio.timeout(_ANSWER_S), share.place():
+            async with asyncio.timeout(_ANSWER_S), self._share(request).place():
                 return await handler(request)
         except QuotaExceededError as error:
             return web.json_response({"problem": str(error)}, status=503, headers={"Retry-After": "1"})
         except TimeoutError:
             return web.json_response({"problem": f"no answer within {_ANSWER_S:g} s"}, status=503)
+
+    def _share(self, request: web.Request) -> Share:
+        if request.path in _ASKING:
+            return self._asked
+        if request.path in _PAGES:
+            return self._pages
+        return self._peers if self._access.is_signed() else self._shown
 
 
 @web.middleware
@@ -209,12 +274,6 @@ async def _answered(document: Awaitable[dict[str, Any]]) -> web.Response:
         return web.json_response({"problem": str(error), "leader_id": error.leader_id}, status=404)
     except TiersidecarError as error:
         return web.json_response({"problem": str(error)}, status=503)
-
-
-def _asked_for(status: PartitionStatus, topic: str | None, halted: bool) -> bool:
-    if topic is not None and status.topic_id_partition.topic != topic:
-        return False
-    return not halted or status.halted_reason is not None
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:

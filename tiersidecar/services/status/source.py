@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,22 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.ports.telemetry import Metric
 from tiersidecar.reading.cold_reads import ColdReading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierBytes:
+    """Where the bytes of a log are, in the order of its offsets; each is counted once.
+
+    ``trash`` is given up and not deleted yet, ``remote`` in the store alone, ``both`` on the broker's disk too; ``pinned`` is
+    held by a hard link alone, ``local`` sealed and not remote, ``active`` the segment that the broker writes.
+    """
+
+    trash: int = 0
+    remote: int = 0
+    both: int = 0
+    pinned: int = 0
+    local: int = 0
+    active: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +53,7 @@ class PartitionStatus:
     local_size_bytes: int = 0
     remote_segments: int = 0
     remote_size_bytes: int = 0
+    tiers: TierBytes = TierBytes()
     halted_reason: str | None = None
     held_back_reason: str | None = None
 
@@ -111,13 +128,25 @@ class SidecarStatus:
     version: str
     is_over: bool
 
+    @property
+    def why_not_asked(self) -> str:
+        """Empty where it can be asked."""
+        if self.address:
+            return ""
+        if self.is_over:
+            return f"it ended, or stands still: {self.host} has not renewed its lease"
+        return "it is of a former release, which tells nobody its address; its own status page has its state"
+
 
 class StatusSource(Protocol):
     def ready_reasons(self) -> Sequence[str]:
         """Why the process is not ready, one sentence each; empty when it is."""
 
-    def partitions(self) -> Sequence[PartitionStatus]:
-        """All tiered partitions of this broker, in any order."""
+    def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
+        """The tiered partitions of this broker, or of one topic, in any order.
+
+        Each is looked at when it is reached: a caller may let the process do other things in between.
+        """
 
     def summary(self) -> StatusSummary: ...
 
@@ -141,6 +170,9 @@ class StatusSource(Protocol):
 
 
 class RenderMetrics(Protocol):
+    def series(self, metric: Metric) -> Sequence[tuple[Mapping[str, str], float]]:
+        """Labels and value of each series of a counter or gauge; empty for one that tells nothing yet."""
+
     def gauge(self, metric: Metric, value: float, **labels: str) -> None:
         """Set a gauge, for what is asked for at each scrape."""
 

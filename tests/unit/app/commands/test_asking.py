@@ -16,9 +16,9 @@ import pytest
 from tests.support.loopback_ports import free_port
 from tests.unit.app.commands.test_commands import CONFIG
 from tiersidecar.app.commands.asking import KnownSidecar, ask, find_sidecars
-from tiersidecar.app.commands.direct_http import is_host_and_port
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.domain.errors import NoSidecarError
+from tiersidecar.services.status.peers import is_host_and_port
 
 ROW = {"node_id": 7, "address": "b7:8091", "host": "b7", "version": "1", "is_over": False}
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 import pytest
 
 from tests.support.expiry import segments
+from tests.support.inline_blocking import InlineBlocking
 from tests.unit.decide.test_explain import Given
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.decide.explain import Explanation, Stops, explain
@@ -22,13 +23,6 @@ from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES
 from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.status.server import serve_status
 from tiersidecar.services.status.source import PartitionStatus, SidecarStatus, StatusSummary
-
-T = TypeVar("T")
-
-
-class InlineBlocking:
-    async def run(self, function: Callable[..., T], *args: object) -> T:
-        return function(*args)
 
 
 def partition(topic: str, number: int, **values: Any) -> PartitionStatus:
@@ -47,8 +41,8 @@ class Source:
     def ready_reasons(self) -> Sequence[str]:
         return self.reasons
 
-    def partitions(self) -> Sequence[PartitionStatus]:
-        return self.rows
+    def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
+        return (row for row in self.rows if topic is None or row.topic_id_partition.topic == topic)
 
     def sidecars(self) -> Sequence[SidecarStatus]:
         if self.reasons:
@@ -248,13 +242,15 @@ async def test_what_cannot_be_told_is_said(path: str, code: int, words: str) -> 
         assert (status, words in text) == (code, True), text
 
 
-async def test_the_page_is_html_that_runs_nothing() -> None:
+async def test_the_page_is_html_that_runs_nothing_of_others() -> None:
     async with serving(Source(reasons=["<script>alert(1)</script>"])) as asked:
         status, text, response = await asked.get("/")
         assert status == 200
         assert response.headers["Content-Type"] == "text/html; charset=utf-8"
-        assert response.headers["Content-Security-Policy"] == "default-src 'none'; style-src 'unsafe-inline'"
-        assert "<script>" not in text
+        policy = response.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert "unsafe" not in policy
+        assert text.count("<script") == 1
         assert "&lt;script&gt;alert(1)" in text
 
 

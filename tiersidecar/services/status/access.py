@@ -1,0 +1,100 @@
+"""Whose questions the status service answers: other sidecars' by their signature, browsers' by a password."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from tiersidecar.services.status.proof import PROOF_HEADER, Verifier, answer_proof
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+OPEN = frozenset({"/healthz", "/readyz", "/metrics"})
+"""For probes and Prometheus, which sign nothing."""
+_signed: ContextVar[bool] = ContextVar("signed", default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Secrets:
+    """``cluster`` is what sidecars sign with; None: nobody is asked for anything.  ``page`` is a browser's password; None: only
+    browsers of this machine are served."""
+
+    cluster: str | None = None
+    page: str | None = None
+
+
+class Access:
+    """Lets in, by ``admit``, a middleware; ``prove`` adds to the answer of a signed request what shows whose it is."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._verifier = None if secrets.cluster is None else Verifier(secrets.cluster)
+
+    @staticmethod
+    def is_signed() -> bool:
+        """Whether ``admit`` found the request that is answered to be another sidecar's, or a command's."""
+        return _signed.get()
+
+    @web.middleware
+    async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer only those who may ask."""
+        if self._verifier is None or request.path in OPEN:
+            return await handler(request)
+        authorization = request.headers.get("Authorization", "")
+        now_ms = time.time_ns() // 1_000_000
+        _signed.set(False)  # a connection's requests are answered by one task
+        nonce = self._verifier.nonce_of(authorization, method=request.method, target=request.raw_path, now_ms=now_ms)
+        if nonce:
+            _signed.set(True)
+            return self._proven(await handler(request), nonce)
+        if self._is_browser(request, authorization):
+            return await handler(request)
+        return self._refusal()
+
+    def _is_browser(self, request: web.Request, authorization: str) -> bool:
+        if self._secrets.page is None:
+            return _is_of_this_machine(request.remote)
+        return hmac.compare_digest(_password(authorization).encode(), self._secrets.page.encode())
+
+    def _proven(self, response: web.StreamResponse, nonce: str) -> web.StreamResponse:
+        assert self._secrets.cluster is not None, "signed, without a secret"
+        if isinstance(response, web.Response) and isinstance(response.body, bytes):
+            response.headers[PROOF_HEADER] = answer_proof(
+                self._secrets.cluster, nonce=nonce, code=response.status, body=response.body
+            )
+        return response
+
+    def _refusal(self) -> web.Response:
+        if self._secrets.page is None:
+            problem = "this address answers sidecars alone: look from its own machine, or set status.page.password"
+            return web.json_response({"problem": problem}, status=403)
+        headers = {"WWW-Authenticate": 'Basic realm="tiersidecar", charset="UTF-8"'}
+        problem = "it takes the user name of your choice and the password of status.page.password"
+        return web.json_response({"problem": problem}, status=401, headers=headers)
+
+
+def _password(authorization: str) -> str:
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(given, validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def _is_of_this_machine(remote: str | None) -> bool:
+    try:
+        address = ipaddress.ip_address(remote or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

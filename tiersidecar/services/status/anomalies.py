@@ -1,0 +1,321 @@
+"""What in a cluster needs somebody, each with what to do about it: a table of looks at the picture of the cluster."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tiersidecar.domain.readable import duration_text
+from tiersidecar.services.status.cluster import Cluster, Overview
+
+RECONCILE_OLD_S = 8 * 86_400
+"""As the alert TiersidecarReconcileOld has it."""
+_MOST_DETAILS = 8
+
+
+class Severity(IntEnum):
+    """``ACT``: data or service is at stake.  ``LOOK``: it will be, or somebody has chosen it."""
+
+    ACT = 0
+    LOOK = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anomaly:
+    """``topic`` and ``partition`` are what to look at, if it is of one."""
+
+    severity: Severity
+    title: str
+    details: tuple[str, ...]
+    advice: str
+    topic: str | None = None
+    partition: int | None = None
+
+
+def find_anomalies(cluster: Cluster) -> list[Anomaly]:
+    """All of them, those that need somebody most first."""
+    found = [one for look in _LOOKS for one in look(cluster)]
+    return sorted(found, key=lambda one: one.severity)
+
+
+def _silent(cluster: Cluster) -> Iterator[Anomaly]:
+    for one in cluster.sidecars:
+        if one.overview is None:
+            name = one.address if one.node_id is None else f"broker {one.node_id}"
+            yield Anomaly(
+                severity=Severity.ACT,
+                title=f"The sidecar of {name} does not answer",
+                details=(one.problem,),
+                advice="See whether its process runs, and its log. While it is away nothing of the partitions that its broker "
+                "leads is copied or trimmed, and that broker's disk grows; producing and local reading go on.",
+            )
+
+
+def _not_ready(cluster: Cluster) -> Iterator[Anomaly]:
+    for one in cluster.answers:
+        if one.reasons:
+            yield Anomaly(
+                severity=Severity.ACT,
+                title=f"The sidecar of {_name(one)} is not ready",
+                details=one.reasons,
+                advice="It waits for what is named here and goes on by itself once that is there.",
+            )
+        if one.standing_by:
+            yield Anomaly(
+                severity=Severity.LOOK,
+                title=f"A process beside {_name(one)} stands by",
+                details=(one.standing_by,),
+                advice="Only one tier role works beside a broker. If the other one is not meant to run, stop it: this one "
+                "then takes over.",
+            )
+
+
+def _halted(cluster: Cluster) -> Iterator[Anomaly]:
+    for topic, partitions, details in _by_topic(cluster, "halted"):
+        yield Anomaly(
+            severity=Severity.ACT,
+            title=_title(topic, partitions, "halted"),
+            details=details,
+            advice="Mend what the reason names. It is tried again after a long pause, and at once when the sidecar is "
+            "restarted; until then the log grows on the broker's disk.",
+            topic=topic,
+            partition=partitions[0] if len(partitions) == 1 else None,
+        )
+
+
+def _paused(cluster: Cluster) -> Iterator[Anomaly]:
+    paused = {sentence for one in cluster.answers for sentence in one.paused}
+    if paused:
+        yield Anomaly(
+            severity=Severity.LOOK,
+            title="Paused by an operator",
+            details=tuple(sorted(paused)),
+            advice="`tiersidecar resume` lets it go on, once the reason is gone: disks and the store grow meanwhile.",
+        )
+
+
+def _held_back(cluster: Cluster) -> Iterator[Anomaly]:
+    for topic, partitions, details in _by_topic(cluster, "held back"):
+        yield Anomaly(
+            severity=Severity.LOOK,
+            title=_title(topic, partitions, "held back"),
+            details=details,
+            advice="What is past its retention stays until the reason is gone: let the group read on, or see the partition "
+            "for which rule waits for what.",
+            topic=topic,
+            partition=partitions[0] if len(partitions) == 1 else None,
+        )
+
+
+def _by_topic(cluster: Cluster, kind: str) -> Iterator[tuple[str, list[int], tuple[str, ...]]]:
+    """Topic, partitions, and their reasons: one of many partitions is told once."""
+    found: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for one in cluster.answers:
+        for trouble in one.troubles:
+            if trouble.kind == kind and trouble.topic not in one.untrimmable_topics:
+                found[trouble.topic][trouble.reason].add(trouble.partition)
+    for topic, reasons in sorted(found.items()):
+        partitions = sorted(set().union(*reasons.values()))
+        several = len(partitions) > 1
+        told = [f"{_numbers(sorted(numbers))}: {why}" if several else why for why, numbers in reasons.items()]
+        rest = len(told) - _MOST_DETAILS
+        yield topic, partitions, (*told[:_MOST_DETAILS], *([f"and {rest} more reasons"] if rest > 0 else []))
+
+
+def _title(topic: str, partitions: list[int], what: str) -> str:
+    return (
+        f"{topic}/{partitions[0]} is {what}"
+        if len(partitions) == 1
+        else f"{topic}: {len(partitions)} partitions {what}"
+    )
+
+
+def _lost(cluster: Cluster) -> Iterator[Anomaly]:
+    for one in cluster.answers:
+        if one.losses:
+            yield Anomaly(
+                severity=Severity.ACT,
+                title=f"{_name(one).capitalize()}: something is lost, or is another store than it was",
+                details=one.losses,
+                advice="Nothing is done with these partitions until somebody has decided: the runbook for disasters "
+                "(docs/operations/disasters.md) goes through the cases.",
+            )
+
+
+def _several_clusters(cluster: Cluster) -> Iterator[Anomaly]:
+    others = {one.cluster_id for one in cluster.answers if one.cluster_id} - {cluster.cluster_id}
+    if others:
+        yield Anomaly(
+            severity=Severity.ACT,
+            title="A sidecar of another cluster answers",
+            details=tuple(f"cluster {one}" for one in sorted(others)),
+            advice="An address in this cluster's state topic leads to another cluster's sidecar: set status.advertised to one "
+            "that is its own.",
+        )
+
+
+def _topics(cluster: Cluster) -> Iterator[Anomaly]:
+    for title, advice, reasons in (
+        (
+            "is not tiered",
+            "Change the topic, or take it out of the rules of this configuration.",
+            _merged(one.refused_topics for one in cluster.answers),
+        ),
+        (
+            "is not trimmed: the broker's own settings do not fit",
+            "Act soon: the broker may delete by its own retention what is not copied. `tiersidecar enable` puts the "
+            "settings right.",
+            _merged(one.untrimmable_topics for one in cluster.answers),
+        ),
+    ):
+        for topic, reason in sorted(reasons.items()):
+            yield Anomaly(
+                severity=Severity.LOOK, title=f"{topic} {title}", details=(reason,), advice=advice, topic=topic
+            )
+
+
+def _log_dirs(cluster: Cluster) -> Iterator[Anomaly]:
+    for one in cluster.answers:
+        if one.log_dir_faults:
+            yield Anomaly(
+                severity=Severity.ACT,
+                title=f"{_name(one).capitalize()}: log dirs cannot be read",
+                details=_lines(one.log_dir_faults),
+                advice="Look at permissions, mounts and the disk: partitions there are not copied.",
+            )
+        if one.misplaced:
+            yield Anomaly(
+                severity=Severity.ACT,
+                title=f"{_name(one).capitalize()}: led partitions whose directory is not here",
+                details=_lines(one.misplaced),
+                advice="Give the sidecar the broker's log.dirs, by the same mounts, and restart it. Until then nothing of them "
+                "is copied or trimmed.",
+            )
+
+
+def _disks(cluster: Cluster) -> Iterator[Anomaly]:
+    for one in cluster.answers:
+        if one.disk_troubles:
+            yield Anomaly(
+                severity=Severity.ACT,
+                title=f"{_name(one).capitalize()}: a disk fills up",
+                details=_lines(one.disk_troubles),
+                advice="Find what keeps data local (lag, held-back trims, a long local retention), or give room. A broker with "
+                "a full disk stops.",
+            )
+
+
+def _deletes(cluster: Cluster) -> Iterator[Anomaly]:
+    blocked = {one.deletes_blocked for one in cluster.answers if one.deletes_blocked}
+    if blocked:
+        yield Anomaly(
+            severity=Severity.LOOK,
+            title="Nothing remote is deleted",
+            details=tuple(sorted(blocked)),
+            advice="Start a sidecar beside every broker, or name those that have none on purpose in "
+            "deletes.brokers.without.sidecar.",
+        )
+    off = [_name(one) for one in cluster.answers if not one.deletes_enabled]
+    if off:
+        yield Anomaly(
+            severity=Severity.LOOK,
+            title="All deletes are switched off",
+            details=(", ".join(off),),
+            advice="Set deletes.enabled back to true, and reload, once the reason for it is gone: disks and the store grow "
+            "meanwhile.",
+        )
+
+
+def _unmapped(cluster: Cluster) -> Iterator[Anomaly]:
+    for one in cluster.answers:
+        for gateway in one.gateways:
+            if gateway.unmapped_brokers:
+                where = f"The gateway {gateway.listener} of {_name(one)}"
+                yield Anomaly(
+                    severity=Severity.ACT,
+                    title=f"{where} has no address for {gateway.unmapped_brokers} brokers",
+                    details=(),
+                    advice="Its clients cannot reach what these lead. Set advertised.pattern, or advertised.nodes, on every "
+                    "gateway.",
+                )
+
+
+def _reconciled(cluster: Cluster) -> Iterator[Anomaly]:
+    last = cluster.reconcile
+    if last is None:
+        if cluster.topics:
+            yield Anomaly(
+                severity=Severity.LOOK,
+                title="The store has never been compared with the metadata",
+                details=("no run of reconcile has put its report into the store",),
+                advice="Run `tiersidecar reconcile --put-report` (with --local where there is no Spark), and schedule it.",
+            )
+        return
+    if last.age_s > RECONCILE_OLD_S:
+        yield Anomaly(
+            severity=Severity.LOOK,
+            title=f"The last reconcile run ended {duration_text(last.age_s * 1000)} ago",
+            details=(),
+            advice="See why it no longer runs: each form of deployment has a timer or a CronJob for it.",
+        )
+    if last.findings:
+        yield Anomaly(
+            severity=Severity.ACT,
+            title="Metadata and store do not match",
+            details=tuple(f"{count:,} {kind}" for kind, count in sorted(last.findings.items())),
+            advice="The report names each object. `tiersidecar repair` says what it would do about them, and with `--apply` "
+            "does it.",
+        )
+
+
+def _versions(cluster: Cluster) -> Iterator[Anomaly]:
+    versions = Counter(one.version for one in cluster.sidecars if one.version)
+    if len(versions) > 1:
+        yield Anomaly(
+            severity=Severity.LOOK,
+            title="Sidecars are of different versions",
+            details=tuple(f"{count} of {version}" for version, count in sorted(versions.items())),
+            advice="Finish the roll: nothing new is used before all are of one version.",
+        )
+
+
+_LOOKS: tuple[Callable[[Cluster], Iterator[Anomaly]], ...] = (
+    _silent,
+    _lost,
+    _several_clusters,
+    _halted,
+    _log_dirs,
+    _disks,
+    _not_ready,
+    _unmapped,
+    _reconciled,
+    _topics,
+    _held_back,
+    _paused,
+    _deletes,
+    _versions,
+)
+
+
+def _name(one: Overview) -> str:
+    return "this process" if one.node_id < 0 else f"broker {one.node_id}"
+
+
+def _lines(reasons: Mapping[str, str]) -> tuple[str, ...]:
+    rest = len(reasons) - _MOST_DETAILS
+    shown = (f"{name}: {reason}" for name, reason in sorted(reasons.items())[:_MOST_DETAILS])
+    return (*shown, *([f"and {rest} more"] if rest > 0 else []))
+
+
+def _merged(several: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    merged: dict[str, str] = {}
+    for one in several:
+        merged |= one
+    return merged
+
+
+def _numbers(numbers: list[int]) -> str:
+    shown = ("partition " if len(numbers) == 1 else "partitions ") + ", ".join(map(str, numbers[:8]))
+    return shown if len(numbers) <= 8 else f"{shown} and {len(numbers) - 8} more"

@@ -1,0 +1,128 @@
+"""Asks the other sidecars of the cluster over HTTP, all at once, each for a short time.
+
+Their addresses come from leases in the state topic, where a forged one may name anything: so they are hosts and ports alone, no
+redirect is followed, no proxy used, an answer is bounded in size, and of what is no answer of ours nothing is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from tiersidecar.ports.clock import Blocking
+from tiersidecar.services.status.proof import PROOF_HEADER, SignedRequest, is_proven
+
+OVERVIEW_S, DETAIL_S = 1.0, 3.0
+"""How long a sidecar may take: with what it knows, and where it has to ask broker and store."""
+MOST_BYTES = 64 * 1024 * 1024
+_PIECE = 64 * 1024
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[\w.-]+):\d{1,5}", re.ASCII)
+REFUSED = "it refused to answer: is status.cluster.secret the same there, and are both clocks right?"
+UNPROVEN = (
+    "its answer does not prove that it is of this cluster: is status.cluster.secret the same there, and status.advertised "
+    "its own?"
+)
+
+
+def is_host_and_port(address: str) -> bool:
+    """Return whether ``address`` is no more than a host and a port: as part of a URL it can name no path and no user."""
+    return _HOST_AND_PORT.fullmatch(address) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """``document`` is None where ``problem`` says why there is none; ``code`` is HTTP's, 0 where nothing came."""
+
+    document: Mapping[str, Any] | None = None
+    code: int = 0
+    problem: str = ""
+
+
+class Peers:
+    """Opened by ``async with``; ``secret`` is what requests are signed with, None where the cluster has none."""
+
+    def __init__(self, *, blocking: Blocking, secret: str | None) -> None:
+        self._blocking, self._secret = blocking, secret
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Peers:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(self, address: str, target: str, timeout_s: float) -> Answer:
+        """Ask the status service at ``address`` for ``target``, path and query.  Whatever it does, there is an answer."""
+        if not is_host_and_port(address):
+            return Answer(problem=f"its address is {address[:100]!r}, must be HOST:PORT")
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._ask(address, target)
+        except TimeoutError:
+            return Answer(problem=f"it did not answer within {timeout_s:g} s")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Answer(problem=f"{address} cannot be reached: {_reason(error)}")
+
+    async def _ask(self, address: str, target: str) -> Answer:
+        assert self._session is not None, "not opened yet"
+        nonce, headers = secrets.token_hex(16), {"Accept-Encoding": "identity"}
+        if self._secret is not None:
+            signed = SignedRequest(method="GET", target=target, time_ms=time.time_ns() // 1_000_000, nonce=nonce)
+            headers["Authorization"] = signed.authorization(self._secret)
+        # As it is signed: left to itself the client would quote it anew.
+        url = URL(f"http://{address}{target}", encoded=True)
+        async with self._session.get(url, headers=headers, allow_redirects=False) as response:
+            body = await _bounded(response)
+            proof = response.headers.get(PROOF_HEADER, "")
+            return await self._blocking.run(self._answer, response.status, body, proof, nonce)
+
+    def _answer(self, code: int, body: bytes, proof: str, nonce: str) -> Answer:
+        if code in {401, 403}:
+            return Answer(code=code, problem=REFUSED)
+        if self._secret is not None and not is_proven(self._secret, proof, nonce=nonce, code=code, body=body):
+            return Answer(code=code, problem=UNPROVEN)
+        try:
+            document = json.loads(body)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            return Answer(
+                code=code, problem=f"it answered with HTTP {code}: is this a sidecar's status.listen, of this release?"
+            )
+        return Answer(code=code, document=document)
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.content.iter_chunked(_PIECE):
+        pieces.append(piece)
+        if (size := size + len(piece)) > MOST_BYTES:
+            raise ValueError(f"its answer is longer than {MOST_BYTES} bytes")
+    return b"".join(pieces)
+
+
+def _reason(error: Exception) -> str:
+    """Without the answer's own words, which may be another server's."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name cannot be resolved"
+    return str(error)[:200] if isinstance(error, ValueError) else type(error).__name__
