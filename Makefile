@@ -124,11 +124,11 @@ mutation: .venv/.synced ## How many small faults in a package the tests notice; 
 
 .PHONY: faults
 faults: .venv/.synced ## 500 seeds of a bad store and crashes at any await, in virtual time; SEEDS=n for another count
-	$(BIN)/python -m tiersidecar.simulation faults --seeds $(or $(SEEDS),500) --jobs $(JOBS)
+	$(BIN)/python -m tests.simulation faults --seeds $(or $(SEEDS),500) --jobs $(JOBS)
 
 .PHONY: simulate
 simulate: .venv/.synced ## SEEDS=n seeds of a whole simulated cluster; FIRST=s to begin with another seed, JOBS=j processes (one per core), KIND=questions, losses or hazards
-	$(BIN)/python -m tiersidecar.simulation $(or $(KIND),cluster) --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
+	$(BIN)/python -m tests.simulation $(or $(KIND),cluster) --seeds $(or $(SEEDS),200) --first $(or $(FIRST),0) --jobs $(JOBS)
 
 .PHONY: lint
 lint: .venv/.synced-all ## ruff, mypy strict, import contracts, lock file

@@ -10,6 +10,8 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from tests.conformance.script import Step
+from tests.simulation.offset_wire import OffsetQuestion, Told, offset_request, read_offset_response
+from tests.simulation.wire import key_of, records_in
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.formats.kafka.checkpoints import (
     LEADER_EPOCH_CHECKPOINT,
@@ -25,8 +27,6 @@ from tiersidecar.formats.wire.fetch_requests import write_single_fetch
 from tiersidecar.formats.wire.fetch_responses import read_fetch_response
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.simulation.offset_wire import OffsetQuestion, Told, offset_request, read_offset_response
-from tiersidecar.simulation.wire import key_of, records_in
 
 _FETCH, _LIST_OFFSETS, _EPOCH_END = 12, 8, 4
 _WHOLE, _LITTLE, _SOME = 1_000_000, 1, 350

@@ -33,6 +33,7 @@ from tests.conformance.script import (
     Step,
     Stop,
 )
+from tests.simulation.batches import batch_bytes, record_bytes
 from tests.support.kafka_admin import KafkaAdmin, KafkaAdminError, wait_until
 from tests.support.kafka_broker import LOG_STARTS, KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
@@ -40,7 +41,6 @@ from tests.support.kafka_placement import move_replica, place
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.formats.wire.messages import read_message, write_message
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.simulation.batches import batch_bytes, record_bytes
 
 PROPERTIES = {
     "auto.leader.rebalance.enable": "false",

@@ -24,13 +24,13 @@ from tests.conformance.script import (
     Step,
     Stop,
 )
+from tests.simulation.broker_offsets import diverges
+from tests.simulation.broker_side import BrokerSide
+from tests.simulation.chances import Chances
+from tests.simulation.cluster import Cluster
+from tests.simulation.records import Marker
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.services.gateway.api_keys import ApiKey
-from tiersidecar.simulation.broker_offsets import diverges
-from tiersidecar.simulation.broker_side import BrokerSide
-from tiersidecar.simulation.chances import Chances
-from tiersidecar.simulation.cluster import Cluster
-from tiersidecar.simulation.records import Marker
 
 PRODUCERS = {"a": 101, "b": 102, "c": 103}
 TOPIC = "orders"

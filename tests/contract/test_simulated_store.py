@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from tests.simulation.chances import Chances
+from tests.simulation.faulty_store import Bucket, NetworkStore
+from tests.simulation.network import NO_FAULTS, Network
+from tests.simulation.virtual_time import VirtualTimeLoop
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.ports.store import Store
-from tiersidecar.simulation.chances import Chances
-from tiersidecar.simulation.faulty_store import Bucket, NetworkStore
-from tiersidecar.simulation.network import NO_FAULTS, Network
-from tiersidecar.simulation.virtual_time import VirtualTimeLoop
 from tiersidecar.testing.store_contract import StoreContract
 
 

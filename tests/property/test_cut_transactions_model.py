@@ -12,6 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.simulation.records import (
+    Batch,
+    Marker,
+    aborted_transactions,
+    data_batch,
+    marker_batch,
+    open_transactions,
+    visible_offsets,
+)
 from tests.support.deep_checks import deep_findings
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.local_batches import LocalBatch
@@ -33,15 +42,6 @@ from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.open_at_cuts import OpenAtCuts
-from tiersidecar.simulation.records import (
-    Batch,
-    Marker,
-    aborted_transactions,
-    data_batch,
-    marker_batch,
-    open_transactions,
-    visible_offsets,
-)
 
 PRODUCERS = 2
 

@@ -9,6 +9,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.simulation.records import (
+    Batch,
+    Marker,
+    aborted_transactions,
+    data_batch,
+    marker_batch,
+    open_transactions,
+)
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.indexes import AbortedTransaction, read_transaction_index
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_producer_snapshot
@@ -23,14 +31,6 @@ from tiersidecar.formats.kafka.transactions import (
     lacks_none,
     merge_open,
     open_states,
-)
-from tiersidecar.simulation.records import (
-    Batch,
-    Marker,
-    aborted_transactions,
-    data_batch,
-    marker_batch,
-    open_transactions,
 )
 
 

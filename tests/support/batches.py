@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import cramjam
 
-from tiersidecar.simulation.batches import batch_bytes, record_bytes, sized, varint
+from tests.simulation.batches import batch_bytes, record_bytes, sized, varint
 
 __all__ = ["batch_bytes", "legacy_message", "plain_segment", "record_bytes", "sized", "varint", "xerial"]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.scenario import Kind
 from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
 from tiersidecar.adapters.state_topic.fold import StateFold
@@ -61,7 +62,6 @@ from tiersidecar.services.gateway.fetch_sessions import FetchSession
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
-from tiersidecar.simulation.scenario import Kind
 from tiersidecar.tasks import board, disk_watch
 from tiersidecar.tasks import copy as copy_module
 from tiersidecar.tasks import expire as expire_module

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.simulation.records import Batch, Marker, data_batch, marker_batch
 from tests.support.faulty_store import flip_bit
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError
@@ -15,7 +16,6 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.broker import LocalBatches
 from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.segment_lookup import History
-from tiersidecar.simulation.records import Batch, Marker, data_batch, marker_batch
 
 PARTITION = TopicIdPartition(topic_id=Uuid(b"border-topic-id0"), topic="border", partition=0)
 BORDER = 100

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from tests.simulation.records import data_batch
 from tests.support.faulty_store import Bend, FaultyStore, flip_bit
 from tests.support.local_batches import LocalBatch, batches_between, local_batches
 from tests.support.manual_clock import ManualClock
@@ -35,7 +36,6 @@ from tiersidecar.ports.metrics.reading import (
 )
 from tiersidecar.reading.holes import SETTLED_S
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
-from tiersidecar.simulation.records import data_batch
 
 BATCHES = local_batches("plain-0")
 EPOCHS = local_batches("epochs-0")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.simulation.records import Batch, Marker, data_batch, marker_batch
 from tests.support.faulty_store import FaultyStore, flip_bit
 from tests.support.local_batches import LocalBatch
 from tests.support.remote_builder import RemoteBuilder, SegmentSource
@@ -18,7 +19,6 @@ from tiersidecar.domain.offsets import ByteRange, Offset
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.kafka.record_batches import read_batch_header
-from tiersidecar.simulation.records import Batch, Marker, data_batch, marker_batch
 
 ONE, IDLE = 7, -1
 

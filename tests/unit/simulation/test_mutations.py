@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.scenario import Kind
+from tests.simulation.simulate import simulate
 from tests.support.mutations import MUTATIONS, Mutation
-from tiersidecar.simulation.scenario import Kind
-from tiersidecar.simulation.simulate import simulate
 
 pytestmark = pytest.mark.slow
 

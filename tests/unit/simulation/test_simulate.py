@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tiersidecar.simulation.scenario import Kind
-from tiersidecar.simulation.shrink import shrink
-from tiersidecar.simulation.simulate import Outcome, simulate
+from tests.simulation.scenario import Kind
+from tests.simulation.shrink import shrink
+from tests.simulation.simulate import Outcome, simulate
 
 FAULTS_SEEDS = (0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12)))
 CLUSTER_SEEDS = (1, 5)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiersidecar.simulation.virtual_time import (
+from tests.simulation.virtual_time import (
     NothingLeftToDoError,
     Process,
     TooManyTurnsError,

@@ -1,0 +1,169 @@
+"""What a replica remembers of its producers, in memory and in snapshots: Kafka's ``ProducerStateManager``.
+
+It is told by the batches that are appended, and loses what it knew where a broker loses it: a log that begins anew, or whose
+last snapshot is gone, knows nothing of a transaction that began before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+
+from tests.simulation.records import Batch, Marker
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+
+States = dict[int, ProducerState]
+_NONE = -1
+
+
+class Producers:
+    """``changed`` is told each snapshot that is written, and each that is removed (None).  ``map_end`` is the offset up to
+    which (exclusive) batches were taken in."""
+
+    def __init__(self, changed: Callable[[int, Sequence[ProducerState] | None], None]) -> None:
+        self._changed = changed
+        self._states: States = {}
+        self._snapshots: dict[int, States] = {}
+        self._ended: list[tuple[int, int]] = []
+        self.map_end = self._last_snapshot = 0
+
+    # -- batches
+
+    def take(self, batch: Batch) -> AbortedTransaction | None:
+        """The next batch of the log; the transaction that it aborts."""
+        self.map_end = batch.next_offset
+        if batch.producer_id < 0:
+            return None
+        state = self._states.get(batch.producer_id, ProducerState(producer_id=batch.producer_id, epoch=0))
+        first = state.current_transaction_first_offset
+        if batch.marker is None:
+            self._states[batch.producer_id] = replace(
+                state,
+                last_sequence=batch.last_offset,
+                last_offset=batch.last_offset,
+                offset_delta=batch.last_offset - batch.base_offset,
+                timestamp_ms=batch.timestamp_ms,
+                current_transaction_first_offset=batch.base_offset if first == _NONE else first,
+            )
+            return None
+        self._states[batch.producer_id] = replace(
+            state, timestamp_ms=batch.timestamp_ms, coordinator_epoch=0, current_transaction_first_offset=_NONE
+        )
+        if first == _NONE:
+            return None
+        self._ended.append((first, batch.base_offset))
+        if batch.marker is Marker.COMMIT:
+            return None
+        stable = min(self._open(), default=batch.next_offset)
+        return AbortedTransaction(batch.producer_id, Offset(first), Offset(batch.base_offset), Offset(stable))
+
+    def first_unstable(self, high_watermark: int) -> int | None:
+        """The first offset of a transaction that is not ended by a marker below ``high_watermark``."""
+        self._ended = [(first, marker) for first, marker in self._ended if marker >= high_watermark]
+        return min([*self._open(), *(first for first, _ in self._ended)], default=None)
+
+    def _open(self) -> Iterable[int]:
+        firsts = (state.current_transaction_first_offset for state in self._states.values())
+        return (first for first in firsts if first != _NONE)
+
+    # -- snapshots
+
+    def move_end(self, offset: int) -> None:
+        """``updateMapEndOffset``."""
+        self.map_end = offset
+
+    def take_snapshot(self) -> None:
+        """Unless there is one of this state."""
+        if self.map_end > self._last_snapshot:
+            self._snapshots[self.map_end] = dict(self._states)
+            self._last_snapshot = self.map_end
+            self._changed(self.map_end, [self._states[producer] for producer in sorted(self._states)])
+
+    def drop_snapshot(self, offset: int) -> None:
+        """If there is one: its segment goes."""
+        if self._snapshots.pop(offset, None) is not None:
+            self._changed(offset, None)
+
+    def drop_stray_snapshots(self, bases: Sequence[int]) -> None:
+        """Of offsets at which no segment begins only the last one stays, and only above the last segment's base."""
+        strays = [offset for offset in sorted(self._snapshots) if offset not in bases]
+        if strays and strays[-1] >= max(bases):
+            strays.pop()
+        for offset in strays:
+            self.drop_snapshot(offset)
+
+    # -- logs that begin or end elsewhere
+
+    def begin_anew_at(self, offset: int) -> None:
+        """``truncateFullyAndStartAt``."""
+        self._states.clear()
+        self._ended.clear()
+        for one in list(self._snapshots):
+            self.drop_snapshot(one)
+        self._last_snapshot, self.map_end = 0, offset
+
+    def log_start_moved(self, offset: int) -> None:
+        """``onLogStartOffsetIncremented``."""
+        self._ended = [(first, marker) for first, marker in self._ended if marker >= offset]
+        self.map_end = max(self.map_end, offset)
+        self._last_snapshot = max(self._snapshots, default=offset)
+
+    def forget(self) -> None:
+        """What is in memory: the broker ended."""
+        self._states.clear()
+        self._ended.clear()
+        self.map_end = self._last_snapshot = 0
+
+    def rebuild(
+        self,
+        held: Sequence[Batch],
+        bases: Sequence[int],
+        *,
+        log_start: int,
+        end: int,
+        is_clean_start: bool = False,
+    ) -> None:
+        """``UnifiedLog.rebuildProducerState``: from the last snapshot, and the batches ``held`` by the segments at ``bases``
+        from there on, up to ``end`` (exclusive)."""
+        anchors = {*bases[-2:], end}
+        if not self._snapshots and is_clean_start:
+            for offset in sorted(anchors):
+                self.move_end(offset)
+                self.take_snapshot()
+            return
+        was_up_to_date = not self._states and self.map_end >= end
+        self._reload(log_start, end)
+        if end > self.map_end and not was_up_to_date:
+            self._replay(held, bases, anchors, log_start=log_start, end=end)
+        self.move_end(end)
+        self.take_snapshot()
+
+    def _replay(
+        self, held: Sequence[Batch], bases: Sequence[int], anchors: Collection[int], *, log_start: int, end: int
+    ) -> None:
+        loaded = self.map_end
+        for number, base in enumerate(bases):
+            stop = bases[number + 1] if number + 1 < len(bases) else end
+            if stop <= loaded or base >= end:
+                continue
+            self.move_end(max(base, loaded, log_start))
+            if base in anchors:
+                self.take_snapshot()
+            begin = self.map_end
+            for batch in held:
+                if begin <= batch.last_offset and base <= batch.base_offset < min(stop, end):
+                    self.take(batch)
+
+    def _reload(self, log_start: int, end: int) -> None:
+        """``truncateAndReload``."""
+        for offset in [one for one in self._snapshots if one > end or one <= log_start]:
+            self.drop_snapshot(offset)
+        if end == self.map_end:
+            self.log_start_moved(log_start)
+            return
+        self._ended.clear()
+        latest = max(self._snapshots, default=None)
+        self._states = {} if latest is None else dict(self._snapshots[latest])
+        self._last_snapshot = self.map_end = log_start if latest is None else latest

@@ -1,0 +1,335 @@
+"""What a seed stands for: the cluster, the topic's policy, how bad it gets, and what happens when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tests.simulation.chances import Chances
+from tests.simulation.hazards import LONG_RETENTION_MS, Hazard, What, hazard_of
+from tests.simulation.network import NO_FAULTS, FaultRates
+from tiersidecar.services.gateway.fetch_sessions import MAX_SESSION_PARTITIONS
+
+_RACE_RETENTION_MS = 45_000
+_RACE_ABSENCE_S = 5.0
+"""In race mode the broker deletes what a sidecar that is away for longer than the retention has not linked: so it never is."""
+
+
+LIES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.03)
+"""Shares of writes that a store acknowledges, and does not keep as they were."""
+_REREAD_BAD = 0.05
+"""Share of reads that come short or damaged where consumers go back again and again."""
+_SESSIONS_SHARE = 0.4
+"""Of cluster runs: those with consumers that keep fetch sessions."""
+
+
+class Kind(StrEnum):
+    """``FAULTS``: one broker, a bad store, a sidecar that crashes at any await.  ``CLUSTER``: everything.  ``QUESTIONS``: as
+    ``CLUSTER``, and clients ask for offsets.  ``LOSSES``: as ``CLUSTER``, and brokers forget their producers.  ``HAZARDS``: as
+    ``CLUSTER``, and beside the sidecars one thing more is wrong (:mod:`tests.simulation.hazards`)."""
+
+    FAULTS = "faults"
+    CLUSTER = "cluster"
+    QUESTIONS = "questions"
+    LOSSES = "losses"
+    HAZARDS = "hazards"
+
+
+class Blow(StrEnum):
+    """What is done to the world at a time; each a fault that a failing run can be shrunk by."""
+
+    CRASH = "crash of a sidecar"
+    STOP = "stop of a sidecar"
+    OUTAGE = "outage of the store"
+    LEADER = "leader change"
+    UNCLEAN = "unclean election"
+    BROKER = "stop of a broker"
+    BROKER_UNCLEAN = "unclean stop of a broker"
+    BEHIND = "follower left behind"
+    CLOCK = "clock jump"
+    DISK_FULL = "disk full"
+    USER_DELETE = "records deleted by a user"
+    FAR_BEHIND = "unclean election of a follower far behind"
+    LOST_PRODUCERS = "producers' state lost"
+    LOST_DISK = "replica lost with its disk"
+    LOST_CHECKPOINTS = "crash of a broker that loses its checkpoints"
+
+
+LOSSES = (Blow.LOST_PRODUCERS, Blow.LOST_DISK, Blow.LOST_CHECKPOINTS)
+"""After which a broker may not know of a transaction that began before."""
+
+
+_AHEAD_MS, _BEHIND_MS = 10 * 24 * 3_600_000, 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedBlow:
+    """``blow`` strikes at ``at_s`` and, where it ends, ends ``lasts_s`` later; ``target`` picks broker or partition."""
+
+    name: str
+    blow: Blow
+    at_s: float
+    lasts_s: float
+    target: float
+
+    @property
+    def jump_ms(self) -> int:
+        """How far a clock is off then: further than what expiry takes for one that is a little off."""
+        if self.blow is not Blow.CLOCK:
+            return 0
+        return _AHEAD_MS if self.target < 0.5 else -_BEHIND_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Times in virtual seconds from the start; retentions as in :class:`~tiersidecar.domain.policy.TopicPolicy`.
+    ``disk_bytes`` is each broker's, None where it never fills; ``reads_apart``: gateways are processes of their own;
+    ``store_is_local``: what lies in the store is read as files of this machine are; ``rereads``: consumers go back again and
+    again to what only the store has, and the store is bad at that.  ``fetch_sessions``: there are consumers that keep them, of
+    which each gateway remembers ``most_in_sessions`` partitions; ``questions``: clients ask for offsets by timestamp and epoch;
+    records' timestamps are up to ``timestamps_late_ms`` before the time at which they are written."""
+
+    kind: Kind
+    seed: int
+    brokers: int
+    partitions: int
+    mode: str
+    duration_s: float
+    produce_every_s: float
+    transactional_share: float
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    local_retention_bytes: int = -2
+    broker_retention_ms: int = -1
+    store_rates: FaultRates = NO_FAULTS
+    broker_rates: FaultRates = NO_FAULTS
+    topic_rates: FaultRates = NO_FAULTS
+    disk_rate: float = 0.0
+    disk_bytes: int | None = None
+    disk_policy: str = "keep"
+    reads_apart: bool = False
+    store_is_local: bool = False
+    rereads: bool = False
+    fetch_sessions: bool = False
+    most_in_sessions: int = MAX_SESSION_PARTITIONS
+    questions: bool = False
+    timestamps_late_ms: int = 0
+    hazard: Hazard | None = None
+    blows: tuple[PlannedBlow, ...] = ()
+
+    @property
+    def reader_rates(self) -> FaultRates:
+        """The store's, as consumers' reads meet them."""
+        return replace(self.store_rates, bad_read=_REREAD_BAD) if self.rereads else self.store_rates
+
+    @property
+    def drops_oldest(self) -> bool:
+        return self.disk_bytes is not None and self.disk_policy == "drop-oldest"
+
+    @property
+    def trims_for_space(self) -> bool:
+        return self.disk_bytes is not None and self.disk_policy != "keep"
+
+
+def scenario_of(kind: Kind, seed: int, chances: Chances) -> Scenario:
+    """The scenario of ``seed``."""
+    badness = chances.choose("badness", (0.0, 0.01, 0.04, 0.12))
+    base = Scenario(
+        kind=kind,
+        seed=seed,
+        brokers=1,
+        partitions=1,
+        mode="strict",
+        duration_s=chances.between("duration", 50, 110),
+        produce_every_s=chances.choose("produce every", (0.5, 1.0, 2.0)),
+        transactional_share=chances.choose("transactional", (0.0, 0.3, 0.6)),
+        store_rates=_rates(chances, "store", badness, bad_read=badness / 2),
+        topic_rates=replace(_rates(chances, "topic", badness / 3), twice=0.0, hang_before=0.0, hang_after=0.0),
+        broker_rates=replace(_rates(chances, "broker", badness / 3), twice=0.0, hang_before=0.0, hang_after=0.0),
+        disk_rate=chances.choose("disk", (0.0, 0.0, 0.003)),
+        local_retention_bytes=chances.choose("local retention", (-2, 1500, 4000)),
+        reads_apart=chances.draw("reads apart") < 0.3,
+        store_is_local=chances.draw("store is local") < 0.3,
+    )
+    if kind is Kind.FAULTS:
+        # No retention, so that each segment has to be there at the end.
+        blows = _plan(base, chances, (Blow.CRASH, Blow.CRASH, Blow.STOP, Blow.OUTAGE, Blow.DISK_FULL), most=6)
+        return replace(base, blows=blows)
+    return _cluster(base, chances)
+
+
+def _cluster(base: Scenario, chances: Chances) -> Scenario:
+    is_race = chances.draw("race") < 0.2
+    by_time = chances.draw("retention by time") < 0.35
+    by_size = not by_time and chances.draw("retention by size") < 0.4
+    scenario = replace(
+        base,
+        brokers=3,
+        partitions=int(chances.between("partitions", 1, 3)),
+        mode="race" if is_race else "strict",
+        # In race mode the broker deletes without asking anybody: what the store lied about is lost.
+        store_rates=replace(base.store_rates, lie=0.0) if is_race else base.store_rates,
+        duration_s=chances.between("cluster duration", 90, 200),
+        produce_every_s=chances.choose("produce every", (0.7, 1.0, 1.5)),
+        local_retention_bytes=-2 if is_race else base.local_retention_bytes,
+        broker_retention_ms=_RACE_RETENTION_MS if is_race else -1,
+        retention_ms=chances.choose("retention ms", (60_000, 120_000)) if by_time else -1,
+        retention_bytes=chances.choose("retention bytes", (6_000, 12_000)) if by_size else -1,
+    )
+    if not is_race and chances.draw("small disks") < 0.3:
+        scenario = replace(
+            scenario,
+            disk_bytes=scenario.partitions * int(chances.between("disk bytes", 9_000, 22_000)),
+            disk_policy=chances.choose("disk policy", ("keep", "trim-copied", "trim-copied", "drop-oldest")),
+        )
+    if not is_race and chances.draw("rereads") < 0.3:
+        scenario = replace(scenario, rereads=True, local_retention_bytes=1500)
+    if chances.draw("fetch sessions") < _SESSIONS_SHARE:
+        most = chances.choose("most in sessions", (MAX_SESSION_PARTITIONS, MAX_SESSION_PARTITIONS, 1, 2))
+        scenario = replace(scenario, fetch_sessions=True, most_in_sessions=most)
+    if base.kind is Kind.QUESTIONS:
+        is_by_time = scenario.retention_ms >= 0 or scenario.broker_retention_ms >= 0
+        late_ms = 0 if is_by_time else chances.choose("timestamps late", (0, 5_000, 30_000))
+        scenario = replace(scenario, questions=True, timestamps_late_ms=late_ms)
+    beside = (Blow.FAR_BEHIND, *LOSSES)
+    unlike = (*beside, Blow.DISK_FULL, Blow.UNCLEAN) if is_race else beside
+    blows = _plan(scenario, chances, tuple(blow for blow in Blow if blow not in unlike), most=9)
+    if not is_race and chances.draw("far behind") < 0.3:
+        blows = (*blows, _far_behind(scenario, chances))
+    blows = (*blows, *_lost_producers(scenario, chances))
+    if base.kind is Kind.LOSSES:
+        blows = (*blows, *_losses(scenario, chances))
+    if base.kind is Kind.HAZARDS:
+        return _with_hazard(replace(scenario, blows=blows), chances)
+    if is_race:
+        blows = tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in blows)
+    return replace(scenario, blows=blows)
+
+
+_NOT_BESIDE = {
+    What.TYPED: frozenset({Blow.CLOCK, Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
+    What.CLOCK: frozenset({Blow.CLOCK, Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
+    What.DELETED: frozenset({Blow.BROKER_UNCLEAN, Blow.UNCLEAN, Blow.FAR_BEHIND, *LOSSES}),
+    What.NATIVE: frozenset({Blow.UNCLEAN, Blow.FAR_BEHIND, Blow.USER_DELETE, *LOSSES}),
+}
+"""Blows that would excuse what the hazard is to show."""
+
+
+def _with_hazard(scenario: Scenario, chances: Chances) -> Scenario:
+    """In strict mode: in race mode the broker deletes what sidecars that come late have not linked."""
+    hazard = hazard_of(scenario.duration_s, chances)
+    if hazard.what in (What.PINNED, What.KEPT):
+        return _in_race_mode(scenario, hazard, chances)
+    began_s, duration_s = hazard.sidecars_from_s, max(scenario.duration_s, hazard.ends_s + 20)
+    kept = (blow for blow in scenario.blows if blow.blow not in _NOT_BESIDE.get(hazard.what, ()))
+    late = (duration_s - began_s) / scenario.duration_s
+    scenario = replace(
+        scenario,
+        mode="strict",
+        broker_retention_ms=-1,
+        duration_s=duration_s,
+        hazard=hazard,
+        blows=tuple(replace(blow, at_s=began_s + blow.at_s * late) for blow in kept),
+    )
+    if hazard.is_guarded or hazard.what is What.NATIVE:
+        scenario = replace(scenario, disk_bytes=None, retention_ms=-1, retention_bytes=-1)
+    if hazard.is_guarded:
+        scenario = replace(scenario, transactional_share=0.0)
+    if hazard.what is What.CLOCK:
+        scenario = replace(scenario, retention_ms=LONG_RETENTION_MS)
+    if hazard.what is What.NATIVE:
+        scenario = replace(scenario, local_retention_bytes=-2, rereads=False)
+    return scenario
+
+
+def _in_race_mode(scenario: Scenario, hazard: Hazard, chances: Chances) -> Scenario:
+    """In race mode, with no other blow than that no process is away for long."""
+    kept = (blow for blow in scenario.blows if blow.blow in (Blow.CRASH, Blow.STOP, Blow.OUTAGE, Blow.LEADER))
+    is_pinned = hazard.what is What.PINNED
+    return replace(
+        scenario,
+        mode="race",
+        duration_s=max(scenario.duration_s, hazard.ends_s + 20),
+        transactional_share=0.6 if is_pinned else scenario.transactional_share,
+        broker_retention_ms=_RACE_RETENTION_MS if is_pinned else -1,
+        retention_ms=-1,
+        retention_bytes=-1 if is_pinned else chances.choose("kept bytes", (3_000, 6_000)),
+        local_retention_bytes=-2,
+        disk_bytes=None,
+        rereads=False,
+        store_rates=replace(scenario.store_rates, lie=0.0),
+        hazard=hazard,
+        blows=tuple(replace(blow, lasts_s=min(blow.lasts_s, _RACE_ABSENCE_S)) for blow in kept),
+    )
+
+
+def _plan(scenario: Scenario, chances: Chances, allowed: tuple[Blow, ...], *, most: int) -> tuple[PlannedBlow, ...]:
+    count = int(chances.between("blows", 0, most + 1))
+    return tuple(
+        PlannedBlow(
+            name=f"blow {number}",
+            blow=chances.choose("blow", allowed),
+            at_s=chances.between("blow at", 1, scenario.duration_s),
+            lasts_s=chances.choose("blow lasts", (0.3, 3.0, 10.0, 40.0)),
+            target=chances.draw("blow target"),
+        )
+        for number in range(count)
+    )
+
+
+def _losses(scenario: Scenario, chances: Chances) -> tuple[PlannedBlow, ...]:
+    return tuple(
+        PlannedBlow(
+            name=f"loss {number}",
+            blow=chances.choose("loss", LOSSES),
+            at_s=chances.between("loss at", scenario.duration_s * 0.2, scenario.duration_s),
+            lasts_s=chances.choose("loss lasts", (0.3, 3.0, 10.0)),
+            target=chances.draw("loss target"),
+        )
+        for number in range(int(chances.between("losses", 2, 7)))
+    )
+
+
+def _far_behind(scenario: Scenario, chances: Chances) -> PlannedBlow:
+    """Beside the others: only so does an election take away what has long been copied."""
+    return PlannedBlow(
+        name="far behind",
+        blow=Blow.FAR_BEHIND,
+        at_s=chances.between("far behind at", 1, scenario.duration_s * 0.6),
+        lasts_s=chances.choose("far behind lasts", (15.0, 30.0, 60.0)),
+        target=chances.draw("far behind target"),
+    )
+
+
+def _lost_producers(scenario: Scenario, chances: Chances) -> tuple[PlannedBlow, ...]:
+    """In half of the runs, some times: a replica is moved to another log dir, and once nothing but its own files is left."""
+    if chances.draw("lost producers") < 0.5:
+        return ()
+    return tuple(
+        PlannedBlow(
+            name=f"lost producers {number}",
+            blow=Blow.LOST_PRODUCERS,
+            at_s=chances.between("lost producers at", 1, scenario.duration_s),
+            lasts_s=0.0,
+            target=chances.draw("lost producers target"),
+        )
+        for number in range(6)
+    )
+
+
+def _rates(chances: Chances, what: str, badness: float, *, bad_read: float = 0.0) -> FaultRates:
+    """Not each kind in each run: what is rare alone may be what matters together."""
+
+    def rate(kind: str) -> float:
+        return badness if chances.draw(f"{what} {kind}") < 0.5 else 0.0
+
+    return FaultRates(
+        fail_before=rate("fail before"),
+        fail_after=rate("fail after"),
+        hang_before=rate("hang before") / 3,
+        hang_after=rate("hang after") / 3,
+        slow=rate("slow"),
+        twice=rate("twice"),
+        bad_read=bad_read if chances.draw(f"{what} bad read") < 0.5 else 0.0,
+        lie=chances.choose(f"{what} lie", LIES) if what == "store" else 0.0,
+    )

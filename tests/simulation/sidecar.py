@@ -1,0 +1,362 @@
+"""A process of ours in the simulated world: the real wiring of its roles over simulated edges."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from Crypto.PublicKey import RSA
+
+from tests.simulation.broker_port import SimulatedBroker
+from tests.simulation.chances import SeededIds
+from tests.simulation.faulty_store import NetworkStore
+from tests.simulation.hazards import TOPIC_GRACE_MS, Hazard
+from tests.simulation.machine import AtOnce, InlineBlocking, PinsOnDisk, SimulatedClock, WatchedLogDirs
+from tests.simulation.serving import Serving, open_serving
+from tests.simulation.surroundings import METADATA_TOPIC, Surroundings
+from tests.simulation.topics import Sends, SimulatedClients
+from tests.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS
+from tests.simulation.virtual_time import Process
+from tiersidecar.adapters.copy_journal import open_copy_journal
+from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
+from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.adapters.seen_times import FileSeenTimes
+from tiersidecar.adapters.state_topic.log import open_state_topic
+from tiersidecar.adapters.state_topic.settings import StateTopicSettings
+from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
+from tiersidecar.adapters.stores.paced import PacedStore
+from tiersidecar.adapters.unmade_topics import UnmadeProposals
+from tiersidecar.app.assembly import assemble
+from tiersidecar.app.builders.read_path import open_process_read_path
+from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.top_level import Role
+from tiersidecar.app.identity import Identity
+from tiersidecar.app.parts import Opened, Parts
+from tiersidecar.app.process_status import ProcessStatus
+from tiersidecar.app.tier_role import run_tier
+from tiersidecar.app.tuning import Tuning, initial_tuning
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair
+from tiersidecar.formats.metadata.serde import read_event
+from tiersidecar.ports.clock import Clock, Ids
+from tiersidecar.ports.copy_journal import CopyJournal, NoJournal
+from tiersidecar.ports.failpoints import NO_FAILPOINTS
+from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
+from tiersidecar.ports.state_log import StateLog
+from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import NoTelemetry
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.roster import keep_roster
+from tiersidecar.tasks.trash_clock import TrashClock
+
+METADATA_PARTITIONS = 2
+ALL_ROLES = frozenset(Role)
+TIER_ROLES = frozenset({Role.TIER})
+READING_ROLES = frozenset({Role.READ, Role.GATEWAY})
+_GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+_KEY_ID, _KEY_BITS, _UNREAD = "simulated", 1344, "/unread: the key ring is made in memory"
+
+
+def config_of(world: Surroundings, broker: int, instance: str = "") -> Config:
+    """What a user would write for this cluster, with shorter waits; ``instance`` is the name of the state.dir."""
+    scenario = world.scenario
+    hazard = scenario.hazard if world.is_mistyped else None
+    rule: dict[str, object] = {
+        "name": world.topic,
+        "mode": scenario.mode,
+        "retention.ms": scenario.retention_ms if hazard is None else hazard.typed_ms,
+        "retention.bytes": scenario.retention_bytes,
+        "local.retention.bytes": scenario.local_retention_bytes,
+    }
+    return Config.model_validate(
+        {
+            "log.dirs": [str(world.cluster.log_dirs[broker])],
+            "state.dir": str(world.directory / (instance or instance_of(broker))),
+            "broker": {"bootstrap.servers": "127.0.0.1:9092"},
+            "store": {
+                "type": "filesystem",
+                "root": str(world.directory / "store"),
+                "chunk.size": 512,
+                "request.timeout": 15_000,
+                "upload.stall.timeout": 20_000,
+                "compression.enabled": scenario.seed % 3 == 0,
+                "encryption.enabled": scenario.seed % 10 == 9,
+                "encryption.key.pair.id": _KEY_ID,
+                "encryption.key.pairs": {_KEY_ID: {"public.key.file": _UNREAD, "private.key.file": _UNREAD}},
+            },
+            "topics": [rule],
+            "read": {"chunk.cache.memory.bytes": 2_000} if scenario.rereads else {},
+            "disk.pressure.policy": scenario.disk_policy,
+            **_of_hazard(scenario.hazard, is_mistyped=world.is_mistyped),
+            "delete.delay": DELETE_DELAY_MS,
+            "user.delete.delay": USER_DELETE_DELAY_MS,
+            "remote.log.metadata.topic.num.partitions": METADATA_PARTITIONS,
+            "remote.log.metadata.topic.replication.factor": 1,
+            "remote.log.metadata.topic.min.isr": 1,
+            "remote.log.metadata.consume.wait.ms": 20_000,
+            "remote.log.manager.task.interval.ms": 10_000,
+        },
+        by_alias=True,
+        by_name=False,
+    )
+
+
+def instance_of(broker: int) -> str:
+    """The state.dir's of the sidecar that belongs beside the broker."""
+    return f"state-{broker}"
+
+
+def _of_hazard(hazard: Hazard | None, *, is_mistyped: bool) -> dict[str, object]:
+    if hazard is None:
+        return {"deletes.max.share.per.round": 1.0}
+    return {
+        "deletes.max.share.per.round": 0.5 if hazard.is_guarded else 1.0,
+        "deletes.enabled": hazard.may_delete or not is_mistyped,
+        "deletes.topic.grace.ms": TOPIC_GRACE_MS,
+        "lease.duration.ms": hazard.lease_ms,
+    }
+
+
+class Sidecar:
+    """One incarnation after another beside one broker, with one state.dir, ``instance``.  ``clock`` is the machine's;
+    ``serving`` is what clients reach while it is up, of a process that serves."""
+
+    def __init__(self, world: Surroundings, broker: int, name: str, roles: frozenset[Role], instance: str = "") -> None:
+        self.broker, self._world, self._name, self._roles = broker, world, name, roles
+        self.instance = instance or instance_of(broker)
+        self.clock = SimulatedClock(world.loop)
+        self.disk = world.disks[broker]
+        self.process: Process | None = None
+        self.serving: Serving | None = None
+        self._incarnation = 0
+        self.buried: list[tuple[Process, asyncio.Task[None]]] = []
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None
+
+    def start(self) -> None:
+        """A new process; it knows only what is durable."""
+        self._incarnation += 1
+        self.process = process = Process(f"{self._name} {self.broker}.{self._incarnation}", self._world.loop)
+        task = process.start(self._main(process))
+        self.buried.append((process, task))
+        task.add_done_callback(lambda done: self._world.process_ended(process, done))
+
+    def kill(self) -> None:
+        """As kill -9."""
+        if self.process is not None:
+            self.process.kill()
+            self.process = self.serving = None
+
+    async def _main(self, process: Process) -> None:
+        """As ``app.supervise`` does it."""
+        async with AsyncExitStack() as stack:
+            parts = await open_parts(
+                stack,
+                self._world,
+                self.broker,
+                process.name,
+                self.clock,
+                config_of(self._world, self.broker, self.instance),
+                roles=self._roles,
+                instance=self.instance,
+            )
+            if Role.GATEWAY in self._roles:
+                bucket = _bucket_of(self._world, parts.ids, tells_rules=False)
+                path = await open_process_read_path(stack, replace(parts, store=_store_of(bucket, parts)))
+                parts = replace(parts, read_path=path)
+                self.serving = open_serving(
+                    stack,
+                    parts,
+                    process,
+                    self._world.chances,
+                    most_in_sessions=self._world.scenario.most_in_sessions,
+                )
+            if Role.TIER in self._roles:
+                await run_tier(parts)
+            else:
+                await keep_roster(parts.roster, parts.look_interval_s)
+
+
+def _bucket_of(
+    world: Surroundings, ids: Ids, *, tells_rules: bool, acts: Callable[[str], None] = lambda what: None
+) -> NetworkStore:
+    """``tells_rules`` of what is fetched: a consumer's read proves nothing."""
+    scenario = world.scenario
+    return NetworkStore(
+        world.bucket,
+        world.network,
+        world.chances,
+        scenario.store_rates if tells_rules else scenario.reader_rates,
+        ids,
+        tells_of_reads=tells_rules,
+        is_local=scenario.store_is_local,
+        acts=acts,
+    )
+
+
+def _store_of(bucket: NetworkStore, parts: Parts) -> Store:
+    return _bounded(bucket, parts.config, parts.tuning, parts.clock)
+
+
+def _bounded(bucket: NetworkStore, config: Config, tuning: Tuning, clock: Clock) -> Store:
+    limits = StoreLimits(
+        stall_s=config.store.upload_stall_timeout / 1000,
+        upload_s=config.store.upload_timeout / 1000,
+        request_s=config.store.request_timeout / 1000,
+    )
+    return PacedStore(BoundedStore(bucket, limits=limits, clock=clock), tuning.upload_pace)
+
+
+async def open_parts(
+    stack: AsyncExitStack,
+    world: Surroundings,
+    broker: int,
+    name: str,
+    clock: SimulatedClock,
+    config: Config,
+    *,
+    roles: frozenset[Role] = TIER_ROLES,
+    instance: str = "",
+) -> Parts:
+    """What :func:`tiersidecar.app.wiring.open_parts` opens, with every edge simulated but files."""
+    scenario, chances = world.scenario, world.chances
+    instance = instance or instance_of(broker)
+    incarnation = f"{instance}/{name}"
+    acts = world.lease_rules.acting(broker, incarnation)
+    ids, telemetry, board = SeededIds(chances, name), NoTelemetry(), Board()
+    blocking = InlineBlocking(chances, scenario.disk_rate, world.disks[broker])
+    port = SimulatedBroker(
+        world.cluster,
+        world.topics,
+        world.network,
+        broker_id=broker,
+        side=world.sides[broker],
+        rates=scenario.broker_rates,
+        configs=world.topic_configs,
+        new_topic=world.new_topic,
+        trimmed=world.trimmed,
+        acts=acts,
+    )
+    clients = SimulatedClients(
+        world.topics, world.network, world.loop, chances, scenario.topic_rates, name, _sends(acts)
+    )
+    tuning = initial_tuning(config, clock)
+    store = _bounded(_bucket_of(world, ids, tells_rules=True, acts=acts), config, tuning, clock)
+    metadata = await stack.enter_async_context(
+        open_metadata_topic(
+            MetadataTopicSettings(
+                bootstrap_servers="simulated",
+                partitions=METADATA_PARTITIONS,
+                replication_factor=1,
+                min_insync_replicas=1,
+                consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
+            ),
+            broker=port,
+            clock=clock,
+            ids=ids,
+            telemetry=telemetry,
+            blocking=blocking,
+            clients=clients,
+        )
+    )
+    state = await stack.enter_async_context(
+        open_state_topic(
+            StateTopicSettings(
+                bootstrap_servers="simulated",
+                replication_factor=1,
+                min_insync_replicas=1,
+                consume_wait_ms=config.remote_log_metadata_consume_wait_ms,
+                broker_id=broker,
+                incarnation=incarnation,
+            ),
+            broker=port,
+            clock=clock,
+            ids=ids,
+            telemetry=telemetry,
+            clients=clients,
+        )
+    )
+    return assemble(
+        stack,
+        Opened(
+            config=config,
+            tuning=tuning,
+            roles=roles,
+            identity=Identity(
+                cluster_id=world.cluster.cluster_id,
+                broker_id=BrokerId(broker),
+                instance=instance,
+                incarnation=incarnation,
+            ),
+            kafka_version=(4, 3),
+            board=board,
+            status=ProcessStatus(
+                version="simulated", config=config, roles=roles, board=board, started_ms=clock.now_ms()
+            ),
+            log_dirs=WatchedLogDirs(config.log_dirs, blocking=blocking, clock=clock),
+            journal=await stack.enter_async_context(_open_journal(config, roles, blocking)),
+            trash_clock=await _open_trash_clock(config, roles, clock),
+            pins=PinsOnDisk(config.log_dirs, world.disks[broker], blocking=blocking, failpoints=NO_FAILPOINTS),
+            broker=port,
+            store=store,
+            key_ring=_key_ring(),
+            metadata=metadata,
+            state=state,
+            proposals=UnmadeProposals(),  # users' deletes are said here without a gateway
+            blocking=blocking,
+            clock=clock,
+            ids=ids,
+            failpoints=NO_FAILPOINTS,
+            telemetry=telemetry,
+        ),
+    )
+
+
+def _sends(acts: Callable[[str], None]) -> Sends:
+    """Of what is said of segments; that all objects are deleted is no act any more."""
+
+    def sends(topic: str, value: bytes | None) -> None:
+        if topic != METADATA_TOPIC or value is None:
+            return
+        event = read_event(value, where="sent")
+        if isinstance(event, RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate) and event.state is not _GONE:
+            acts(f"says {event.state.name} of {event.remote_log_segment_id}")
+
+    return sends
+
+
+def _open_journal(
+    config: Config, roles: frozenset[Role], blocking: InlineBlocking
+) -> AbstractAsyncContextManager[CopyJournal]:
+    if Role.TIER not in roles:
+        return nullcontext(NoJournal())
+    return open_copy_journal(Path(config.state_dir), blocking=blocking)
+
+
+async def _open_trash_clock(config: Config, roles: frozenset[Role], clock: SimulatedClock) -> TrashClock:
+    times: SeenTimes = NoSeenTimes()
+    if Role.TIER in roles:
+        times = FileSeenTimes(Path(config.state_dir), blocking=AtOnce())
+    return TrashClock(clock=clock, times=times, known=await times.read())
+
+
+@cache
+def _key_ring() -> KeyRing:
+    """One for all runs: the same in each process, for a seed replays exactly."""
+    key = RSA.generate(_KEY_BITS, randfunc=random.Random("the simulation's key").randbytes)
+    return KeyRing(active_key_id=_KEY_ID, keys={_KEY_ID: RsaKeyPair(public=key.public_key(), private=key)})
+
+
+async def until_ready(state: StateLog) -> None:
+    """Return once the state topic has been read."""
+    while state.readiness_reason is not None:  # noqa: ASYNC110 - it has no event for this
+        await asyncio.sleep(0.2)
