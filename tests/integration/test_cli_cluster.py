@@ -158,15 +158,17 @@ def test_any_sidecar_shows_the_page_of_all(sidecars: Sidecars) -> None:
 def test_the_page_says_which_sidecar_stands_still(sidecars: Sidecars) -> None:
     sidecars[2].send_signal(signal.SIGSTOP)
     try:
-        began_s = time.monotonic()
-        code, page = sidecars[1].status("/")
-        took_s = time.monotonic() - began_s
+        # What was asked before it stopped is shown for another second.
+        page = wait_until(
+            lambda: page if "does not answer" in (page := sidecars[1].status("/")[1]) else None,
+            "it is missed",
+            timeout_s=30,
+        )
     finally:
         sidecars[2].send_signal(signal.SIGCONT)
-    assert (code, page.count(">ready</span>")) == (200, 2)
+    assert page.count(">ready</span>") == 2
     assert "The sidecar of broker 2 does not answer" in page
     assert "it did not answer within 1 s" in page
-    print(f"the page with sidecar 2 stopped: {took_s:.2f} s")
     sidecars[2].wait_until_ready()
 
 

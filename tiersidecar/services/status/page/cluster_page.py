@@ -42,7 +42,8 @@ def cluster_page(cluster: Cluster, *, version: str, page: int = 1) -> str:
         _throughput(cluster),
         section("Brokers", _brokers(cluster.sidecars)),
         section("Disks", _disks(cluster.answers)),
-        tag("div", _store(cluster), _gateways(cluster), class_="two"),
+        _store(cluster),
+        _gateways(cluster),
     )
     return whole_page(title="Cluster", where=f"version {version}", crumbs=(), body=body, asked_ms=cluster.asked_ms)
 
@@ -297,7 +298,8 @@ def _gateways(cluster: Cluster) -> Html:
         if read
         else tag("p", "No cold data was read in the last hour.", class_="soft")
     )
-    return section("Gateways and cold reads", gateways, reads, _readers(cluster, known))
+    parts = (gateways, reads, _readers(cluster, known))
+    return section("Gateways and cold reads", tag("div", [tag("div", part) for part in parts if part], class_="charts"))
 
 
 def _readers(cluster: Cluster, known: Collection[str]) -> Html | None:
