@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
 from tests.support.pins import local_partition
 from tests.support.segments import TIP, local_segments
@@ -15,8 +16,10 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.services.status.source import TierBytes
 
 
 def said(offset: int, epoch: int) -> PartitionState:
@@ -89,3 +92,42 @@ def test_a_led_partition_without_a_directory_here_is_shown_once_it_is_told() -> 
     (shown,) = status.partitions()
     assert (shown.topic_id_partition, shown.role, shown.held_back_reason) == (TIP, "leader", "it is not here")
     assert shown.local_segments == 0
+
+
+def test_the_bytes_of_a_log_are_counted_once_each_from_its_start_to_its_end() -> None:
+    """As the page draws them: two segments are remote alone, one is in the trash, one on both sides, one local, one active."""
+    world = World()
+    sidecar = Sidecar(world, policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock())
+    for segment in segments(4):
+        world.add(segment, objects=False)
+    entry = TrashEntry(
+        id=TrashId(generation=0, leader_epoch=LeaderEpoch(0), kind=TrashKind.USER, opened_ms=0),
+        decided_ms=0,
+        due_ms=1,
+        up_to=Offset(100),
+    )
+    run(world.state.put_into_trash(TIP, [entry]))
+    local = local_partition(local_segments(300, 400, 500), epochs=((0, 0),))
+    sidecar.board.local = LogDirsView(partitions={TIP: local}, faults={})
+    sidecar.board.copied_offsets[TIP], sidecar.board.log_start_offsets[TIP] = 399, 300
+    status = ProcessStatus(
+        version="1",
+        config=None,  # type: ignore[arg-type]  # not asked of partitions
+        roles=frozenset({Role.TIER}),
+        board=sidecar.board,
+        started_ms=0,
+        state=world.state,
+        metadata=world.metadata,
+        trash=world.state,
+    )
+    (shown,) = status.partitions()
+    on_disk, remote = local.segments[0].size_bytes, segments(1)[0].segment_size_in_bytes
+    assert shown.tiers == TierBytes(
+        trash=remote,
+        remote=3 * remote - on_disk,
+        both=on_disk,
+        pinned=0,
+        local=on_disk,
+        active=local.segments[-1].size_bytes,
+    )
+    assert shown.tiers.trash + shown.tiers.remote + shown.tiers.both == shown.remote_size_bytes == 4 * remote
