@@ -174,9 +174,8 @@ class Bench:
 
     def _prune(self, load: Load) -> None:
         """A twentieth of one partition, by offsets: bytes of the store against bytes asked for and bytes there are."""
-        from tiersidecar.app.data_source import parse_options
+        from tiersidecar.app.data_source import parse_options, read_share
         from tiersidecar.app.data_source_planning import plan_read
-        from tiersidecar.app.data_source_reading import read_share
         from tiersidecar.ports.metrics.reading import READ_STORE_BYTES
         from tiersidecar.spark.datasource.filters import PushedBounds
 

@@ -28,8 +28,11 @@ from benchmarks.support.report import Goal, Report  # noqa: E402
 from tests.support.directory_store import DirectoryStore  # noqa: E402
 from tiersidecar.decide.reconcile_findings import Graces  # noqa: E402
 from tiersidecar.reconcile.inputs import ReconcileSettings  # noqa: E402
-from tiersidecar.reconcile.local import LocalInputs, reconcile_locally  # noqa: E402
-from tiersidecar.reconcile.local_events import RawEvent  # noqa: E402
+from tiersidecar.reconcile.local import (  # noqa: E402
+    LocalInputs,
+    RawEvent,
+    reconcile_locally,
+)
 
 FULL, QUICK = 300_000, 60_000
 MOST_S_FOR_FULL = 60.0

@@ -17,7 +17,7 @@ from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.formats.aiven.manifest import write_manifest
 from tiersidecar.formats.metadata.hot import write_added, write_updated
 from tiersidecar.reconcile.inputs import KnownTopic
-from tiersidecar.reconcile.local_events import RawEvent
+from tiersidecar.reconcile.local import RawEvent
 
 ODD_ONES_EACH = 10
 WHEN_MS = 1_700_000_000_000

@@ -16,7 +16,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tiersidecar.adapters.user_cache import build_once
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -24,6 +23,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegme
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.aiven.keys import planned_keys
 from tiersidecar.formats.metadata.hot import write_added, write_updated
+from tiersidecar.spark.jars import build_once
 
 ODD_ONES_EACH = 10
 SEGMENTS_PER_PARTITION = 1000

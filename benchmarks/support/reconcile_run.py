@@ -16,10 +16,10 @@ from tests.support.kafka_cluster import KafkaCluster
 from tiersidecar.adapters.kafka.security import SecuritySettings
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
+from tiersidecar.spark.events import MetadataTopic
 from tiersidecar.spark.inventory import read_inventory
 from tiersidecar.spark.inventory_format import InventoryFormat
 from tiersidecar.spark.kafka_options import kafka_options
-from tiersidecar.spark.metadata_topic import MetadataTopic
 from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ from tests.support.held_values import HeldValues, held_by
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.loopback_ports import free_port
 from tiersidecar.app.builders.azure import azure_settings
-from tiersidecar.app.builders.s3 import s3_settings
 from tiersidecar.app.builders.security import broker_security
+from tiersidecar.app.builders.store import s3_settings
 from tiersidecar.app.config.broker import BrokerSection
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.document import KeyPath, format_path
 from tiersidecar.app.config.keys import all_key_paths
+from tiersidecar.app.config.report import WITHOUT_EFFECT
 from tiersidecar.app.config.store import S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.top_level import Role
-from tiersidecar.app.config.without_effect import WITHOUT_EFFECT
 from tiersidecar.app.supervise import _run
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]

@@ -36,7 +36,7 @@ from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.adapters.kafka.groups import COORDINATORS_TOPIC
 from tiersidecar.adapters.kafka.security import SaslMechanism, SecurityProtocol, SecuritySettings
-from tiersidecar.adapters.proposals_topic.codec import write_proposal
+from tiersidecar.adapters.proposals_topic.log import write_proposal
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset

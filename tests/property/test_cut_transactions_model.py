@@ -37,11 +37,11 @@ from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.kafka.record_batches import read_batch_header
 from tiersidecar.formats.kafka.segment_scan import SegmentScanner
 from tiersidecar.formats.kafka.transactions import TransactionWalk, complete_index, complete_snapshot, merge_open
-from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.open_at_cuts import OpenAtCuts
+from tiersidecar.reading.open_transactions import CarriedTransactions
 
 PRODUCERS = 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from tiersidecar.adapters.user_cache import build_once, cache_dir
+from tiersidecar.spark.jars import build_once, cache_dir
 
 __all__ = ["MissingProgramError", "build_once", "cache_dir", "require_program"]
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.build_cache import MissingProgramError, build_once, cache_dir, require_program
-from tiersidecar.adapters.sha256_sums import wrong_files
+from tiersidecar.spark.jars import wrong_files
 
 KAFKA_4 = "4.3.1"
 KAFKA_3 = "3.9.2"

@@ -7,7 +7,7 @@ from typing import Any
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog
 from tests.support.trash_clock import trash_clock
-from tiersidecar.adapters.proposals_topic.codec import read_proposal, write_proposal
+from tiersidecar.adapters.proposals_topic.log import read_proposal, write_proposal
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import CorruptDataError

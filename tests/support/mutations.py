@@ -17,12 +17,11 @@ from tiersidecar.adapters.metadata_topic.log import TopicBasedMetadataLog
 from tiersidecar.adapters.read_back import ReadBack as TopicReadBack
 from tiersidecar.adapters.state_topic.fold import StateFold
 from tiersidecar.decide import copy as decide_copy_module
+from tiersidecar.decide import expire, expiry_reach
 from tiersidecar.decide import expire as expire_decision
-from tiersidecar.decide import expiry_guard, expiry_reach
 from tiersidecar.decide import pin as decide_pin_module
 from tiersidecar.decide.cleanup import decide_cleanup
-from tiersidecar.decide.expire import decide_expiry
-from tiersidecar.decide.expiry_guard import Due
+from tiersidecar.decide.expire import Due, decide_expiry
 from tiersidecar.decide.expiry_standing import Standing
 from tiersidecar.decide.expiry_view import ExpiryView
 from tiersidecar.decide.first_start import first_start
@@ -43,9 +42,9 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState
 from tiersidecar.formats.wire.fetch_responses import FETCH_SESSION_ID_NOT_FOUND, write_session_error
 from tiersidecar.reading import batch_cutter, local_cut, segment_lookup
-from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.log_starts import StateLogStarts
+from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.remote_log_reader import FetchedBatches, RemoteLogReader
 from tiersidecar.reading.segment_lookup import Located, SegmentLookup
 from tiersidecar.services.gateway import (
@@ -54,9 +53,9 @@ from tiersidecar.services.gateway import (
     out_of_range,
     remote_fills,
 )
-from tiersidecar.services.gateway.border_transactions import BorderTransactions
 from tiersidecar.services.gateway.deleted_records import DeletedRecords
 from tiersidecar.services.gateway.exchange import Exchange
+from tiersidecar.services.gateway.fetch_fill import BorderTransactions
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSession
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
@@ -481,7 +480,7 @@ def stop_of_expiry_clears_itself() -> Patches:
         return original(*args)
 
     return [
-        patch.object(expiry_guard, "_has_cause_ended", lambda view, known: True),
+        patch.object(expire, "_has_cause_ended", lambda view, known: True),
         patch.object(expire_decision, "find_reach", reach),
     ]
 

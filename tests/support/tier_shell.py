@@ -28,31 +28,26 @@ from tiersidecar.formats.kafka.checkpoints import read_offset_checkpoint
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.open_at_cuts import OpenAtCuts
+from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
-from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.copy import CopyTask, GapReport
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.copy_quota import CopyQuota
-from tiersidecar.tasks.copy_slots import CopySlots
-from tiersidecar.tasks.fetched_segments import FetchedSegments
 from tiersidecar.tasks.first_start import FirstStart
-from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.ownership import UNQUESTIONED
 from tiersidecar.tasks.read_back import ReadBack
-from tiersidecar.tasks.recopy import RecopyTask
+from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects

@@ -27,7 +27,7 @@ from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.config.values import Address
 from tiersidecar.app.config_machine import brokers_listeners, check_places, check_reach, most_descriptors
 from tiersidecar.app.identity import confirm_cluster, identity_of
-from tiersidecar.app.store_facts import read_owner
+from tiersidecar.app.reconcile_parts import read_owner
 from tiersidecar.decide.config_check import (
     DELETE,
     DESCRIBE,

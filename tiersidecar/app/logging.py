@@ -1,10 +1,15 @@
-"""Structured logs on standard error: one event per fact, library logs in the same stream, no secrets."""
+"""Structured logs on standard error: one event per fact, library logs in the same stream, no secrets.
+
+What libraries say again and again: aiokafka alone tells of a broker that is away 30 times a second.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping
+import time
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
 from enum import Enum
 from typing import Any, TextIO
 
@@ -12,7 +17,42 @@ import structlog
 from structlog.typing import Processor
 
 from tiersidecar.app.config.services import LoggingSection
-from tiersidecar.app.library_logs import RepeatFilter
+
+_INTERVAL_S = 30.0
+_REMEMBERED = 256
+
+
+class RepeatFilter(logging.Filter):
+    """Lets each message of the libraries in ``names`` pass once in ``interval_s``; the next one that passes says in
+    ``repeated`` how many were held back.  Everything else passes."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        *,
+        interval_s: float = _INTERVAL_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._names, self._interval_s, self._monotonic_s = names, interval_s, monotonic_s
+        self._told: OrderedDict[tuple[str, str], list[float]] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.partition(".")[0] not in self._names:
+            return True
+        key, now_s = (record.name, record.getMessage()), self._monotonic_s()
+        known = self._told.get(key)
+        if known is not None and now_s - known[0] < self._interval_s:
+            known[1] += 1
+            return False
+        if known is not None and known[1]:
+            record.repeated = int(known[1])
+        self._told[key] = [now_s, 0]
+        self._told.move_to_end(key)
+        if len(self._told) > _REMEMBERED:
+            self._told.popitem(last=False)
+        return True
+
 
 _SECRET_WORDS = ("password", "secret", "token", "credentials", "authorization")
 _CHATTY = ("aiokafka", "aiobotocore", "aiohttp", "asyncio", "boto3", "botocore", "urllib3")

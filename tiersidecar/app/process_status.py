@@ -29,9 +29,9 @@ from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary, TierBytes
 from tiersidecar.tasks.board import Board, DiskNote
+from tiersidecar.tasks.copy_lag import pending_copies
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Lane, Lanes
-from tiersidecar.tasks.pending_copies import pending_copies
 from tiersidecar.tasks.transaction_waits import wait_told
 
 _LOSSES_SHOWN = 10

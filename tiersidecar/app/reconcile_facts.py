@@ -1,18 +1,58 @@
-"""What the cluster says before and after a listing: its topics, and where the metadata topic begins and ends."""
+"""What the cluster says before and after a listing: its topics, and where the metadata topic begins and ends.
+
+Where a topic begins and ends, and which one it is: made anew under the same name, it has another id.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.topic_bounds import TopicBounds, read_topic_bounds
+from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.ids import format_uuid
+from tiersidecar.ports.broker import DescribePartitions, ListOffsets, OffsetSpec
 from tiersidecar.reconcile.inputs import KnownTopic
+
+
+class TopicBroker(DescribePartitions, ListOffsets, Protocol):
+    """What is asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicBounds:
+    """Offsets by partition, the end exclusive; the id in 22 characters."""
+
+    topic_id: str
+    begin: dict[int, int]
+    end: dict[int, int]
+
+
+async def read_topic_bounds(broker: TopicBroker, topic: str) -> TopicBounds:
+    """Ask the partitions' leaders.
+
+    Raises:
+        BrokerUnreachableError: one does not answer.
+        BrokerRefusedError: there is no such topic, or we may not see it.
+    """
+    views = await broker.describe_partitions([topic])
+    if not views:
+        raise BrokerRefusedError(api="Metadata", subject=f"topic {topic}", error="UNKNOWN_TOPIC_OR_PARTITION")
+    asked = {view.topic_id_partition: view.leader_epoch for view in views}
+    found: list[dict[int, int]] = []
+    for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
+        answers = await broker.list_offsets(asked, spec)
+        for tip, answer in answers.items():
+            if answer.error is not None:
+                raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+        found.append({tip.partition: int(answer.offset) for tip, answer in answers.items()})
+    return TopicBounds(topic_id=format_uuid(views[0].topic_id_partition.topic_id), begin=found[0], end=found[1])
+
 
 _TOPICS_AT_ONCE = 500
 

@@ -28,8 +28,7 @@ from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import ReconcileSettings
-from tiersidecar.reconcile.local import LocalInputs, reconcile_locally
-from tiersidecar.reconcile.local_events import RawEvent
+from tiersidecar.reconcile.local import LocalInputs, RawEvent, reconcile_locally
 from tiersidecar.reconcile.report import Summary, finding_document, write_findings, write_summary
 
 if TYPE_CHECKING:

@@ -1,4 +1,9 @@
-"""One reconcile run, from the configuration to the report."""
+"""One reconcile run, from the configuration to the report.
+
+The configured store and keys, opened where Spark's executors run: from the configuration file there, with its secrets.
+
+Only the file's path travels; ``spark-submit --files`` may bring the file.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.executor_store import ExecutorKeyRing, ExecutorStore
 from tiersidecar.app.reconcile_facts import ClusterFacts, read_cluster_facts, read_metadata_end
 from tiersidecar.app.reconcile_parts import (
     RunOptions,
@@ -26,13 +30,66 @@ from tiersidecar.domain.errors import ConfigError
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import ReconcileSettings
 from tiersidecar.reconcile.report import Summary, write_findings, write_summary
+from tiersidecar.spark.events import Cut, MetadataTopic
 from tiersidecar.spark.inventory import manifest_at, read_inventory
 from tiersidecar.spark.kafka_options import kafka_options
-from tiersidecar.spark.metadata_topic import Cut, MetadataTopic
 from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.stores.paced import UploadPace
+from tiersidecar.app.builders.store import open_key_ring, open_store
+from tiersidecar.app.config.config import load_config
+from tiersidecar.formats.aiven.key_ring import KeyRing
+from tiersidecar.ports.store import Store
+from tiersidecar.ports.telemetry import NoTelemetry
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorStore:
+    """A :data:`tiersidecar.spark.objects_by_segment.StoreOpener`."""
+
+    config_file: str
+
+    @asynccontextmanager
+    async def __call__(self) -> AsyncIterator[Store]:
+        clock, config = SystemClock(), _config(self.config_file)
+        pace = UploadPace(config.store.upload_rate_limit_bytes_per_second, clock)
+        async with open_store(config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()) as store:
+            yield store
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorKeyRing:
+    """A :data:`tiersidecar.reconcile.deep_check.KeyRingOpener`."""
+
+    config_file: str
+
+    def __call__(self) -> KeyRing | None:
+        return _key_ring(self.config_file)
+
+
+@cache
+def _config(config_file: str) -> Config:
+    path = Path(config_file)
+    if not path.exists():
+        from pyspark import SparkFiles
+
+        path = Path(SparkFiles.get(path.name))
+    return load_config(path, os.environ)
+
+
+@cache
+def _key_ring(config_file: str) -> KeyRing | None:
+    return open_key_ring(_config(config_file))
 
 
 def run_reconcile(spark: SparkSession, config: Config, options: RunOptions, say: Callable[[str], None]) -> Summary:

@@ -23,11 +23,10 @@ from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.held_lease import HeldLease, claimed_lease
-from tiersidecar.app.repair_look import PartitionLook
-from tiersidecar.app.repair_marks import Mark, drop_marks, put_marks, read_marks
+from tiersidecar.app.reconcile_facts import TopicBounds
+from tiersidecar.app.reconcile_parts import read_owner
+from tiersidecar.app.repair_look import Mark, PartitionLook, drop_marks, put_marks, read_marks
 from tiersidecar.app.repair_recopy import RecopyDesk, RecopyOutcome, owner_of, request_for
-from tiersidecar.app.store_facts import read_owner
-from tiersidecar.app.topic_bounds import TopicBounds
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.decide.metadata_doubt import FormerLook, MetadataFacts, doubt_of_topic
 from tiersidecar.decide.pauses import told

@@ -1,4 +1,9 @@
-"""Run the daemon: bring the parts up in order, keep the roles running, end on a signal or on the first fatal error."""
+"""Run the daemon: bring the parts up in order, keep the roles running, end on a signal or on the first fatal error.
+
+Signals end the process in order: the step in hand is cancelled at its next await, then everything is closed.
+
+SIGHUP reads the configuration again and puts into force what may change while the process runs (U14).
+"""
 
 from __future__ import annotations
 
@@ -6,30 +11,96 @@ import asyncio
 import faulthandler
 import gc
 import os
+import signal
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import structlog
 import uvloop
 
-from tiersidecar.adapters.allocator import reuse_freed_memory
-from tiersidecar.adapters.descriptors import take_descriptors
+from tiersidecar.adapters.descriptors import reuse_freed_memory, take_descriptors
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.config.report import effective_settings
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.gateway_role import run_gateway
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
-from tiersidecar.app.reload import Reloader, reloading_on_hangup
 from tiersidecar.app.service_manager import ServiceManager, telling
-from tiersidecar.app.shutdown import stop_on_signals
 from tiersidecar.app.state_dir import keep_files_private
 from tiersidecar.app.tier_role import run_tier
+from tiersidecar.app.tuning import RELOADABLE, Tuning
 from tiersidecar.app.wiring import Ground, open_ground, open_parts
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
+
+
+class Reloader:
+    """Holds what is in force against what the file says.  A file with a fault changes nothing."""
+
+    def __init__(self, config: Config, tuning: Tuning, load: Callable[[], Config]) -> None:
+        self._started_with, self._in_force, self._tuning, self._load = config, config, tuning, load
+
+    def reload(self) -> None:
+        """Read, compare, apply, and say what came of it."""
+        try:
+            wanted = self._load()
+        except ConfigError as error:
+            log.error("config.reload.refused", faults=list(error.faults))  # noqa: TRY400  the faults say it all
+            return
+        applied = sorted(changed_keys(self._in_force, wanted) & RELOADABLE)
+        self._tuning.apply(wanted)
+        self._in_force = wanted
+        log.info("config.reloaded", applied=applied)
+        if waiting := sorted(changed_keys(self._started_with, wanted) - RELOADABLE):
+            log.warning("config.reload.needs_restart", keys=waiting)
+
+
+@asynccontextmanager
+async def reloading_on_hangup(reloader: Reloader) -> AsyncIterator[None]:
+    """While the body runs, SIGHUP reloads; without it the signal would end the process."""
+    loop = asyncio.get_running_loop()
+    # On the loop: a file of some kilobytes, rarely, and nothing else sees rates that are half applied.
+    loop.add_signal_handler(signal.SIGHUP, reloader.reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+def changed_keys(before: Config, after: Config) -> frozenset[str]:
+    """Dotted names of the keys whose values differ.  Secrets are masked, so that a changed one is not told."""
+    old, new = (dict(_flat(effective_settings(config, units=False))) for config in (before, after))
+    return frozenset(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+
+
+def _flat(settings: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{below}{key}.")
+        else:
+            yield f"{below}{key}", value
+
+
+@contextmanager
+def stop_on_signals(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.Event]:
+    """An event that SIGTERM and SIGINT set; a second signal of the same kind kills as if nobody listened."""
+    stopping = asyncio.Event()
+
+    def stop(number: signal.Signals) -> None:
+        stopping.set()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield stopping
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
 
 log = structlog.get_logger(__name__)
 

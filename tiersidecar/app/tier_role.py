@@ -26,28 +26,27 @@ from tiersidecar.app.builders.retain import (
     build_remover,
     build_retain,
     build_topic_deletion,
+    build_trim,
+    build_trim_gate,
 )
 from tiersidecar.app.builders.tier_parts import TierParts, build_tier_parts
-from tiersidecar.app.builders.trim import build_trim, build_trim_gate
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
-from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.catch_up import CatchUp
+from tiersidecar.tasks.copy_admission import Backfill, CopyQuota
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.follow import FollowTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Lanes
-from tiersidecar.tasks.reconcile_watch import ReconcileWatch
+from tiersidecar.tasks.reconcile_schedule import ReconcileWatch
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.roster import keep_roster
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.tier_lease import TierLease
 from tiersidecar.tasks.topic_checks import TopicChecks
-from tiersidecar.tasks.trash_watch import TrashWatch
-from tiersidecar.tasks.watch import Watch
-from tiersidecar.tasks.whereabouts import Whereabouts
+from tiersidecar.tasks.trash_clock import TrashWatch
+from tiersidecar.tasks.watch import Watch, Whereabouts
 
 _SWEEP_INTERVAL_MAX_S = 60.0
 """How often at least topics that are gone are looked for."""

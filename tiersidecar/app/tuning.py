@@ -9,7 +9,7 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S, RateQuota
 from tiersidecar.ports.clock import Clock
 from tiersidecar.reading.disk_cache import CacheBound
-from tiersidecar.tasks.copy_slots import CopySlots
+from tiersidecar.tasks.copy_admission import CopySlots
 
 RELOADABLE = frozenset(
     {

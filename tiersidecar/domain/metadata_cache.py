@@ -13,16 +13,16 @@ from typing import NamedTuple
 from tiersidecar.domain.errors import IllegalTransitionError, UnknownSegmentError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache_epochs import EpochSegments, Run
-from tiersidecar.domain.metadata_cache_fields import (
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture, segment_of
+from tiersidecar.domain.metadata_cache_rows import (
     AddedFields,
+    CacheImage,
     RelativeEpochs,
+    SegmentRows,
     UpdatedFields,
     added_fields,
     updated_fields,
 )
-from tiersidecar.domain.metadata_cache_image import CacheImage
-from tiersidecar.domain.metadata_cache_picture import SegmentPicture, segment_of
-from tiersidecar.domain.metadata_cache_rows import SegmentRows
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,

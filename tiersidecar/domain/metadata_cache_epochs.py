@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from tiersidecar.domain.metadata_cache_image import EpochImage
+from tiersidecar.domain.metadata_cache_rows import EpochImage
 
 Run = tuple[int, int]
 """Offsets that finished segments hold without a hole: start inclusive, stop exclusive."""

@@ -2,12 +2,88 @@
 
 One bytearray rather than an array per column: an event writes one whole row, so one pack call replaces ten appends, and a
 snapshot is one copy.  Nested dataclasses cost ten times the memory.
+
+The two hot events as plain tuples: what a replay hands to the cache instead of dataclasses.
+
+A metadata cache at one moment, as plain values: what a snapshot stores instead of the events that led there.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from struct import Struct
+
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemotePartitionDeleteState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochImage:
+    """One leader epoch: referenced rows with their spans (inclusive), ascending, and the superseded ones."""
+
+    epoch: int
+    highest_offset: int | None
+    starts: array[int]
+    ends: array[int]
+    rows: array[int]
+    superseded: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheImage:
+    """All of a :class:`~tiersidecar.domain.metadata_cache.RemoteLogMetadataCache` but its partition.
+
+    ``rows`` are packed (:data:`~tiersidecar.domain.metadata_cache_rows.ROW`); a row's epoch map is its place in
+    ``epoch_maps``.  ``custom`` is in the order of the rows, None when no segment has any.
+    """
+
+    rows: bytes
+    custom: tuple[bytes | None, ...] | None
+    epoch_maps: tuple[tuple[tuple[int, int], ...], ...]
+    epochs: tuple[EpochImage, ...]
+    delete_state: RemotePartitionDeleteState | None
+
+
+RelativeEpochs = tuple[tuple[int, int], ...]
+"""Leader epochs with their starts relative to the segment's: nearly all segments share ``((epoch, 0),)``."""
+
+AddedFields = tuple[bytes, int, int, int, int, RelativeEpochs, bool, int, int, bytes | None, int]
+"""Uuid, start, end, max timestamp, size, epochs, transaction index empty, broker, event timestamp, custom metadata, state."""
+
+UpdatedFields = tuple[bytes, int, int, bytes | None, int]
+"""Uuid, broker, event timestamp, custom metadata, state."""
+
+
+def added_fields(metadata: RemoteLogSegmentMetadata) -> AddedFields:
+    """The fields that :meth:`~tiersidecar.domain.metadata_cache.RemoteLogMetadataCache.add` takes."""
+    start = metadata.start_offset
+    return (
+        metadata.remote_log_segment_id.uuid,
+        start,
+        metadata.end_offset,
+        metadata.max_timestamp_ms,
+        metadata.segment_size_in_bytes,
+        tuple((entry.epoch, entry.start_offset - start) for entry in sorted(metadata.segment_leader_epochs)),
+        metadata.txn_index_empty,
+        metadata.broker_id,
+        metadata.event_timestamp_ms,
+        metadata.custom_metadata,
+        int(metadata.state),
+    )
+
+
+def updated_fields(update: RemoteLogSegmentMetadataUpdate) -> UpdatedFields:
+    """The fields that :meth:`~tiersidecar.domain.metadata_cache.RemoteLogMetadataCache.update` takes."""
+    return (
+        update.remote_log_segment_id.uuid,
+        update.broker_id,
+        update.event_timestamp_ms,
+        update.custom_metadata,
+        int(update.state),
+    )
+
 
 # Segment uuid, start, end, max timestamp, size, epoch map, transaction index empty | broker, event timestamp, state.
 ROW = Struct("<16sqqqiI?iqb")

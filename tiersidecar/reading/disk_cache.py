@@ -1,17 +1,156 @@
-"""A cache of groups of small files, bounded by bytes and by idleness (S-123 to S-131)."""
+"""A cache of groups of small files, bounded by bytes and by idleness (S-123 to S-131).
+
+Files of a cache on disk: written whole or not at all, gone only when nobody can be reading them any more.
+
+``<name>.tmp`` becomes ``<name>`` by a rename; what is dropped becomes ``<name>.deleted`` and is removed a while later
+(Kafka's RemoteIndexCache; S-127, S-129, S-130).  A reader that has a file open keeps it whatever becomes of its name.
+All methods block: call them off the loop.
+
+Index files on the local disk, named and treated as Kafka's RemoteIndexCache does (S-121, S-123 to S-132; U23).
+
+``<start offset>_<segment uuid>.index``, ``.timeindex``, ``.txnindex``, in one directory; and beside them ``.crc32c``, because
+indexes have no checksum of their own: the CRC32C of the three one after the other, big endian.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
+from crc32c import crc32c
 
+from tiersidecar.domain.ids import RemoteLogSegmentId, format_uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.reading.cache_directory import CacheDirectory
+from tiersidecar.reading.index_blobs import IndexFiles
+from tiersidecar.reading.index_cache import IndexFilesSource
+
+_SUFFIXES = (".index", ".timeindex", ".txnindex", ".crc32c")
+
+
+class IndexFilesCache:
+    """An :class:`IndexFilesSource` in front of another one.  Opened by :func:`open_index_files_cache`."""
+
+    def __init__(self, inner: IndexFilesSource, cache: DiskCache) -> None:
+        self._inner = inner
+        self._cache = cache
+
+    async def read_index_files(self, metadata: RemoteLogSegmentMetadata) -> IndexFiles:
+        """See :class:`IndexFilesSource`."""
+        names = _names(metadata)
+        kept = await self._cache.get(_key(metadata.remote_log_segment_id))
+        if kept is not None:
+            *contents, seal = (kept[name] for name in names)
+            if _seal(contents) == seal:
+                offset_index, time_index, transaction_index = contents
+                return IndexFiles(offset_index=offset_index, time_index=time_index, transaction_index=transaction_index)
+        files = await self._inner.read_index_files(metadata)
+        contents = [files.offset_index, files.time_index, files.transaction_index]
+        sealed = dict(zip(names, [*contents, _seal(contents)], strict=True))
+        await self._cache.put(_key(metadata.remote_log_segment_id), sealed)
+        return files
+
+    def discard(self, segment_id: RemoteLogSegmentId) -> None:
+        """See :class:`IndexFilesSource`."""
+        self._cache.discard(_key(segment_id))
+        self._inner.discard(segment_id)
+
+
+@asynccontextmanager
+async def open_index_files_cache(
+    inner: IndexFilesSource, settings: DiskCacheSettings, *, blocking: Blocking, clock: Clock
+) -> AsyncIterator[IndexFilesCache]:
+    """The cache, with what an earlier process left in its directory: complete sets only, the rest is removed.
+
+    Raises:
+        OSError: the directory cannot be made or listed.
+    """
+    cache = DiskCache(settings, blocking=blocking, clock=clock)
+    sizes = await cache.list_files()
+    stems = [name.removesuffix(_SUFFIXES[0]) for name in sizes if name.endswith(_SUFFIXES[0])]
+    groups = {stem: tuple(f"{stem}{suffix}" for suffix in _SUFFIXES) for stem in stems}
+    whole = {stem: names for stem, names in groups.items() if all(name in sizes for name in names)}
+    await cache.rehydrate({stem.partition("_")[2]: names for stem, names in whole.items()}, sizes)
+    async with keeping_tidy(cache):
+        yield IndexFilesCache(inner, cache)
+
+
+def _seal(contents: Sequence[bytes]) -> bytes:
+    return crc32c(b"".join(contents)).to_bytes(4, "big")
+
+
+def _key(segment_id: RemoteLogSegmentId) -> str:
+    return format_uuid(segment_id.uuid)
+
+
+def _names(metadata: RemoteLogSegmentMetadata) -> tuple[str, ...]:
+    stem = f"{metadata.start_offset}_{format_uuid(metadata.remote_log_segment_id.uuid)}"
+    return tuple(f"{stem}{suffix}" for suffix in _SUFFIXES)
+
+
+TEMPORARY_SUFFIX = ".tmp"
+DELETED_SUFFIX = ".deleted"
+
+
+class CacheDirectory:
+    """One directory of our own.  Nothing in it is worth an fsync: what a crash tears is told by its checks and dropped."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def open(self) -> dict[str, int]:
+        """Make the directory, remove what an earlier process left unfinished, and list the files with their sizes, the
+        least recently used first."""
+        # Caches hold records in the clear, also of encrypted segments.
+        self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found: list[tuple[int, str, int]] = []
+        for path in self._path.iterdir():
+            if path.suffix in {TEMPORARY_SUFFIX, DELETED_SUFFIX}:
+                path.unlink(missing_ok=True)
+            elif path.is_file():
+                stat = path.stat()
+                found.append((stat.st_mtime_ns, path.name, stat.st_size))
+        return {name: size for _, name, size in sorted(found)}
+
+    def read(self, names: Iterable[str]) -> dict[str, bytes] | None:
+        """All of these files, or None if one is missing."""
+        try:
+            return {name: (self._path / name).read_bytes() for name in names}
+        except FileNotFoundError:
+            return None
+
+    def write(self, files: Mapping[str, bytes]) -> None:
+        """Put files in place, one after the other, each whole.
+
+        Raises:
+            OSError: the disk is full, say; what is half written is removed.
+        """
+        for name, data in files.items():
+            temporary = self._path / f"{name}{TEMPORARY_SUFFIX}"
+            try:
+                temporary.write_bytes(data)
+                temporary.replace(self._path / name)
+            except OSError:
+                with suppress(OSError):
+                    temporary.unlink()
+                raise
+
+    def mark_deleted(self, names: Iterable[str]) -> None:
+        """Take files out of the cache; :meth:`remove_marked` removes them."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                (self._path / name).rename(self._path / f"{name}{DELETED_SUFFIX}")
+
+    def remove_marked(self, names: Iterable[str]) -> None:
+        """Remove what :meth:`mark_deleted` has marked."""
+        for name in names:
+            (self._path / f"{name}{DELETED_SUFFIX}").unlink(missing_ok=True)
+
 
 log = structlog.get_logger(__name__)
 

@@ -13,13 +13,12 @@ from tiersidecar.formats.kafka.indexes import AbortedTransaction
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.reading import FETCH_BYTES, FETCH_ERRORS, FETCH_REQUESTS, READ_REQUESTED_BYTES
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.reading.aborted_transactions import AbortedTransactions
 from tiersidecar.reading.admission import ReaderPool
 from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.segment_lookup import CatchUp, History, OffsetBounds, SegmentLookup
 from tiersidecar.reading.segment_reader import Allowance
 from tiersidecar.reading.segment_walk import SegmentWalk
-from tiersidecar.reading.undecided_transactions import Undecided, UndecidedTransactions
+from tiersidecar.reading.undecided_transactions import AbortedTransactions, Undecided, UndecidedTransactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,14 @@
-"""Record batches of one remote segment: index look-up, chunks, cut (S-143, S-144)."""
+"""Record batches of one remote segment: index look-up, chunks, cut (S-143, S-144).
+
+Where small reads have begun and ended, so that one that goes on there is told from one at a random offset (U4, U19).
+
+Where bounded reads have ended, so that one that goes on there begins at that very byte: without the index, and without the
+batches between an index entry and what is wanted (S-143, U4).
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -9,18 +16,72 @@ from typing import NamedTuple
 
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import RemoteLogSegmentId
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.reading.batch_cutter import BatchCutter, BatchSlice, CutPlan
-from tiersidecar.reading.begun_reads import BegunReads
 from tiersidecar.reading.chunk_manager import ChunkManager
-from tiersidecar.reading.ended_reads import EndedReads
 from tiersidecar.reading.index_cache import RemoteIndexCache, RemoteIndexes
 from tiersidecar.reading.local_cut import CutStep, LocalCut, step_of
 from tiersidecar.reading.manifests import ManifestCache, RemoteSegment
 from tiersidecar.reading.read_ahead import ReadAhead, ReadAheadBudget
 from tiersidecar.reading.segment_lookup import Located
+
+_MOST_ENDS = 1024
+
+
+class EndedReads:
+    """Remembers the last of them, by the offset that follows what they returned."""
+
+    def __init__(self, most_places: int = _MOST_ENDS) -> None:
+        self._most_places = most_places
+        self._positions: OrderedDict[tuple[RemoteLogSegmentId, int], int] = OrderedDict()
+
+    def add(self, segment_id: RemoteLogSegmentId, next_offset: int, position: int) -> None:
+        """A read has returned all batches below ``next_offset``, and the batch that it did not take begins at byte ``position``
+        of the .log."""
+        place = (segment_id, next_offset)
+        self._positions[place] = position
+        self._positions.move_to_end(place)
+        if len(self._positions) > self._most_places:
+            self._positions.popitem(last=False)
+
+    def position_of(self, segment_id: RemoteLogSegmentId, offset: int) -> int | None:
+        """Where the first batch whose last offset is ``offset`` or above begins, if a read has ended there."""
+        return self._positions.get((segment_id, offset))
+
+    def forget(self, segment_id: RemoteLogSegmentId) -> None:
+        """Something of this segment was found broken."""
+        for place in [place for place in self._positions if place[0] == segment_id]:
+            del self._positions[place]
+
+
+_BLOCK_BYTES = 16 * 1024
+_MOST_PLACES = 512
+"""Of 256 readers.  The more are remembered, the more reads at random offsets are taken for others that go on."""
+
+
+class BegunReads:
+    """Remembers the places, to 16 KiB, at which the last reads began and ended."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[tuple[RemoteLogSegmentId, int], None] = OrderedDict()
+
+    def add(self, segment_id: RemoteLogSegmentId, position: int) -> None:
+        """A read has begun or ended at byte ``position`` of the .log."""
+        place = (segment_id, position // _BLOCK_BYTES)
+        self._places[place] = None
+        self._places.move_to_end(place)
+        if len(self._places) > _MOST_PLACES:
+            self._places.popitem(last=False)
+
+    def reads_on(self, segment_id: RemoteLogSegmentId, position: int) -> bool:
+        """Whether a read from byte ``position`` on is one that comes back, or goes on where another has ended: it begins at
+        the index entry before that."""
+        block = position // _BLOCK_BYTES
+        return (segment_id, block) in self._places or (segment_id, block + 1) in self._places
+
 
 _BESIDES_BYTES = 32 * 1024
 """Fetched with a part besides what is wanted: from the index entry to the batch asked for, and the rest of the last batch."""

@@ -34,7 +34,7 @@ EVENTS = pa.schema(
 )
 """One event of the metadata topic.  ``is_late``: it came after the listing began.  ``epochs`` is ``epoch:start,...``.
 
-``api_key`` is Kafka's, or UNREADABLE of :mod:`tiersidecar.reconcile.event_rows` with the reason in ``fault``; columns that a
+``api_key`` is Kafka's, or UNREADABLE of :mod:`tiersidecar.reconcile.segment_rows` with the reason in ``fault``; columns that a
 kind of event does not have are null.  An event whose custom metadata are another plugin's counts, and has a ``fault`` as well.
 """
 

@@ -2,19 +2,90 @@
 
 ``spark.jars.packages`` is not used: Ivy cannot hold one of them at another version (docs/design/0007-reconcile.md).  Where
 Maven is not wanted, such as in an image, ``TIERSIDECAR_SPARK_JARS`` names a directory that has them.
+
+Files that were fetched, against the SHA-256 sums that this repository has of them (``sha256sum``'s own format).
+
+What is downloaded or built once per user: Spark's connector, and for tests the broker's jars and servers written in Go.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tiersidecar.adapters.sha256_sums import wrong_files
-from tiersidecar.adapters.user_cache import build_once
 from tiersidecar.domain.errors import SparkUnavailableError
+
+
+def cache_dir() -> Path:
+    """``$XDG_CACHE_HOME/tiersidecar`` (``~/.cache/tiersidecar``), created when missing."""
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiersidecar"
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def build_once(name: str, build: Callable[[Path], None]) -> Path:
+    """The directory ``name`` in the cache, filled by ``build`` if it is not there yet.
+
+    Two runs at once build it once: the second waits.  An interrupted build leaves no directory of that name.
+    """
+    target = cache_dir() / name
+    if target.is_dir():
+        return target
+    with _locked(cache_dir() / f".{name}.lock"):
+        if not target.is_dir():
+            _build_and_rename(target, build)
+    return target
+
+
+def _build_and_rename(target: Path, build: Callable[[Path], None]) -> None:
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        build(scratch)
+        scratch.chmod(0o755)
+        scratch.rename(target)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def wrong_files(directory: Path, sums: Path, pattern: str = "*.jar") -> tuple[str, ...]:
+    """What is wrong with the files of ``directory`` that match ``pattern``, a sentence each; none: they are those of ``sums``.
+
+    ``sha256sum *.jar > FILE`` in a directory that is known to be good writes ``sums``.
+    """
+    expected = _read(sums)
+    found = {path.name: path for path in directory.glob(pattern)}
+    faults = [f"{name} is missing" for name in sorted(expected.keys() - found.keys())]
+    faults += [f"{name} has no sum in {sums.name}" for name in sorted(found.keys() - expected.keys())]
+    for name in sorted(expected.keys() & found.keys()):
+        digest = _sha256(found[name])
+        if digest != expected[name]:
+            faults.append(f"{name} has the SHA-256 {digest}, and {sums.name} says {expected[name]}")
+    return tuple(faults)
+
+
+def _read(sums: Path) -> dict[str, str]:
+    pairs = (line.split() for line in sums.read_text(encoding="ascii").splitlines() if line)
+    return {name: digest for digest, name in pairs}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
 
 JARS_VARIABLE = "TIERSIDECAR_SPARK_JARS"
 

@@ -33,8 +33,7 @@ from tiersidecar.reconcile.segment_check import SegmentCheck
 from tiersidecar.spark.columns import ddl, findings_batch
 from tiersidecar.spark.events import decoded
 from tiersidecar.spark.fold import folded, uuid_text, with_stem
-from tiersidecar.spark.listing import listed
-from tiersidecar.spark.objects_by_segment import by_segment, is_foreign, layout_of, sizes
+from tiersidecar.spark.objects_by_segment import by_segment, is_foreign, layout_of, listed, sizes
 from tiersidecar.spark.offsets_check import offset_findings
 
 if TYPE_CHECKING:

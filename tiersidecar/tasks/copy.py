@@ -1,4 +1,11 @@
-"""The copy lane of a led partition: observe, decide, upload one segment, and again (S-012 to S-015)."""
+"""The copy lane of a led partition: observe, decide, upload one segment, and again (S-012 to S-015).
+
+Offsets below the copied one that only the broker still holds: nobody has given them up, so they are copied too.
+
+A former release passed over segments that were past their retention at the time, and a typing error may have made them so.
+
+Offsets that neither tier holds any more, told once: the first thing an operator must hear of (DESIGN.md rule 1).
+"""
 
 from __future__ import annotations
 
@@ -8,20 +15,23 @@ from typing import Protocol
 import structlog
 
 from tiersidecar.decide.copy import CopyPlan, CopyView, decide_copy
-from tiersidecar.decide.pin import without_remote_pins
+from tiersidecar.decide.pin import is_remote, without_remote_pins
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError, SegmentWithoutEpochError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.ports.broker import ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.metrics.copying import GAP_OFFSETS
 from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.segment_lookup import agreed_stop
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copied_offset import copied_offset_of
@@ -29,10 +39,96 @@ from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.first_start import FirstStart
-from tiersidecar.tasks.gap_report import GapReport
-from tiersidecar.tasks.local_holes import LocalHoles
 from tiersidecar.tasks.segment_check import next_base_offset_of
 from tiersidecar.tasks.transaction_waits import TransactionWaits
+
+
+class GapReport:
+    """Tells each offset of a gap once per process, however often a plan finds it."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+        self._told: dict[TopicIdPartition, ByteRange] = {}
+
+    def report(self, tip: TopicIdPartition, gap: ByteRange | None, log_start_offset: int) -> None:
+        """``gap`` is of offsets.  What lies below the remote log start went by retention or by a user's delete: not lost."""
+        # A counter that first shows when it rises has no increase that an alert could see.
+        self._telemetry.count(GAP_OFFSETS, 0, topic=tip.topic)
+        start, stop = (gap.start, gap.stop) if gap is not None else (0, 0)
+        start = max(start, log_start_offset)
+        if start >= stop:
+            self._told.pop(tip, None)
+            return
+        told = self._told.get(tip)
+        new_from = max(start, told.stop) if told is not None else start
+        if new_from >= stop:
+            return
+        self._told[tip] = ByteRange(start, stop)
+        self._telemetry.count(GAP_OFFSETS, stop - new_from, topic=tip.topic)
+        log.error("segment.gap", topic=tip.topic, partition=tip.partition, start_offset=start, stop_offset=stop)
+
+
+class LocalHoles:
+    """Remembers what was found until anything changes that it depends on: a plan is made for each copy."""
+
+    def __init__(self, metadata: MetadataView) -> None:
+        self._metadata = metadata
+        self._known: dict[TopicIdPartition, tuple[object, tuple[ByteRange, ...]]] = {}
+        self._filled: dict[TopicIdPartition, set[Offset]] = {}
+
+    def find(
+        self,
+        tip: TopicIdPartition,
+        segments: tuple[LocalSegment, ...],
+        lineage: Lineage,
+        copied_offset: int,
+        start_offset: int,
+    ) -> tuple[ByteRange, ...]:
+        """Of sealed segments at or above ``start_offset`` and not above ``copied_offset``; pins have their own rule."""
+        asked = [
+            one
+            for one in segments
+            if not one.pinned
+            and one.next_base_offset is not None
+            and start_offset < one.next_base_offset <= copied_offset + 1
+        ]
+        if not asked or not lineage:
+            return ()
+        depends = (self._metadata.segment_count(tip), lineage, start_offset, asked[0].base_offset, len(asked))
+        known = self._known.get(tip)
+        if known is None or known[0] != depends:
+            known = (depends, self._look(tip, asked, lineage, start_offset))
+            self._known[tip] = known
+        return known[1]
+
+    def fill(self, tip: TopicIdPartition, segment: LocalSegment) -> None:
+        """``segment`` is remote now: what is still not found of it another copy would not bring either."""
+        self._filled.setdefault(tip, set()).add(segment.base_offset)
+
+    def readable_stop(self, tip: TopicIdPartition, lineage: Lineage, copied_offset: int) -> int:
+        """Up to where readers go on from ``copied_offset`` in segments of another history, whose front is of this one too."""
+        offset = copied_offset + 1
+        while True:
+            epoch = lineage.epoch_for_offset(offset)
+            found = None if epoch is None else self._metadata.remote_log_segment_metadata(tip, epoch, offset)
+            if found is None:
+                return offset
+            offset = max(agreed_stop(found, lineage, offset), offset + 1)
+
+    def _look(
+        self, tip: TopicIdPartition, asked: list[LocalSegment], lineage: Lineage, start_offset: int
+    ) -> tuple[ByteRange, ...]:
+        segments_at, filled = partial(self._metadata.finished_segments_at, tip), self._filled.get(tip, set())
+        first_known = lineage.entries[0].start_offset
+        return tuple(
+            ByteRange(one.base_offset, one.next_base_offset)
+            for one in asked
+            if one.next_base_offset is not None
+            and one.next_base_offset > first_known
+            and one.base_offset not in filled
+            and not is_remote(lineage, segments_at, one, from_offset=start_offset)
+        )
+
 
 log = structlog.get_logger(__name__)
 

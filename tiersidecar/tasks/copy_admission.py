@@ -1,14 +1,189 @@
-"""When the next segment may be copied: its turn, the backfill's rate, a slot, the copy quota."""
+"""When the next segment may be copied: its turn, the backfill's rate, a slot, the copy quota.
+
+How many segments are copied at once, and who is next: in turns, so that no partition starves another.
+
+The state of the backfill: who catches up, how fast, and how long it will take.
+
+Back-pressure by remote.log.manager.copy.max.bytes.per.second: whole segments wait for admission (S-164, S-165).
+"""
 
 from __future__ import annotations
 
+import asyncio
+import heapq
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
+from math import nan
 
+import structlog
+
+from tiersidecar.decide.backfill import BackfillOrder, BackfillPlan, decide_backfill
+from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.tasks.backfill import Backfill
-from tiersidecar.tasks.copy_quota import CopyQuota
-from tiersidecar.tasks.copy_slots import LIVE, CopySlots
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_ETA, BACKFILL_PARTITIONS, COPY_THROTTLE_SECONDS
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.tasks.copy_lag import CopyLagReport
+
+_RECHECK_S = 1.0
+
+
+class CopyQuota:
+    """One quota for all partitions, first come first served."""
+
+    def __init__(self, *, quota: RateQuota, clock: Clock, telemetry: Telemetry | None = None) -> None:
+        self._quota, self._clock, self._telemetry = quota, clock, telemetry or NoTelemetry()
+        self._turn = asyncio.Lock()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the rate allows another segment; 0 where it does."""
+        return self._quota.throttle_s(self._clock.monotonic_s())
+
+    async def admit(self, size_bytes: int) -> None:
+        """Wait until the rate allows another segment, looking again each second, then charge it whole."""
+        async with self._turn:
+            while (wait_s := self.wait_s) > 0:
+                step_s = min(wait_s, _RECHECK_S)
+                await self._clock.sleep(step_s)
+                self._telemetry.count(COPY_THROTTLE_SECONDS, step_s)
+            self._quota.record(size_bytes, self._clock.monotonic_s())
+
+
+log = structlog.get_logger(__name__)
+
+_RATE_WINDOW_S = 600.0
+_TOLD_EVERY_S = 60.0
+
+
+class Backfill:
+    """Plans anew at every look.  ``threshold`` and ``order`` are those of :func:`decide_backfill`."""
+
+    def __init__(
+        self, *, lags: CopyLagReport, threshold: int, order: BackfillOrder, clock: Clock, telemetry: Telemetry
+    ) -> None:
+        self._lags, self._threshold, self._order = lags, threshold, order
+        self._clock, self._telemetry = clock, telemetry
+        self._plan = BackfillPlan(ranks={}, remaining_bytes=0)
+        self._copied: deque[tuple[float, int]] = deque()
+        self._began_s: float | None = None
+        self._told_s = -_TOLD_EVERY_S
+
+    def rank(self, partition: TopicIdPartition) -> int:
+        """For :class:`~tiersidecar.tasks.copy_admission.CopySlots`: LIVE, or how soon it is its topic's turn."""
+        return self._plan.ranks.get(partition, LIVE)
+
+    def copied(self, size_bytes: int) -> None:
+        """A segment of a partition that catches up was copied."""
+        self._copied.append((self._clock.monotonic_s(), size_bytes))
+
+    def look(self) -> None:
+        """Plan, and tell how it goes: in the gauges each time, in the log once a minute."""
+        self._plan = decide_backfill(self._lags.known, self._threshold, self._order)
+        remaining, now_s = self._plan.remaining_bytes, self._clock.monotonic_s()
+        eta_s = self._eta_s(now_s)
+        self._telemetry.gauge(BACKFILL_PARTITIONS, len(self._plan.ranks))
+        self._telemetry.gauge(BACKFILL_BYTES, remaining)
+        self._telemetry.gauge(BACKFILL_ETA, nan if eta_s is None else eta_s)
+        if self._plan.ranks:
+            self._tell(now_s, eta_s)
+        elif self._began_s is not None:
+            log.info("copy.backfill.finished", elapsed_ms=int((now_s - self._began_s) * 1000))
+            self._began_s, self._told_s = None, now_s - _TOLD_EVERY_S
+            self._copied.clear()
+
+    def _tell(self, now_s: float, eta_s: float | None) -> None:
+        if self._began_s is None:
+            self._began_s = now_s
+        if now_s - self._told_s < _TOLD_EVERY_S:
+            return
+        self._told_s = now_s
+        log.info(
+            "copy.backfill.progress",
+            partitions=len(self._plan.ranks),
+            remaining_bytes=self._plan.remaining_bytes,
+            bytes_per_s=round(self._bytes_per_s(now_s)),
+            eta_s=None if eta_s is None else round(eta_s),
+        )
+
+    def _eta_s(self, now_s: float) -> float | None:
+        """None while nothing tells how fast it goes."""
+        if not self._plan.ranks:
+            return 0.0
+        bytes_per_s = self._bytes_per_s(now_s)
+        return self._plan.remaining_bytes / bytes_per_s if bytes_per_s else None
+
+    def _bytes_per_s(self, now_s: float) -> float:
+        while self._copied and self._copied[0][0] < now_s - _RATE_WINDOW_S:
+            self._copied.popleft()
+        if self._began_s is None or now_s <= self._began_s:
+            return 0.0
+        return sum(size for _, size in self._copied) / min(now_s - self._began_s, _RATE_WINDOW_S)
+
+
+LIVE = -1
+"""The rank of who has no backlog: before every rank of a backfill."""
+
+
+class CopySlots:
+    """``size`` at once, lower ranks first, first come first served within a rank.
+
+    A segment takes a slot, not a partition: whoever has more queues again behind the others of its rank.  ``reserved`` slots
+    are for :data:`LIVE` alone.
+    """
+
+    def __init__(self, size: int, *, reserved: int = 0) -> None:
+        self._size, self._reserved = size, reserved
+        self._taken = 0
+        self._arrivals = count()
+        self._queue: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    @property
+    def size(self) -> int:
+        """May change at any time: more are let in at once, and of those that are in none is put out (S-174)."""
+        return self._size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        self._size = size
+        self._let_in()
+
+    @asynccontextmanager
+    async def taking(self, rank: int) -> AsyncIterator[None]:
+        """A slot for the length of the block."""
+        await self._take(rank)
+        try:
+            yield
+        finally:
+            self._taken -= 1
+            self._let_in()
+
+    async def _take(self, rank: int) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, (rank, next(self._arrivals), turn))
+        self._let_in()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._taken -= 1  # it was let in while it was cancelled
+            self._let_in()
+            raise
+
+    def _let_in(self) -> None:
+        while self._queue:
+            rank, _, turn = self._queue[0]
+            if turn.done():
+                heapq.heappop(self._queue)
+                continue
+            room = self._size if rank == LIVE else max(self._size - self._reserved, 1)
+            if self._taken >= room:
+                return
+            heapq.heappop(self._queue)
+            self._taken += 1
+            turn.set_result(None)
 
 
 class CopyAdmission:

@@ -1,20 +1,29 @@
-"""What copying lags behind, told at every look and every plan, never left standing (U18)."""
+"""What copying lags behind, told at every look and every plan, never left standing (U18).
+
+What of a partition is still to be copied, by the board alone: cheap, and asked at every look.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiersidecar.decide.copy import CopyLag, copy_lag
+from tiersidecar.decide.copy import CopyLag, copy_lag, pending_segments
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_OFFSET
-from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.pending_copies import pending_copies
+
+
+def pending_copies(board: Board, local: LocalPartition, copied_offset: int) -> tuple[LocalSegment, ...]:
+    """As the copy lane found remote log start and holes last."""
+    tip = local.topic_id_partition
+    start = board.remote_log_starts.get(tip, NO_OFFSET)
+    return pending_segments(local.segments, copied_offset, start, board.copy_holes.get(tip, ()))
 
 
 class CopyLagReport:

@@ -56,8 +56,7 @@ from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.ownership import Ownership
-from tiersidecar.tasks.refused_last import RefusedLast
-from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trash_clock import TrashClock
 

@@ -23,8 +23,7 @@ from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.pins import MakePins
-from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.follow_note import FollowNote
+from tiersidecar.tasks.board import Board, FollowNote
 from tiersidecar.tasks.pin_keeper import PinKeeper
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 

@@ -16,7 +16,7 @@ from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.formats.kafka.batch_digest import BatchDigest
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.reading.segment_stream import Pace
-from tiersidecar.tasks.copy_quota import CopyQuota
+from tiersidecar.tasks.copy_admission import CopyQuota
 
 _SLICE_BYTES = 256 * 1024
 """Of the local file, read and looked at in one go."""

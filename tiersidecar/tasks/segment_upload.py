@@ -41,10 +41,9 @@ from tiersidecar.ports.metrics.copying import (
     REBUILT_ARTEFACTS,
 )
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.lineage import LineageSource
+from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.completed_transactions import CompletedTransactions
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -52,7 +51,7 @@ from tiersidecar.tasks.ownership import Ownership
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
 from tiersidecar.tasks.segment_objects import SegmentObjects
-from tiersidecar.tasks.segment_reading import SegmentReading
+from tiersidecar.tasks.segment_reading import CompletedTransactions, SegmentReading
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 

@@ -35,8 +35,7 @@ from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.refused_last import RefusedLast
-from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
 from tiersidecar.tasks.trash_clock import TrashClock
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemotePartitio
 from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
 from tiersidecar.formats.metadata import hot
 from tiersidecar.formats.metadata.serde import read_event
-from tiersidecar.reconcile.event_rows import UNREADABLE
+from tiersidecar.reconcile.segment_rows import UNREADABLE
 from tiersidecar.spark.events import _decode_batches
 
 

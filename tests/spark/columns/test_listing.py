@@ -13,7 +13,7 @@ from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.ports.store import BytesBody, Store
 from tiersidecar.reconcile.listing import ranges_between
-from tiersidecar.spark.listing import _batches
+from tiersidecar.spark.objects_by_segment import _batches
 
 KEYS = st.text(alphabet="ab/-.0é", min_size=1, max_size=5).filter(
     lambda key: not any(part in {"", ".", ".."} for part in key.split("/"))

@@ -21,7 +21,7 @@ from tiersidecar.formats.kafka.records import AbortedRanges, read_records
 from tiersidecar.spark.datasource import opened_batches, record_fields
 from tiersidecar.spark.datasource.batch_columns import hidden_by, read_batch_columns
 from tiersidecar.spark.datasource.record_columns import RowShape
-from tiersidecar.spark.datasource.remote_rows import RowMaker, WantedRows
+from tiersidecar.spark.datasource.share_reading import RowMaker, WantedRows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BASE_MS = 1_700_000_000_000

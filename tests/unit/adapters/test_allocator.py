@@ -7,7 +7,7 @@ import sys
 
 _FILL = """
 import resource, threading
-from tiersidecar.adapters.allocator import reuse_freed_memory
+from tiersidecar.adapters.descriptors import reuse_freed_memory
 assert reuse_freed_memory()
 def fill():
     for _ in range(20):

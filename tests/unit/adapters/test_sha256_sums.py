@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiersidecar.adapters.sha256_sums import wrong_files
+from tiersidecar.spark.jars import wrong_files
 
 FILES = {"a.jar": b"one", "b.jar": b"two"}
 

@@ -14,7 +14,7 @@ from tiersidecar.app import supervise
 from tiersidecar.app.cli import app
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Role
-from tiersidecar.app.reload import changed_keys
+from tiersidecar.app.supervise import changed_keys
 from tiersidecar.formats import native
 
 GOOD = """\

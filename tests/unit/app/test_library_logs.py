@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tiersidecar.app.library_logs import RepeatFilter
+from tiersidecar.app.logging import RepeatFilter
 
 
 def said(name: str, message: str, *args: object) -> logging.LogRecord:

@@ -19,8 +19,7 @@ from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import KeyPair
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.topics import TopicRule
-from tiersidecar.app.references import generated_files
-from tiersidecar.app.references_yaml import annotated_configuration
+from tiersidecar.app.references import annotated_configuration, generated_files
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 

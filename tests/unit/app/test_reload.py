@@ -17,10 +17,10 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.keys import keys_in
 from tiersidecar.app.config.services import ReadSection
 from tiersidecar.app.config.store import FilesystemStore
-from tiersidecar.app.reload import Reloader, changed_keys, reloading_on_hangup
+from tiersidecar.app.supervise import Reloader, changed_keys, reloading_on_hangup
 from tiersidecar.app.tuning import RELOADABLE, Tuning, initial_tuning
 from tiersidecar.decide.quota import UNLIMITED_BYTES_PER_S
-from tiersidecar.tasks.copy_slots import LIVE
+from tiersidecar.tasks.copy_admission import LIVE
 
 MIB = 1024 * 1024
 RATES = """\

@@ -11,7 +11,7 @@ from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
-from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
+from tiersidecar.app.builders.read_path import ConfiguredFetchQuota
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.domain.errors import ObjectNotFoundError, QuotaExceededError
 from tiersidecar.ports.metrics.reading import (
@@ -22,8 +22,7 @@ from tiersidecar.ports.metrics.reading import (
     READER_TASK_QUEUE_SIZE,
     READS_SHED,
 )
-from tiersidecar.reading.admission import ReaderPool
-from tiersidecar.reading.come_back import ComeBack
+from tiersidecar.reading.admission import ComeBack, ReaderPool
 from tiersidecar.reading.request_budget import CountedFetches
 
 

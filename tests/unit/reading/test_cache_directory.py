@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiersidecar.reading.cache_directory import CacheDirectory
+from tiersidecar.reading.disk_cache import CacheDirectory
 
 
 def names(path: Path) -> set[str]:

@@ -12,11 +12,11 @@ from tests.unit.reading.test_undecided_transactions import BORDERS, without
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
-from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.manifests import ManifestCache, recorded_keys
 from tiersidecar.reading.open_at_cuts import OpenAtCuts
+from tiersidecar.reading.open_transactions import CarriedTransactions
 
 NAME = "transactions-0"
 LINEAGE = Lineage.of([(0, 0)])

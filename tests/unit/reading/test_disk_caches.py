@@ -21,10 +21,9 @@ from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.chunk_files_cache import open_chunk_files_cache
-from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings
+from tiersidecar.reading.disk_cache import CacheBound, DiskCacheSettings, IndexFilesCache, open_index_files_cache
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import RemoteIndexCache
-from tiersidecar.reading.index_files_cache import IndexFilesCache, open_index_files_cache
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadSettings
 

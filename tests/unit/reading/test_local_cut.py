@@ -13,8 +13,8 @@ from tests.support.remote_runs import open_run, segments_of
 from tests.unit.reading.test_part_reads import BATCH, Remote, read, remote
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import ByteRange
-from tiersidecar.reading.ended_reads import EndedReads
 from tiersidecar.reading.read_path import ReadPath, ReadSettings
+from tiersidecar.reading.segment_reader import EndedReads
 
 COUNT = 400
 FIRST_STEP = 1024 * 1024

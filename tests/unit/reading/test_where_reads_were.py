@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.segments import TIP
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
-from tiersidecar.reading.begun_reads import BegunReads
-from tiersidecar.reading.ended_reads import EndedReads
+from tiersidecar.reading.segment_reader import BegunReads, EndedReads
 
 BLOCK = 16 * 1024
 

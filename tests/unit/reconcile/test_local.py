@@ -18,8 +18,7 @@ from tiersidecar.domain.own_objects import OWN_DIRECTORY
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.reconcile.deep_check import DeepCheck
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
-from tiersidecar.reconcile.local import LocalInputs, LocallyReconciled, reconcile_locally
-from tiersidecar.reconcile.local_events import RawEvent
+from tiersidecar.reconcile.local import LocalInputs, LocallyReconciled, RawEvent, reconcile_locally
 from tiersidecar.reconcile.report import (
     LINES_FILE,
     PARQUET_FILE,

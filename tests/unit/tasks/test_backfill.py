@@ -22,12 +22,9 @@ from tiersidecar.domain.segments import LeaderView, LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_ETA, COPY_LAG_SECONDS
 from tiersidecar.ports.telemetry import Metric, NoTelemetry
-from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.copy_quota import CopyQuota
-from tiersidecar.tasks.copy_slots import CopySlots
 
 SEGMENT_BYTES = 100
 VIEW = LeaderView(

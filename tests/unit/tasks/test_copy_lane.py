@@ -31,7 +31,7 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.copy_slots import LIVE
+from tiersidecar.tasks.copy_admission import LIVE
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 NOW_MS = 2_000_000_000_000

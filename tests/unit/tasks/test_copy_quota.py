@@ -9,11 +9,10 @@ import asyncio
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.fetch_quota import ConfiguredFetchQuota
+from tiersidecar.app.builders.read_path import ConfiguredFetchQuota
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.ports.metrics.copying import COPY_THROTTLE_SECONDS
-from tiersidecar.tasks.copy_quota import CopyQuota
-from tiersidecar.tasks.copy_slots import LIVE, CopySlots
+from tiersidecar.tasks.copy_admission import LIVE, CopyQuota, CopySlots
 
 
 async def test_a_segment_is_charged_whole_and_the_next_ones_wait_in_their_order() -> None:

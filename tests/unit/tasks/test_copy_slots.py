@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.manual_clock import settle
-from tiersidecar.tasks.copy_slots import LIVE, CopySlots
+from tiersidecar.tasks.copy_admission import LIVE, CopySlots
 
 
 class Job:

@@ -9,7 +9,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.copying import GAP_OFFSETS
-from tiersidecar.tasks.gap_report import GapReport
+from tiersidecar.tasks.copy import GapReport
 
 TIP = TopicIdPartition(topic_id=Uuid(bytes(range(1, 17))), topic="orders", partition=3)
 

@@ -14,7 +14,7 @@ from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
-from tiersidecar.tasks.local_holes import LocalHoles
+from tiersidecar.tasks.copy import LocalHoles
 
 ONE_EPOCH = Lineage.of([(0, 0)])
 LOCAL = local_segments(0, 100, 200, 300)

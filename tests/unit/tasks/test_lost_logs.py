@@ -19,7 +19,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.lost_logs import LostLogs
+from tiersidecar.tasks.log_start_watch import LostLogs
 
 TRIMMED = PartitionState(trim_offset=Offset(100), trim_epoch=LeaderEpoch(0), owner_seen_ms=7)
 

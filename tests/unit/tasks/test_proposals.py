@@ -13,7 +13,7 @@ from tests.support.leaders_sidecar import CLUSTER, LeadersSidecar
 from tests.support.manual_clock import ManualClock
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.unit.decide.test_proposals import ANEW, PROPOSAL, TIP, view
-from tiersidecar.adapters.proposals_topic.codec import write_proposal
+from tiersidecar.adapters.proposals_topic.log import write_proposal
 from tiersidecar.decide.proposals import MAX_AGE_MS, NEWS_MS
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, LeaseLostError

@@ -19,7 +19,7 @@ from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.own_objects import LATEST_REPORT
 from tiersidecar.ports.metrics.process import RECONCILE_AGE, RECONCILE_FINDINGS
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.tasks.reconcile_watch import ReconcileWatch
+from tiersidecar.tasks.reconcile_schedule import ReconcileWatch
 
 
 async def watched(summary: bytes | None) -> RecordedTelemetry:

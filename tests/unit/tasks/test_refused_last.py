@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.segments import TIP, remote_segment
 from tiersidecar.decide.cleanup import Removal
-from tiersidecar.tasks.refused_last import RefusedLast
+from tiersidecar.tasks.removal import RefusedLast
 
 DUE = [Removal(metadata=remote_segment(start, start + 99), reason="due") for start in (0, 100, 200, 300)]
 

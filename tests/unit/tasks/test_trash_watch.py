@@ -15,8 +15,7 @@ from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.ports.metrics.retention import TRASH_OVERDUE_SECONDS
 from tiersidecar.ports.seen_times import NoSeenTimes
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.trash_clock import TrashClock
-from tiersidecar.tasks.trash_watch import TrashWatch
+from tiersidecar.tasks.trash_clock import TrashClock, TrashWatch
 
 
 @pytest.fixture

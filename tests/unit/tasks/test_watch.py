@@ -17,11 +17,10 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.tasks.backfill import Backfill
+from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Backoff, Lanes
-from tiersidecar.tasks.watch import Watch
-from tiersidecar.tasks.whereabouts import Whereabouts
+from tiersidecar.tasks.watch import Watch, Whereabouts
 
 PARTITIONS = 640
 

@@ -26,12 +26,11 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.metrics.copying import COPY_LAG_SEGMENTS
-from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Lane
-from tiersidecar.tasks.watch import Watch
-from tiersidecar.tasks.whereabouts import Whereabouts
+from tiersidecar.tasks.watch import Watch, Whereabouts
 
 BROKER = BrokerId(1)
 LED = TieredPartition(

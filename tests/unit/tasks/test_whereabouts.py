@@ -22,7 +22,7 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.process import MISPLACED_PARTITIONS
 from tiersidecar.tasks.board import Board
-from tiersidecar.tasks.whereabouts import Whereabouts
+from tiersidecar.tasks.watch import Whereabouts
 
 LED = TieredPartition(
     view=LeaderView(

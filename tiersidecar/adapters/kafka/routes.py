@@ -1,4 +1,11 @@
-"""Which broker a request goes to: any of the bootstrap servers, one broker, or the leaders of partitions."""
+"""Which broker a request goes to: any of the bootstrap servers, one broker, or the leaders of partitions.
+
+Connections for requests that a broker answers only when something has happened, DeleteRecords above all.
+
+A broker works on one request of a connection at a time.  DeleteRecords waits there for every follower to trim as well, half a
+second as a rule, and for its whole timeout once the leadership moves meanwhile: whatever came behind it on the same connection
+(who leads now, may I still trim) would wait as long.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +13,59 @@ import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13 import MetadataResponse
 
 from tiersidecar.adapters.kafka import apis
-from tiersidecar.adapters.kafka.aside import AsideConnections
 from tiersidecar.adapters.kafka.connection import BrokerConnection, refused
 from tiersidecar.adapters.kafka.connector import ConnectionPool, Connector
 from tiersidecar.adapters.kafka.leaders import Leaders
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
+
+
+class AsideConnections:
+    """At most ``width`` per address, each for one request at a time; those that were used last are used first."""
+
+    def __init__(
+        self, pool: ConnectionPool, connect: Callable[[str], Awaitable[BrokerConnection]], *, width: int = 4
+    ) -> None:
+        self._pool, self._connect, self._width = pool, connect, width
+        self._free: dict[str, asyncio.LifoQueue[int]] = {}
+
+    @asynccontextmanager
+    async def connection(self, address: str) -> AsyncIterator[BrokerConnection]:
+        """One that nothing else is sent over until the block ends.
+
+        Raises:
+            BrokerUnreachableError: the broker does not answer.
+            BrokerRefusedError: it does not let us in.
+        """
+        free = self._free_at(address)
+        slot = await free.get()
+        try:
+            connection = await self._pool.connection((address, slot), lambda: self._connect(address))
+            try:
+                yield connection
+            finally:
+                if not connection.is_idle:  # cancelled: the broker still waits, and so would the next request
+                    await connection.close()
+        finally:
+            free.put_nowait(slot)
+
+    def _free_at(self, address: str) -> asyncio.LifoQueue[int]:
+        if address not in self._free:
+            free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
+            for slot in reversed(range(self._width)):
+                free.put_nowait(slot)
+            self._free[address] = free
+        return self._free[address]
+
 
 A = TypeVar("A")
 Rows = dict[tuple[str, int], A]
@@ -100,7 +146,7 @@ class Routes:
     ) -> dict[TopicIdPartition, A]:
         """Ask each partition's leader, all leaders at once, going by what was learnt within ``max_age_s``.
 
-        ``aside`` is for what a broker answers late: nothing else has to wait for it (:mod:`~tiersidecar.adapters.kafka.aside`).
+        ``aside`` is for what a broker answers late: nothing else has to wait for it (:class:`AsideConnections`).
         ``leader_epochs``: a partition that is led in another epoch than this is not asked (FENCED_LEADER_EPOCH).
         ``without`` makes the answer of a partition that got none, from Kafka's name of the error.
 

@@ -1,30 +1,112 @@
-"""The broker's log.dirs on this machine's disks; read only (DESIGN.md section 4, rule 2)."""
+"""The broker's log.dirs on this machine's disks; read only (DESIGN.md section 4, rule 2).
+
+Many callers, one scan at a time.
+
+Which topic a partition's directory is of at this very moment: a name may be given to another topic at any time.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tiersidecar.adapters.log_dirs_fs.directory_watch import DirectoryWatch
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import LogDirScan, LogDirScanner
-from tiersidecar.adapters.log_dirs_fs.scan_queue import ScanQueue
 from tiersidecar.adapters.log_dirs_fs.segment_artefacts import read_segment_artefacts
 from tiersidecar.adapters.log_dirs_fs.segment_file import OpenSegmentFile, translated
-from tiersidecar.adapters.log_dirs_fs.topic_ids_now import TopicIdsNow
 from tiersidecar.adapters.os_errors import explain_os_error
 from tiersidecar.domain.errors import CorruptDataError, LogDirError, UnformattedLogDirError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.formats.kafka.checkpoints import (
     META_PROPERTIES,
+    PARTITION_METADATA,
     REPLICATION_OFFSET_CHECKPOINT,
     read_meta_properties,
     read_offset_checkpoint,
+    read_partition_metadata,
 )
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.log_dirs import LogDirIdentity, LogDirsView, SegmentArtefacts
+
+_MOST_KNOWN = 100_000
+_Identity = tuple[int, int, int]
+"""Device, inode and time of change: the broker writes the file once, and under another name first."""
+
+
+class TopicIdsNow:
+    """Looks at the inode each time, and reads a file only when it is another: some microseconds."""
+
+    def __init__(self, log_dirs: Sequence[str]) -> None:
+        self._log_dirs = log_dirs
+        self._known: dict[str, tuple[str, _Identity, Uuid]] = {}
+
+    def find(self, topic: str, partition: int) -> Uuid | None:
+        """None: there is no such directory, or the broker has not written down yet which topic it is of."""
+        directory = f"{topic}-{partition}"
+        known = self._known.get(directory)
+        if known is not None and _identity(known[0]) == known[1]:
+            return known[2]
+        for log_dir in self._log_dirs:
+            path = os.path.join(log_dir, directory, PARTITION_METADATA)  # noqa: PTH118 - of a path that is made each time
+            identity = _identity(path)
+            topic_id = None if identity is None else _read(path)
+            if identity is not None and topic_id is not None:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[directory] = (path, identity, topic_id)
+                return topic_id
+        self._known.pop(directory, None)
+        return None
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - it takes a third of what a Path takes
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def _read(path: str) -> Uuid | None:
+    try:
+        return read_partition_metadata(Path(path).read_bytes(), where=path)
+    except (OSError, CorruptDataError):
+        return None
+
+
+class ScanQueue:
+    """Runs ``scan`` so that each caller gets one that began after it asked: who comes while one runs shares the next.
+
+    A scan that hangs is waited for, not doubled.
+    """
+
+    def __init__(self, scan: Callable[[], Awaitable[LogDirScan]]) -> None:
+        self._scan = scan
+        self._running: asyncio.Task[LogDirScan] | None = None
+        self._next: asyncio.Task[LogDirScan] | None = None
+
+    def next_scan(self) -> asyncio.Task[LogDirScan]:
+        """Not to be cancelled by the caller: others share it."""
+        if self._running is None or self._running.done():
+            self._running, self._next = self._next, None
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run(), name="scan log dir")
+            return self._running
+        if self._next is None:
+            self._next = asyncio.create_task(self._run_after(self._running), name="scan log dir next")
+        return self._next
+
+    async def _run(self) -> LogDirScan:
+        return await self._scan()
+
+    async def _run_after(self, before: asyncio.Task[LogDirScan]) -> LogDirScan:
+        await asyncio.wait([before])
+        return await self._scan()
+
 
 _MOVED_WITHIN_S = 5.0
 """How long a partition may be in two log dirs: a broker that moves one renames the new directory, then the old."""

@@ -2,12 +2,14 @@
 
 The broker may be away at any time: then :attr:`TopicBasedMetadataLog.readiness_reason` says so, what was read before still
 answers, and we try again without end.  Only a wrong partition count ends the process (DESIGN.md section 5).
+
+Reads of the replayed metadata (:class:`~tiersidecar.ports.metadata_log.MetadataView`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
@@ -16,7 +18,6 @@ from tiersidecar.adapters.end_offsets import EndOffsets
 from tiersidecar.adapters.internal_topics import TopicBroker
 from tiersidecar.adapters.kafka_clients import KafkaTopicClients, TopicClients
 from tiersidecar.adapters.metadata_topic.consumer import MetadataConsumers
-from tiersidecar.adapters.metadata_topic.lookups import MetadataLookups
 from tiersidecar.adapters.metadata_topic.replica import MetadataReplica
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
 from tiersidecar.adapters.metadata_topic.snapshot_keeper import SnapshotKeeper
@@ -26,7 +27,8 @@ from tiersidecar.domain.errors import (
     MetadataNotReadyError,
     PublishTimeoutError,
 )
-from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import (
     MetadataEvent,
@@ -38,6 +40,59 @@ from tiersidecar.formats.metadata.serde import write_event
 from tiersidecar.ports.clock import Blocking, Clock, Ids
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, Failpoints
 from tiersidecar.ports.telemetry import Telemetry
+
+
+class MetadataLookups:
+    """Each look-up goes to the partition's cache, or raises MetadataNotReadyError (S-096)."""
+
+    def __init__(self, replica: MetadataReplica) -> None:
+        self._replica = replica
+
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        held = self._replica.held(topic_id_partition)
+        return held is not None and held.is_ready
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        return self._replica.require(topic_id_partition).remote_log_segment_metadata(leader_epoch, offset)
+
+    def finished_segments_at(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return self._replica.require(topic_id_partition).finished_segments_at(leader_epoch, offset)
+
+    def highest_offset_for_epoch(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> int | None:
+        return self._replica.require(topic_id_partition).highest_offset_for_epoch(leader_epoch)
+
+    def segment(self, remote_log_segment_id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        return self._replica.require(remote_log_segment_id.topic_id_partition).segment(remote_log_segment_id.uuid)
+
+    def list_remote_log_segments(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        return self._replica.require(topic_id_partition).list_remote_log_segments(leader_epoch)
+
+    def picture(self, topic_id_partition: TopicIdPartition) -> SegmentPicture:
+        return self._replica.require(topic_id_partition).picture()
+
+    def list_unfinished_segments(self, topic_id_partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
+        return self._replica.require(topic_id_partition).list_unfinished_segments()
+
+    def segment_count(self, topic_id_partition: TopicIdPartition) -> int:
+        return len(self._replica.require(topic_id_partition))
+
+    def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
+        return self._replica.require(topic_id_partition).remote_log_size_bytes(leader_epoch)
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        return self._replica.require(topic_id_partition).next_segment_with_txn_index(leader_epoch, offset)
+
+    def finished_runs(self, topic_id_partition: TopicIdPartition, leader_epoch: int) -> Sequence[tuple[int, int]]:
+        return self._replica.require(topic_id_partition).finished_runs(leader_epoch)
+
 
 _log = structlog.get_logger(__name__)
 

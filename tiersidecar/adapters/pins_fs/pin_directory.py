@@ -1,25 +1,135 @@
 """One directory that pins lie in.  Blocks; runs in threads.
 
 The .log is linked last and unlinked first, so that files without it are leftovers.
+
+Leader epochs as a segment's own batches tell them, for offsets that the broker's file has forgotten.  Blocks.
+
+Names of a pin's files: everything that is known of a pin stands in them (docs/design/0004-pins.md).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tiersidecar.adapters.log_dirs_fs.time_index import read_max_timestamp_ms
-from tiersidecar.adapters.pins_fs.pin_names import PinName, parse_pin_file
-from tiersidecar.adapters.pins_fs.segment_epochs import read_segment_epochs
+from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_max_timestamp_ms
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import CorruptDataError, SegmentChangedError
-from tiersidecar.domain.pins import Pin
+from tiersidecar.domain.ids import format_uuid, parse_uuid
+from tiersidecar.domain.offsets import NO_EPOCH, Offset
+from tiersidecar.domain.pins import Pin, PinnedPartition
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.formats.kafka.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epochs, write_leader_epochs
+from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
+from tiersidecar.formats.kafka.record_batches import BATCH_HEADER_SIZE, read_batch_header
 from tiersidecar.ports.failpoints import NO_FAILPOINTS, BlockingFailpoints
+
+PIN_PREFIX = "tiersidecar-pin."
+PROBE_NAME = f"{PIN_PREFIX}probe"
+_NAME = re.compile(
+    r"tiersidecar-pin\.(?P<topic_id>[A-Za-z0-9_-]{22})\.(?P<partition>0|[1-9][0-9]{0,9})"
+    r"\.(?P<base>[0-9]{20})-(?P<following>[0-9]{20})\.(?P<file>[^/]+)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinName:
+    """What all files of one pin have in common; ``next_base_offset`` is the exclusive end of its offsets."""
+
+    owner: PinnedPartition
+    base_offset: Offset
+    next_base_offset: Offset
+
+    @property
+    def prefix(self) -> str:
+        """Before it comes nothing, after it what the broker calls the file."""
+        owner = f"{format_uuid(self.owner.topic_id)}.{self.owner.partition}"
+        return f"{PIN_PREFIX}{owner}.{self.base_offset:020d}-{self.next_base_offset:020d}."
+
+    @property
+    def log_name(self) -> str:
+        """The broker's name of the file whose link makes a pin of the others."""
+        return log_file_name(self.base_offset, LogFileKind.LOG)
+
+    @property
+    def snapshot_name(self) -> str:
+        """The producer snapshot at the end of the segment, which may come later, or never."""
+        return log_file_name(self.next_base_offset, LogFileKind.SNAPSHOT)
+
+    @property
+    def time_index_name(self) -> str:
+        return log_file_name(self.base_offset, LogFileKind.TIME_INDEX)
+
+    @property
+    def companion_names(self) -> tuple[str, ...]:
+        """What else is linked where it exists, by the broker's names."""
+        return (
+            log_file_name(self.base_offset, LogFileKind.OFFSET_INDEX),
+            self.time_index_name,
+            log_file_name(self.base_offset, LogFileKind.TRANSACTION_INDEX),
+            self.snapshot_name,
+        )
+
+    @property
+    def usual_names(self) -> tuple[str, ...]:
+        """Companions that every sealed segment has, but for the broker's accidents."""
+        transaction_index = log_file_name(self.base_offset, LogFileKind.TRANSACTION_INDEX)
+        return tuple(name for name in self.companion_names if name != transaction_index)
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        """In the order in which they are made: the .log last."""
+        return (LEADER_EPOCH_CHECKPOINT, *self.companion_names, self.log_name)
+
+
+def parse_pin_file(name: str) -> tuple[PinName, str] | None:
+    """The pin that a file belongs to, and what the broker calls the file; None for any file that is no pin's."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    try:
+        topic_id = parse_uuid(match["topic_id"])
+    except ValueError:
+        return None
+    pin = PinName(
+        owner=PinnedPartition(topic_id, int(match["partition"])),
+        base_offset=Offset(int(match["base"])),
+        next_base_offset=Offset(int(match["following"])),
+    )
+    known = pin.base_offset < pin.next_base_offset and match["file"] in pin.all_names and name.startswith(pin.prefix)
+    return (pin, match["file"]) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEpochs:
+    """``entries`` has each epoch with the base offset of its first batch; ``next_offset`` is the one after the last record."""
+
+    entries: tuple[EpochEntry, ...]
+    next_offset: Offset
+
+
+def read_segment_epochs(log_path: str, base_offset: int) -> SegmentEpochs:
+    """Walk the batch headers of a .log, one small read each: no mapping, under which a truncation would end the process.
+
+    Raises:
+        OSError: it cannot be read.
+        CorruptDataError: it does not hold batches, or ends within a header.
+    """
+    entries: list[tuple[int, int]] = []
+    position, next_offset = 0, base_offset
+    with Path(log_path).open("rb", buffering=0) as file:
+        while head := os.pread(file.fileno(), BATCH_HEADER_SIZE, position):
+            header = read_batch_header(head, where=log_path, position=position)
+            epoch = header.partition_leader_epoch
+            if epoch != NO_EPOCH and (not entries or entries[-1][0] != epoch):
+                entries.append((epoch, header.base_offset))
+            position, next_offset = position + header.size_bytes, header.last_offset + 1
+    return SegmentEpochs(Lineage.of(entries).entries, Offset(next_offset))
+
 
 Link = Callable[[str, str], None]
 

@@ -1,4 +1,7 @@
-"""Objects in an S3 bucket, Amazon's or another server's."""
+"""Objects in an S3 bucket, Amazon's or another server's.
+
+Multipart uploads that nobody will finish.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ from tiersidecar.adapters.stores.s3_errors import code_of, s3_errors
 from tiersidecar.adapters.stores.s3_objects import listed_object, stored_object
 from tiersidecar.adapters.stores.s3_quick_reads import S3QuickReads, open_quick_reads
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
-from tiersidecar.adapters.stores.s3_sweep import abort_stale_uploads
 from tiersidecar.adapters.stores.s3_upload import S3Upload
 from tiersidecar.domain.errors import ObjectTooLargeError, StoreError
 from tiersidecar.domain.offsets import ByteRange
@@ -29,6 +31,42 @@ from tiersidecar.ports.store import Buffer, ObjectBody, StoredObject
 if TYPE_CHECKING:
     from types_aiobotocore_s3 import S3Client
     from types_aiobotocore_s3.type_defs import DeleteTypeDef
+from typing import TYPE_CHECKING
+
+from tiersidecar.formats.aiven.keys import parse_object_key
+
+if TYPE_CHECKING:
+    from types_aiobotocore_s3 import S3Client
+
+
+async def abort_stale_uploads(client: S3Client, settings: S3Settings, *, older_than_ms: int) -> int:
+    """Abort those that began before ``older_than_ms``, of keys of our layout under ``key_prefix`` only: the bucket may be
+    shared.  Returns how many.
+
+    Raises:
+        StoreError: the uploads cannot be listed or aborted.
+    """
+    aborted = 0
+    pages = client.get_paginator("list_multipart_uploads").paginate(Bucket=settings.bucket, Prefix=settings.key_prefix)
+    with s3_errors("list uploads under", settings.key_prefix):
+        async for page in pages:
+            for upload in page.get("Uploads", ()):
+                is_stale = upload["Initiated"].timestamp() * 1000 < older_than_ms
+                if is_stale and parse_object_key(upload["Key"], settings.key_prefix) is not None:
+                    aborted += await _abort(client, settings.bucket, upload["Key"], upload["UploadId"])
+    return aborted
+
+
+async def _abort(client: S3Client, bucket: str, key: str, upload_id: str) -> int:
+    try:
+        with s3_errors("abort the upload of", key):
+            await client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
+    except StoreError as error:
+        if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) == "NoSuchUpload":
+            return 0  # another sidecar was faster
+        raise
+    return 1
+
 
 _DELETED_AT_ONCE = 1000
 """DeleteObjects takes no more."""

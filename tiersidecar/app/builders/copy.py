@@ -9,25 +9,21 @@ from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
-from tiersidecar.reading.carried_transactions import CarriedTransactions
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.open_at_cuts import OpenAtCuts
+from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
-from tiersidecar.tasks.backfill import Backfill
 from tiersidecar.tasks.batch_epochs import BatchEpochs
-from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import CopyAdmission
+from tiersidecar.tasks.copy import CopyTask, GapReport
+from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.copy_quota import CopyQuota
 from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.fetched_segments import FetchedSegments
 from tiersidecar.tasks.first_start import FirstStart
-from tiersidecar.tasks.gap_report import GapReport
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
-from tiersidecar.tasks.recopy import RecopyTask
+from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import SegmentObjects

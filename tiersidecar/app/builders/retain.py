@@ -1,4 +1,7 @@
-"""The retain lane of the role ``tier``: what expires and what is trimmed."""
+"""The retain lane of the role ``tier``: what expires and what is trimmed.
+
+What gives local data up in strict mode, by plain constructor calls.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,68 @@ from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.reading.segment_presence import SegmentPresence
+from tiersidecar.reading.segment_stream import SegmentStream
+from tiersidecar.tasks.copy_admission import CopyQuota
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
-from tiersidecar.tasks.log_start_watch import LogStartWatch
-from tiersidecar.tasks.lost_logs import LostLogs
+from tiersidecar.tasks.log_start_watch import LogStartWatch, LostLogs
 from tiersidecar.tasks.proposals import ProposalsTask
+from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.topic_deletion import TopicDeletion
 from tiersidecar.tasks.topic_owners import ClaimLook
 from tiersidecar.tasks.trim import TrimTask
+from tiersidecar.tasks.trim_gate import TrimGate
+from tiersidecar.tasks.unproven import Unproven
+
+
+def build_trim_gate(parts: Parts) -> TrimGate:
+    """What groups have not read yet."""
+    return TrimGate(
+        board=parts.board,
+        reads=GroupReads(board=parts.board, broker=parts.broker, clock=parts.clock),
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+    )
+
+
+def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: TrimGate, quota: CopyQuota) -> TrimTask:
+    """What is read back before a trim goes at the rates of copying."""
+    return TrimTask(
+        board=parts.board,
+        broker=parts.broker,
+        metadata=parts.metadata,
+        state=parts.state,
+        lineages=parts.lineages,
+        checks=checks,
+        verifier=ReadBack(
+            log_dirs=parts.log_dirs,
+            remote=SegmentStream(
+                store=parts.store,
+                blocking=parts.blocking,
+                key_prefix=parts.config.store.key_prefix,
+                key_ring=parts.key_ring,
+                most_chunk_bytes=parts.config.store.chunk_size,
+                most_index_bytes=parts.config.read.index_max_bytes,
+            ),
+            quota=quota,
+            pace=parts.tuning.upload_pace,
+        ),
+        gate=gate,
+        unproven=Unproven(board=parts.board, clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry),
+        guard=DeleteGuard(parts, role),
+        blocking=parts.blocking,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+        failpoints=parts.failpoints,
+        observe_only=parts.config.mode is Mode.OBSERVE,
+        ownership=role.ownership,
+    )
 
 
 def build_expire(

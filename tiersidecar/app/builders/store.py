@@ -1,11 +1,14 @@
-"""From the configuration's store section to an open store, and to the layout of objects in it."""
+"""From the configuration's store section to an open store, and to the layout of objects in it.
+
+From the configuration's S3 section to the S3 store's settings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import assert_never
+from typing import Literal, assert_never
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
@@ -13,10 +16,12 @@ from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.adapters.stores.installed import load_kind
 from tiersidecar.adapters.stores.metered import MeteredStore
 from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
+from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
 from tiersidecar.adapters.stores.temporary_file import ObjectModes
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.store import FilesystemStore, ReadableBy, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
+from tiersidecar.app.config.store_base import MIB
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadataField
@@ -26,6 +31,41 @@ from tiersidecar.ports.store import Store
 from tiersidecar.ports.store_kind import StoreTools
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.tasks.segment_objects import LayoutSettings
+
+_PART_MEMORY_BYTES = 128 * MIB
+"""What parts may hold together, unless those in flight of one segment already are more."""
+_ATTEMPT_TIMEOUT_S = 60.0
+_ADDRESSING: dict[bool | None, Literal["auto", "path", "virtual"]] = {None: "auto", True: "path", False: "virtual"}
+
+
+def s3_settings(section: S3Store) -> S3Settings:
+    """Where the key is unset, what the store takes by itself."""
+    part_size_bytes, in_flight = section.s3_multipart_upload_part_size, section.s3_multipart_upload_parts_in_flight
+    secret, sse = section.aws_secret_access_key, section.s3_server_side_encryption
+    key_id, call, attempt = section.aws_access_key_id, section.s3_api_call_timeout, section.s3_api_call_attempt_timeout
+    return S3Settings(
+        bucket=section.s3_bucket_name,
+        region=section.s3_region,
+        endpoint_url=section.s3_endpoint_url,
+        addressing=_ADDRESSING[section.s3_path_style_access_enabled],
+        part_size_bytes=part_size_bytes,
+        parts_in_flight=in_flight,
+        part_buffers=max(in_flight, _PART_MEMORY_BYTES // part_size_bytes),
+        call_timeout_s=None if call is None else call / 1000,
+        attempt_timeout_s=_ATTEMPT_TIMEOUT_S if attempt is None else attempt / 1000,
+        stall_timeout_s=section.upload_stall_timeout / 1000,
+        max_attempts=section.s3_max_attempts,
+        storage_class=section.s3_storage_class,
+        server_side_encryption=None if sse == "none" else sse,
+        kms_key_id=section.s3_server_side_encryption_kms_key_id,
+        checksums=S3Checksums(section.s3_checksum_algorithm),
+        ca_file=section.s3_ssl_ca_location,
+        verify_tls=section.aws_certificate_check_enabled,
+        access_key_id=None if key_id is None else key_id.get_secret_value(),
+        secret_access_key=None if secret is None else secret.get_secret_value(),
+        key_prefix=section.key_prefix,
+    )
+
 
 _OBJECT_MODES = {
     ReadableBy.OWNER: ObjectModes(file=0o600, directory=0o700),
@@ -74,7 +114,7 @@ async def _open_backend(config: Config, *, blocking: Blocking, clock: Clock, ids
         case S3Store() as section:
             # Only where it is used: its libraries take a second to load, in every process of a Spark job.
             from tiersidecar.adapters.stores.s3 import open_s3_store
-            from tiersidecar.app.builders.s3 import s3_settings
+            from tiersidecar.app.builders.store import s3_settings
 
             async with open_s3_store(s3_settings(section), blocking=blocking, clock=clock, ids=ids) as s3:
                 yield s3

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tiersidecar.app.commands.accept_log_loss import accept_log_loss
-from tiersidecar.app.commands.accept_topic_loss import accept_topic_loss
+from tiersidecar.app.commands.accept_log_loss import accept_log_loss, accept_topic_loss
 from tiersidecar.app.commands.adopt import adopt
 from tiersidecar.app.commands.cat import cat
 from tiersidecar.app.commands.delete_records import delete_records

@@ -68,8 +68,8 @@ def repair(
 
 async def look_at_report(session: Session, report: Path, settings: RepairSettings, most_orphans: float) -> Intent:
     """What of the report is still so, and what is done about it."""
+    from tiersidecar.app.reconcile_facts import read_topic_bounds
     from tiersidecar.app.repair_run import Repairer, read_report, report_facts
-    from tiersidecar.app.topic_bounds import read_topic_bounds
 
     summary, findings = read_report(report)
     cluster = await session.broker.describe_cluster()

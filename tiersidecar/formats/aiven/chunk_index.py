@@ -14,7 +14,7 @@ from struct import Struct
 from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT, MOST_CHUNKS, SegmentBounds, transformed_bytes_at_most
-from tiersidecar.formats.aiven.zstd_frames import compress_frame, decompress_frame
+from tiersidecar.formats.aiven.transforms import compress_frame, decompress_frame
 
 _INT = Struct(">i")
 _MANY = Struct(">iib")

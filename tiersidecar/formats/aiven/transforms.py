@@ -1,19 +1,62 @@
 """What is done to each chunk of a .log on its way to the store and back: compress, then encrypt; either, both or neither.
 
 An encrypted chunk is ``IV 12 bytes | ciphertext | tag 16 bytes`` of AES-256-GCM.  Randomness comes in as arguments.
+
+Zstandard frames as the plugin writes them: level 3, the content size in the header, no checksum (``ZstdCompressCtx``).
+
+libzstd gives the same bytes as zstd-jni does.  A (de)compressor serves one thread at a time, and is dear to make: each thread
+has its own.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import zstandard
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tiersidecar.domain.chunks import ChunkIndex
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.formats.aiven.zstd_frames import FrameError, compress_frame, decompress_frame
+
+_LEVEL = 3
+
+_thread = threading.local()
+
+
+class FrameError(ValueError):
+    """Not a frame, damaged, without its content size, or of another size than expected."""
+
+
+def compress_frame(data: Buffer) -> bytes:
+    """One frame of ``data``."""
+    if not hasattr(_thread, "compressor"):
+        _thread.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True, write_checksum=False)
+    compressor: zstandard.ZstdCompressor = _thread.compressor
+    return compressor.compress(data)
+
+
+def decompress_frame(frame: Buffer, *, max_bytes: int) -> bytes:
+    """What ``frame`` holds; nothing is allocated for more than ``max_bytes``.
+
+    Raises:
+        FrameError: not one whole frame with its content size, or larger than ``max_bytes``.
+    """
+    if not hasattr(_thread, "decompressor"):
+        _thread.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _thread.decompressor
+    try:
+        size = zstandard.frame_content_size(frame)
+        if size < 0:
+            raise FrameError("the frame does not tell its content size")
+        if size > max_bytes:
+            raise FrameError(f"the frame opens to {size} bytes, more than {max_bytes}")
+        return decompressor.decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise FrameError(f"not a zstd frame: {error}") from error
+
 
 Buffer = bytes | bytearray | memoryview
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - a class in all but its name
 
-from tiersidecar.domain.metadata_cache_fields import AddedFields, UpdatedFields
+from tiersidecar.domain.metadata_cache_rows import AddedFields, UpdatedFields
 from tiersidecar.domain.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataSnapshot,

@@ -1,8 +1,12 @@
-"""Operations that tell what there is: topics, partitions, segments."""
+"""Operations that tell what there is: topics, partitions, segments.
+
+Which partitions there are to be read here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from aiohttp import web
 
@@ -11,9 +15,46 @@ from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.services.reader.callers import Callers
-from tiersidecar.services.reader.catalogue import PartitionCatalogue, partition_named, partitions_of, topics_of
 from tiersidecar.services.reader.parameters import partition_of, topic_of
+from tiersidecar.services.reader.problems import not_found
 from tiersidecar.services.reader.routes import FROM_OFFSET, LIMIT_SEGMENTS
+
+
+class PartitionCatalogue(Protocol):
+    def partitions(self) -> Collection[TopicIdPartition]:
+        """The partitions whose remote log metadata this process keeps; of one name only the living topic id."""
+
+
+def topics_of(catalogue: PartitionCatalogue) -> dict[str, list[TopicIdPartition]]:
+    """Partitions by topic, both in order."""
+    topics: dict[str, list[TopicIdPartition]] = {}
+    for partition in sorted(catalogue.partitions(), key=lambda one: (one.topic, one.partition)):
+        topics.setdefault(partition.topic, []).append(partition)
+    return topics
+
+
+def partitions_of(catalogue: PartitionCatalogue, topic: str) -> list[TopicIdPartition]:
+    """The partitions of ``topic`` that this process knows.
+
+    Raises:
+        ProblemError: 404, it knows none.
+    """
+    partitions = [one for one in catalogue.partitions() if one.topic == topic]
+    if not partitions:
+        raise not_found(f"topic {topic} has no remote partitions here")
+    return sorted(partitions, key=lambda one: one.partition)
+
+
+def partition_named(catalogue: PartitionCatalogue, topic: str, number: int) -> TopicIdPartition:
+    """One partition.
+
+    Raises:
+        ProblemError: 404.
+    """
+    for partition in catalogue.partitions():
+        if partition.topic == topic and partition.partition == number:
+            return partition
+    raise not_found(f"partition {topic}-{number} has no remote segments here")
 
 
 class PartitionsOperations:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.adapters.kafka.scram_server import ScramServer
-from tiersidecar.adapters.kafka.scram import ScramClient, ScramError
+from tiersidecar.adapters.kafka.sasl import ScramClient, ScramError
 from tiersidecar.adapters.kafka.security import SaslMechanism
 
 SHA_256, SHA_512 = SaslMechanism.SCRAM_SHA_256, SaslMechanism.SCRAM_SHA_512

@@ -6,7 +6,7 @@ import asyncio
 
 from tests.support.manual_clock import settle
 from tiersidecar.adapters.log_dirs_fs.log_dir_scan import LogDirScan
-from tiersidecar.adapters.log_dirs_fs.scan_queue import ScanQueue
+from tiersidecar.adapters.log_dirs_fs.log_dirs import ScanQueue
 
 
 class Scans:

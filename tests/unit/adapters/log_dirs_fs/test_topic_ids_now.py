@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tiersidecar.adapters.log_dirs_fs.topic_ids_now import TopicIdsNow
+from tiersidecar.adapters.log_dirs_fs.log_dirs import TopicIdsNow
 from tiersidecar.domain.ids import Uuid, format_uuid
 
 FORMER, LATTER = Uuid(b"f" * 16), Uuid(b"l" * 16)

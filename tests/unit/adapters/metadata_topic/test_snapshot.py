@@ -21,9 +21,10 @@ from tiersidecar.adapters.metadata_topic.snapshot import (
     SnapshotHead,
     SnapshotSchema,
     load_snapshot,
+    pack_image,
     save_snapshot,
+    unpack_image,
 )
-from tiersidecar.adapters.metadata_topic.snapshot_image import pack_image, unpack_image
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.golden import CLEAN_LOG_DIR
-from tiersidecar.adapters.log_dirs_fs.partition_directory import read_partition_directory
-from tiersidecar.adapters.pins_fs.pin_names import PinName
+from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directory
+from tiersidecar.adapters.pins_fs.pin_directory import PinName
 from tiersidecar.domain.pins import PinnedPartition
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiersidecar.adapters.pins_fs.pin_names import PROBE_NAME, PinName, parse_pin_file
+from tiersidecar.adapters.pins_fs.pin_directory import PROBE_NAME, PinName, parse_pin_file
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pins import PinnedPartition

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.adapters.pins_fs.real_segments import copy_log_dir
-from tiersidecar.adapters.pins_fs.placement import find_place
+from tiersidecar.adapters.pins_fs.pins import find_place
 from tiersidecar.domain.errors import PinError
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.decide.test_proposals import PROPOSAL
-from tiersidecar.adapters.proposals_topic.codec import MAX_VALUE_BYTES, read_proposal, write_proposal
+from tiersidecar.adapters.proposals_topic.log import MAX_VALUE_BYTES, read_proposal, write_proposal
 from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.domain.offsets import Offset
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tiersidecar.adapters.log_dirs_fs.page_cache import resident_slices
-from tiersidecar.adapters.stores import temporary_file, write_back
+from tiersidecar.adapters.stores import temporary_file
 from tiersidecar.adapters.stores.temporary_file import TemporaryFile, make_directories
 
 MIB = 1024 * 1024
@@ -83,7 +83,7 @@ def test_what_the_disk_did_not_take_is_an_error_before_fsync(
             ctypes.set_errno(code)
             return -1
 
-    monkeypatch.setattr(write_back, "_LIBC", Refusing())
+    monkeypatch.setattr(temporary_file, "_LIBC", Refusing())
     file = TemporaryFile(directory=tmp_path / "aside", name="log")
     file.open()
     with pytest.raises(OSError, match=os.strerror(code)) if raises else nullcontext():

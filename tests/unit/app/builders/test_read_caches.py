@@ -12,7 +12,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_runs import load_run, open_run, segments_of
 from tests.unit.app.config.config_files import LEAST, load
-from tiersidecar.app.builders.read_caches import open_chunk_cache, open_index_cache
+from tiersidecar.app.builders.read_path import open_chunk_cache, open_index_cache
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.tuning import initial_tuning
 from tiersidecar.domain.errors import ConfigError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.segments import TIP, remote_segment
-from tiersidecar.app.commands.event_lines import EventLines, Recorded
+from tiersidecar.app.commands.events import EventLines, Recorded
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.segments import (
     MetadataEvent,

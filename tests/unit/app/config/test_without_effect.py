@@ -12,14 +12,13 @@ from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.document import KeyPath
 from tiersidecar.app.config.gateway import GatewayListenerSection, GatewaySection
 from tiersidecar.app.config.keys import keys_in
-from tiersidecar.app.config.report import warnings_of
+from tiersidecar.app.config.report import WITHOUT_EFFECT, warnings_of
 from tiersidecar.app.config.section import Section, undotted
 from tiersidecar.app.config.services import LoggingSection, ReadSection, StatusSection
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import KeyPair
 from tiersidecar.app.config.store_installed import InstalledStore
-from tiersidecar.app.config.without_effect import WITHOUT_EFFECT
 from tiersidecar.app.references import generated_files
 
 PACKAGE = Path(tiersidecar.__file__).parent

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.formats.aiven.transforms import ENCRYPTION_OVERHEAD, IV_SIZE, ChunkCipher, TransformPlan
-from tiersidecar.formats.aiven.zstd_frames import FrameError, compress_frame, decompress_frame
+from tiersidecar.formats.aiven.transforms import (
+    ENCRYPTION_OVERHEAD,
+    IV_SIZE,
+    ChunkCipher,
+    FrameError,
+    TransformPlan,
+    compress_frame,
+    decompress_frame,
+)
 
 CIPHER = ChunkCipher(bytes(range(32)), b"a" * 32)
 IV = bytes(range(IV_SIZE))

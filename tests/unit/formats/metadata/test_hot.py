@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.formats.metadata.events import added_segments, events, updates
 from tiersidecar.domain.errors import CorruptDataError
-from tiersidecar.domain.metadata_cache_fields import added_fields, updated_fields
+from tiersidecar.domain.metadata_cache_rows import added_fields, updated_fields
 from tiersidecar.domain.segments import (
     MetadataEvent,
     RemoteLogSegmentMetadata,
