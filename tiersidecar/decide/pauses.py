@@ -51,12 +51,18 @@ def decide_pause(known: Iterable[Pause], wanted: Collection[Pause]) -> PausePlan
     return PausePlan(begin=tuple(one for one in wanted if one.thing not in standing))
 
 
-def decide_resume(known: Iterable[Pause], topic_id: Uuid | None, kinds: Collection[PauseKind]) -> PausePlan:
-    """End the pauses of just this topic, or just that of all topics.
+def decide_resume(
+    known: Iterable[Pause], topic_id: Uuid | None, kinds: Collection[PauseKind], topic: str = ""
+) -> PausePlan:
+    """End the pauses of just this topic, or just that of all topics.  Those of topics that had the name ``topic`` before, and
+    are gone, end as well: nothing else names them, and the deletion of what is remote of them stands still.
 
     ``left`` are those of the same kinds that keep some of it paused: the one of all topics, or those of single topics.
     """
+    known = tuple(known)
     asked = {PausedThing(kind=kind, topic_id=topic_id) for kind in kinds}
+    if topic_id is not None:
+        asked |= {one.thing for one in known if one.thing.topic_id is not None and one.topic == topic}
     same = sorted((one for one in known if one.thing.kind in kinds), key=lambda one: (one.thing.kind, one.topic))
     return PausePlan(
         end=tuple(one for one in same if one.thing in asked),

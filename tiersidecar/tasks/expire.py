@@ -325,10 +325,12 @@ class ExpireTask:
     def _start_to_publish(
         self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage
     ) -> PartitionState | None:
-        """Where it moved, and once in each leader epoch: what an earlier leader says after that changes nothing."""
+        """Where it moved, and once in each leader epoch: what an earlier leader says after that changes nothing.  Again where
+        the history has an epoch that was not said: by a former release, or by the broker's file of before the election."""
         start, leader_epoch = plan.remote_log_start_offset, partition.view.leader_epoch
         known = self._state.partition_state(partition.view.topic_id_partition)
-        if start < 0 or (known.remote_log_start_offset, known.remote_log_start_epoch) == (start, leader_epoch):
+        is_said = (known.remote_log_start_offset, known.remote_log_start_epoch) == (start, leader_epoch)
+        if start < 0 or (is_said and Lineage(known.leader_epochs).latest_epoch >= lineage.latest_epoch):
             return None
         if known.start_generation != plan.start_generation:
             return None  # set back since it was decided

@@ -89,3 +89,10 @@ def test_after_a_resume_of_the_same_nothing_of_it_stands_still(topic_id: Uuid | 
     assert why_paused(known(one), topic_id, kind)
     ended = decide_resume([one], topic_id, [kind]).end
     assert why_paused({thing: other for thing, other in known(one).items() if other not in ended}, topic_id, kind) == ""
+
+
+def test_a_resume_ends_the_pause_of_a_topic_that_had_the_name_before() -> None:
+    """It was deleted and made anew: by its id nobody can name it, and its remote data would never be deleted."""
+    former, of_all, copies = pause(ORDERS, DELETES), pause(None, DELETES), pause(ORDERS, COPIES)
+    plan = decide_resume([former, of_all, copies, pause(AUDIT, DELETES)], Uuid(b"n" * 16), [DELETES], "orders")
+    assert (plan.end, plan.left) == ((former,), (of_all,))

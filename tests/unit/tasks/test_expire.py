@@ -77,6 +77,26 @@ def test_the_start_says_in_which_history_it_counts() -> None:
     assert world.state.partition_state(world.tip).leader_epochs == lineage.entries
 
 
+@pytest.mark.parametrize(
+    "said_before",
+    [
+        pytest.param(None, id="a former release said the start"),
+        pytest.param(Lineage.of([(0, 0)]), id="the broker's file was that of before the election"),
+    ],
+)
+def test_epochs_that_were_not_said_with_the_start_are_said_once(said_before: Lineage | None) -> None:
+    """Else what an unclean election has cut off passes for the log, once the file has forgotten where the epoch began."""
+    world, lineage = world_of(*segments(3)), Lineage.of([(0, 0), (3, 150)])
+    if said_before is not None:
+        run(sidecar(world, lineage=said_before, leader_epoch=3).round())
+    else:
+        start = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(3))
+        run(world.state.publish_partition_state(world.tip, start))
+    assert run(sidecar(world, lineage=lineage, leader_epoch=3).round()).count("state.sent") == 1
+    assert world.state.partition_state(world.tip).leader_epochs == lineage.entries
+    assert run(sidecar(world, lineage=lineage, leader_epoch=3).round()) == []
+
+
 def test_each_segment_is_deleted_in_three_steps_one_after_the_other() -> None:
     """S-067."""
     world = world_of(*TWO_OLD)

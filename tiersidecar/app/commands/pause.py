@@ -116,7 +116,7 @@ async def look_at_resume(session: Session, topic: str | None, kinds: Sequence[Pa
     """What stands still, and what goes on."""
     topic_id = await _topic_id(session, topic)
     known = session.state.pauses()
-    plan = decide_resume(known, topic_id, kinds)
+    plan = decide_resume(known, topic_id, kinds, topic or "")
     return Intent(
         facts=_facts(topic, known),
         steps=tuple(f"{one.topic}: {_GOES_ON[one.thing.kind]}" for one in plan.end),
