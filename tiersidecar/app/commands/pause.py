@@ -10,7 +10,7 @@ import typer
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
 from tiersidecar.decide.pauses import PausePlan, decide_pause, decide_resume, told
-from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
 
 if TYPE_CHECKING:
@@ -90,23 +90,14 @@ async def look_at_pause(session: Session, topic: str | None, kinds: Sequence[Pau
     """What stands still already, and what will."""
     from tiersidecar.app.commands.session import operator
 
-    topic_id = await _topic_id(session, topic)
+    things = await _things(session, topic, kinds)
     known = session.state.pauses()
     now_ms, by = session.clock.now_ms(), operator("pause")
-    wanted = [
-        Pause(
-            thing=PausedThing(kind=kind, topic_id=topic_id),
-            topic=topic or ALL_TOPICS,
-            since_ms=now_ms,
-            by=by,
-            reason=reason,
-        )
-        for kind in kinds
-    ]
+    wanted = [Pause(thing=thing, topic=topic or ALL_TOPICS, since_ms=now_ms, by=by, reason=reason) for thing in things]
     plan = decide_pause(known, wanted)
     return Intent(
         facts=_facts(topic, known),
-        steps=tuple(f"{one.topic}: {_STANDS_STILL[one.thing.kind]}" for one in plan.begin),
+        steps=tuple(f"{one.topic}: {_STANDS_STILL[one.thing.kind]}{things[one.thing]}" for one in plan.begin),
         notes=await _brokers_that_go_on(session),
         apply=lambda: _publish(session, plan),
     )
@@ -123,6 +114,31 @@ async def look_at_resume(session: Session, topic: str | None, kinds: Sequence[Pa
         notes=tuple(f"still so: {told(one)}" for one in plan.left),
         apply=lambda: _publish(session, plan),
     )
+
+
+async def _things(session: Session, topic: str | None, kinds: Sequence[PauseKind]) -> dict[PausedThing, str]:
+    """What is to stand still, and what is to be said of it.  Of topics that had the name and are gone, whose remote data is
+    still to be deleted, that deletion; whether there is one of the name now, or not.
+
+    Raises:
+        BrokerRefusedError: there is no such topic, and nothing of one is left to be paused.
+    """
+    if topic is None:
+        return {PausedThing(kind=kind): "" for kind in kinds}
+    views = await session.broker.describe_partitions([topic])
+    live = [views[0].topic_id_partition.topic_id] if views else []
+    gone = dict.fromkeys(
+        tip.topic_id for tip in session.state.partitions() if tip.topic == topic and tip.topic_id not in live
+    )
+    things = {PausedThing(kind=kind, topic_id=topic_id): "" for topic_id in live for kind in kinds}
+    if PauseKind.DELETES in kinds:
+        things |= {
+            PausedThing(kind=PauseKind.DELETES, topic_id=topic_id): f" (the deleted topic {format_uuid(topic_id)})"
+            for topic_id in gone
+        }
+    if not things:
+        await session.partitions(topic)  # says so
+    return things
 
 
 async def _topic_id(session: Session, topic: str | None) -> Uuid | None:
