@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
@@ -35,10 +36,14 @@ _THREADS = 4
 _MERGED_BYTES = 4 * 1024 * 1024
 _AHEAD_BYTES = 16 * 1024 * 1024
 _ALL_LINES = 1 << 62
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""As Kafka has it: no such name with a partition behind it leads out of a directory."""
 
 
 async def export_topic(session: Session, topic_id: Uuid, to: Path, *, as_ndjson: bool) -> list[str]:
     """Write each partition into ``to/<topic>-<partition>``; gives a line for each, and one for each hole.
+
+    Who writes the state topic chooses the name: the id stands for one that Kafka would not take.
 
     Offsets below the remote log start are left out: they were deleted before.  With ``as_ndjson`` records of aborted
     transactions are among the others, as read_uncommitted gives them.
@@ -58,6 +63,12 @@ async def export_topic(session: Session, topic_id: Uuid, to: Path, *, as_ndjson:
             segments = (await session.remote_segments([tip]))[tip]
             lines += await _Export(session, reader, tip, to, as_ndjson=as_ndjson).write(segments)
     return lines
+
+
+def directory_of(to: Path, tip: TopicIdPartition) -> Path:
+    """Where a partition's files go, directly below ``to`` whatever its topic is called."""
+    name = tip.topic if _TOPIC.fullmatch(tip.topic) else format_uuid(tip.topic_id)
+    return to / f"{name}-{tip.partition}"
 
 
 def _known(session: Session) -> Iterator[TopicIdPartition]:
@@ -89,7 +100,7 @@ class _Export:
         self, session: Session, reader: SegmentReader, tip: TopicIdPartition, to: Path, *, as_ndjson: bool
     ) -> None:
         self._reader, self._tip, self._as_ndjson = reader, tip, as_ndjson
-        self._directory = to / str(tip)
+        self._directory = directory_of(to, tip)
         self._start = max(session.state.partition_state(tip).highest_start, 0)
 
     async def write(self, segments: list[RemoteLogSegmentMetadata]) -> list[str]:

@@ -27,6 +27,7 @@ from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TiersidecarError, TrashError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
+from tiersidecar.domain.readable import printable
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import BY_NAME, TrashEntry, TrashKind
@@ -102,7 +103,7 @@ def export(
         from tiersidecar.app.trash_export import export_topic
 
         for line in await export_topic(session, _parsed(topic_id), to, as_ndjson=form is ExportFormat.NDJSON):
-            typer.echo(line)
+            typer.echo(printable(line))
 
     _run(config_file, write)
 

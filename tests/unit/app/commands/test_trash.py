@@ -15,10 +15,10 @@ from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.commands.trash import listed, look_at_purge
 from tiersidecar.app.commands.undelete import look_at_release
-from tiersidecar.app.trash_export import export_topic
+from tiersidecar.app.trash_export import directory_of, export_topic
 from tiersidecar.decide.trash import TrashDelays, deleted_topic, user_delete
 from tiersidecar.domain.errors import TrashError
-from tiersidecar.domain.ids import BrokerId, Uuid, format_uuid
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
@@ -183,6 +183,18 @@ async def test_only_a_topic_that_was_tiered_is_exported(command: Command, tmp_pa
     with pytest.raises(TrashError, match="no sidecar has tiered a topic of this id"):
         await export_topic(command.session, unknown, tmp_path / "out", as_ndjson=False)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("topic", ["../../etc/cron.d/x", "/etc/x", "a/b", "", "a\0b", "orders\n", "é"])
+def test_an_export_stays_in_its_directory_whatever_the_state_topic_calls_a_topic(tmp_path: Path, topic: str) -> None:
+    tip = TopicIdPartition(topic_id=TIP.topic_id, topic=topic, partition=3)
+    assert directory_of(tmp_path, tip) == tmp_path / f"{format_uuid(TIP.topic_id)}-3"
+
+
+@pytest.mark.parametrize("topic", ["orders", "a.b_c-D9", ".", ".."])
+def test_an_export_has_a_directory_for_each_partition(tmp_path: Path, topic: str) -> None:
+    tip = TopicIdPartition(topic_id=TIP.topic_id, topic=topic, partition=3)
+    assert directory_of(tmp_path, tip) == tmp_path / f"{topic}-3"
 
 
 async def test_a_hold_is_released_once(command: Command) -> None:
