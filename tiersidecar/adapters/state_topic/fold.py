@@ -171,14 +171,18 @@ class StateFold:
         return bool(self.cluster_id) and cluster_of(self._documents.get(partition_key(owner), {})) == self.cluster_id
 
     def foreign_partitions(self) -> dict[TopicIdPartition, ForeignState]:
-        """Partitions that only records of other clusters name."""
+        """Partitions that only records of other clusters name; what cannot be read is passed over with an error in the log."""
         found = {}
         for key, document in self.foreign.items():
             identity = read_partition_key(key)
             if identity is not None and key not in self._partitions:
                 topic = str(document.get("topic", ""))
                 owner = TopicIdPartition(topic_id=identity[0], topic=topic, partition=identity[1])
-                state = read_partition_state(document, where=key.decode())
+                try:
+                    state = read_partition_state(document, where=key.decode())
+                except CorruptDataError as error:
+                    _log.error("state.record.corrupt", key=key.decode(), reason=str(error))
+                    continue
                 found[owner] = ForeignState(cluster_id=cluster_of(document), state=state)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -80,3 +81,14 @@ def test_other_clusters_leases_and_topics_count_for_nothing() -> None:
     value = json.dumps({**lease, "version": "1", "renewed_ms": 0, "duration_ms": 1}).encode()
     fold.apply(lease_key("1"), value, where="")
     assert (fold.topic_state(TIP.topic_id), fold.lease("1")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "change", [{"remote_log_start_offset": "9"}, {"hold": 1}, {"kept": 5}, {"leader_epochs": [[1]]}]
+)
+def test_one_record_of_another_cluster_that_cannot_be_read_hides_no_other(change: dict[str, object]) -> None:
+    fold, other = StateFold("ours"), replace(TIP, partition=TIP.partition + 1)
+    spoiled = json.dumps(json.loads(record(AT_99, THEIRS)) | change).encode()
+    fold.apply(KEY, spoiled, where="test")
+    fold.apply(partition_key(other), record(AT_10, THEIRS), where="test")
+    assert [tip.partition for tip in fold.foreign_partitions()] == [other.partition]
