@@ -68,7 +68,7 @@ def find_sidecars(config: Config, addresses: Sequence[str] = ()) -> list[KnownSi
     first = [KnownSidecar(address=one, secret=secret) for one in named]
     answers = ask(first, "/sidecars", LOCAL_TIMEOUT_S)
     for answer in answers:
-        if answer.code == 200 and answer.document is not None:
+        if answer.code == 200 and answer.document is not None and _is_list_of_sidecars(answer.document):
             return known_sidecars(answer.document["sidecars"], secret) or first
     refused = [answer.problem for answer in answers if answer.code != 0 and answer.problem]
     if addresses:
@@ -81,6 +81,14 @@ def find_sidecars(config: Config, addresses: Sequence[str] = ()) -> list[KnownSi
             f"{first[0].address} (status.listen): is one running in mode enforce?"
         )
     return found
+
+
+def _is_list_of_sidecars(document: Mapping[str, Any]) -> bool:
+    """Something else may listen there."""
+    rows, kinds = document.get("sidecars"), (int, str, str, str, bool)
+    return isinstance(rows, list) and all(
+        isinstance(row, dict) and [type(row.get(name)) for name in _STATUS_FIELDS] == [*kinds] for row in rows
+    )
 
 
 def known_sidecars(rows: Sequence[Mapping[str, Any]], secret: str | None = None) -> list[KnownSidecar]:
@@ -163,15 +171,17 @@ def _read(sidecar: KnownSidecar, response: Any, nonce: str) -> Answer:
     proof = response.headers.get(PROOF_HEADER, "")
     if sidecar.secret is not None and not is_proven(sidecar.secret, proof, nonce=nonce, code=code, body=body):
         return Answer(sidecar=sidecar, code=code, problem=UNPROVEN)
-    if code == 200:
-        return Answer(sidecar=sidecar, code=code, document=json.loads(body))
-    return Answer(sidecar=sidecar, code=code, document=_document_of(body))
+    document = _document_of(body)
+    if code == 200 and document is None:
+        problem = f"{sidecar.address} did not answer with a document: is it the address of a status.listen?"
+        return Answer(sidecar=sidecar, problem=problem)
+    return Answer(sidecar=sidecar, code=code, document=document)
 
 
 def _document_of(body: bytes) -> Mapping[str, Any] | None:
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tiersidecar.app.commands.asking import Answer
 from tiersidecar.app.commands.tables import duration, size, table
+from tiersidecar.domain.readable import printable
 
 _SHOWN = 20
 """Partitions in trouble that are listed; the JSON document has all."""
@@ -86,8 +87,62 @@ class ClusterPicture:
         return any(row.trouble for row in self.brokers) or any(one.kind == "halted" for one in self.troubles)
 
 
+_TEXTS = ("version", "mode", "standing_by", "deletes_blocked")
+_ROW_TEXTS, _ROW_SIZES = ("topic", "role", "mode"), ("partition", "remote_segments", "remote_size_bytes")
+_MOST = 1 << 63
+
+
+def _is_status(document: Mapping[str, Any]) -> bool:
+    """Whether it has the form of a sidecar's: what a forged lease leads to may answer with any JSON."""
+    return (
+        _is_number(document["node_id"], or_none=True)
+        and all(isinstance(document[name], str) for name in _TEXTS)
+        and isinstance(document.get("cluster_id") or "", str)
+        and isinstance(document["ready"], bool)
+        and all(_are_texts(document.get(name, [])) for name in ("roles", "reasons", "paused"))
+        and all(_are_texts([*document[name].values()]) for name in ("refused_topics", "untrimmable_topics"))
+        and all(_are_texts(one["log_dirs"]) and isinstance(one["state"], str) for one in document.get("disks", []))
+        and all(_is_number(one[name]) for one in document.get("disks", []) for name in ("size_bytes", "free_bytes"))
+        and all(_is_number(one["seconds_to_full"], or_none=True) for one in document.get("disks", []))
+        and all(map(_is_row, document["partitions"]))
+    )
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    return (
+        all(isinstance(row[name], str) for name in _ROW_TEXTS)
+        and all(_is_number(row[name]) for name in _ROW_SIZES)
+        and _is_number(row.get("local_size_bytes", 0))
+        and all(_is_number(row[name], or_none=True) for name in ("leader_epoch", "copy_lag_segments", "copy_lag_bytes"))
+        and all(isinstance(row[name], str | None) for name in ("halted_reason", "held_back_reason"))
+    )
+
+
+def _is_number(value: object, *, or_none: bool = False) -> bool:
+    return (type(value) is int and -_MOST <= value < _MOST) or (or_none and value is None)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _checked(answer: Answer) -> Answer:
+    """The answer, or that it is none."""
+    if answer.code != 200 or answer.document is None:
+        return answer
+    try:
+        is_status = _is_status(answer.document)
+    except (KeyError, TypeError, AttributeError):
+        is_status = False
+    if is_status:
+        return answer
+    problem = "what it answered is no status that this version reads: is this a sidecar's status.listen?"
+    return Answer(sidecar=answer.sidecar, code=answer.code, problem=problem)
+
+
 def picture_of(answers: Sequence[Answer]) -> ClusterPicture:
     """All of them together."""
+    answers = [_checked(answer) for answer in answers]
     told = [answer.document for answer in answers if answer.code == 200 and answer.document is not None]
     return ClusterPicture(
         cluster_id=next((one["cluster_id"] for one in told if one.get("cluster_id")), ""),
@@ -215,7 +270,8 @@ def cluster_text(picture: ClusterPicture) -> str:
         parts += ["", *(_trouble_line(one) for one in picture.troubles[:_SHOWN])]
     if len(picture.troubles) > _SHOWN:
         parts.append(f"and {len(picture.troubles) - _SHOWN} more: --json has all")
-    return "\n".join(parts)
+    # Reasons and pauses hold others' words, and an answer may be a forged one's.
+    return "\n".join(printable(line) for part in parts for line in part.split("\n"))
 
 
 def _trouble_line(one: PartitionTrouble) -> str:

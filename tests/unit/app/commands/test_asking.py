@@ -143,3 +143,18 @@ def test_an_address_that_is_more_than_host_and_port_is_not_asked(address: str) -
 @pytest.mark.parametrize("address", ["b7:8091", "10.0.0.7:8091", "[::1]:8091", "a-b.c_d.example:1"])
 def test_addresses_that_are_asked(address: str) -> None:
     assert is_host_and_port(address)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"7", b"<html>", b"[" * 100_000])
+def test_what_is_no_document_is_no_answer(body: bytes) -> None:
+    with serving(body) as address:
+        (answer,) = ask([KnownSidecar(address=address)], "/status", 5)
+    assert (answer.code, answer.document) == (0, None)
+    assert "status.listen" in answer.problem
+
+
+@pytest.mark.parametrize("document", [{}, {"sidecars": 1}, {"sidecars": [1]}, {"sidecars": [ROW | {"address": None}]}])
+def test_what_is_no_list_of_sidecars_is_not_taken_for_one(tmp_path: Path, document: dict[str, object]) -> None:
+    config = config_with(tmp_path, "127.0.0.1:1")
+    with serving(json.dumps(document).encode()) as address, pytest.raises(NoSidecarError, match="answers"):
+        find_sidecars(config, [address])

@@ -49,6 +49,7 @@ def answer(node_id: int, *rows: dict[str, Any], **values: Any) -> Answer:
     return Answer(sidecar=KnownSidecar(address=f"b{node_id}:8091", node_id=node_id), document=document, code=200)
 
 
+WELL = dict(answer(1).document or {})
 SILENT = Answer(sidecar=KnownSidecar(address="b3:8091", node_id=3, version="1.2.2"), problem="it did not answer")
 
 
@@ -128,3 +129,39 @@ def test_a_sidecar_of_a_former_release_is_not_asked() -> None:
 def test_something_else_at_the_address_is_told() -> None:
     other = Answer(sidecar=KnownSidecar(address="b1:80"), code=404)
     assert "HTTP 404" in cluster_text(picture_of([other]))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"secret": 1},
+        {**WELL, "node_id": "1"},
+        {**WELL, "cluster_id": ["abc"]},
+        {**WELL, "roles": None},
+        {**WELL, "reasons": [1]},
+        {**WELL, "paused": 3},
+        {**WELL, "refused_topics": []},
+        {**WELL, "refused_topics": {"a": None}},
+        {**WELL, "disks": [{"log_dirs": ["/d"]}]},
+        {**WELL, "disks": [1]},
+        {**WELL, "partitions": {"a": 1}},
+        {**WELL, "partitions": [row("a", 0) | {"topic": 1}]},
+        {**WELL, "partitions": [row("a", 0) | {"partition": "0"}]},
+        {**WELL, "partitions": [row("a", 0) | {"remote_size_bytes": 10**400}]},
+        {**WELL, "partitions": [row("a", 0) | {"copy_lag_bytes": "1"}]},
+        {**WELL, "partitions": [row("a", 0) | {"halted_reason": 1}]},
+    ],
+)
+def test_what_is_no_status_is_told_and_hides_no_other(document: dict[str, Any]) -> None:
+    """A forged lease leads to it."""
+    forged = Answer(sidecar=KnownSidecar(address="b9:1", node_id=9), document=document, code=200)
+    picture = picture_of([forged, answer(1, row("a", 0))])
+    assert [(one.node_id, one.answers) for one in picture.brokers] == [(9, False), (1, True)]
+    assert "no status that this version reads" in cluster_text(picture)
+    assert [one.topic for one in picture.topics] == ["a"]
+
+
+def test_what_others_say_moves_no_cursor() -> None:
+    text = cluster_text(picture_of([answer(1, reasons=["\x1b[2J"], paused=["\x1b]0;x\x07"])]))
+    assert "\x1b" not in text
