@@ -29,6 +29,8 @@ _SILENT_S = 3600.0
 """After which another may take the place of one that is told by name."""
 _BUDGETS = 10_000
 """In use at a time; what has not read for longest begins anew."""
+_KEY_CHARACTERS = 255
+"""Client ids may have 32 KiB, each of them another: those that begin alike share a budget."""
 
 _Key = tuple[str, str, str]
 """Principal, client id, topic."""
@@ -142,10 +144,12 @@ class ColdReads:
         budget = find_budget(self._rules, reader) if reader is not None and self._rules else None
         if budget is None:
             return None
-        quota = self._budgets.pop(budget.key, None) or RateQuota(
+        user, client_id = (None if name is None else name[:_KEY_CHARACTERS] for name in budget.key)
+        key = (user, client_id)
+        quota = self._budgets.pop(key, None) or RateQuota(
             bytes_per_s=budget.bytes_per_s, window_num=self._window_num, window_size_s=self._window_size_s
         )
-        self._budgets[budget.key] = quota
+        self._budgets[key] = quota
         if len(self._budgets) > _BUDGETS:
             self._budgets.popitem(last=False)
         return quota

@@ -84,3 +84,11 @@ def test_without_a_rule_nothing_is_throttled() -> None:
     cold = ColdReads(clock=ManualClock())
     read(cold, ALICE, 10**12)
     assert cold.throttle_s(ALICE) == 0
+
+
+def test_long_client_ids_take_no_memory_and_no_budget_of_their_own() -> None:
+    rule = ReaderQuotaRule(client_id=DEFAULT, bytes_per_s=1.0)
+    cold = ColdReads(clock=ManualClock(), rules=[rule])
+    cold.took(ColdReader(principal="User:mallory", client_id="x" * 30_000 + "1"), "orders", 1000)
+    assert cold.throttle_s(ColdReader(principal="User:mallory", client_id="x" * 30_000 + "2")) > 0
+    assert cold.throttle_s(ALICE) == 0
