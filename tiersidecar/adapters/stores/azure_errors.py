@@ -44,21 +44,23 @@ _HINTS = {
 
 @contextmanager
 def azure_errors(verb: str, key: str) -> Iterator[None]:
-    """Raises:
-    ObjectNotFoundError: the blob, not its container, is missing.
-    ObjectExistsError: a conditional request found the key taken.
-    StoreError: everything else that the service refuses or the network loses.
+    """Without the cause: a traceback would show its URL, and the SAS token in that.
+
+    Raises:
+        ObjectNotFoundError: the blob, not its container, is missing.
+        ObjectExistsError: a conditional request found the key taken.
+        StoreError: everything else that the service refuses or the network loses.
     """
     try:
         yield
     except FileNotFoundError as error:
         if _code_of(error) == _NO_CONTAINER:
-            raise StoreError(verb=verb, key=key, reason=_explain(error)) from error
-        raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from error
-    except (AlreadyExistsError, PreconditionError) as error:
-        raise ObjectExistsError(verb=verb, key=key, reason="it exists already") from error
+            raise StoreError(verb=verb, key=key, reason=_explain(error)) from None
+        raise ObjectNotFoundError(verb=verb, key=key, reason="no such object") from None
+    except (AlreadyExistsError, PreconditionError):
+        raise ObjectExistsError(verb=verb, key=key, reason="it exists already") from None
     except (BaseError, OSError, ValueError) as error:  # ValueError: a key that object_store has no way to write
-        raise StoreError(verb=verb, key=key, reason=_explain(error)) from error
+        raise StoreError(verb=verb, key=key, reason=_explain(error)) from None
 
 
 def _code_of(error: Exception) -> str:

@@ -40,7 +40,7 @@ class TokenDeletes:
                 status, code = await self._ask(key)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if is_last:
-                    raise StoreError(verb="delete", key=key, reason=f"no answer: {type(error).__name__}") from error
+                    raise StoreError(verb="delete", key=key, reason=f"no answer: {type(error).__name__}") from None
             else:
                 if status in (202, 404) and code != "ContainerNotFound":
                     return
