@@ -17,6 +17,7 @@ from tiersidecar.services.status.documents import explanation_document, row_docu
 from tiersidecar.services.status.once import Once
 from tiersidecar.services.status.overview import Overview
 from tiersidecar.services.status.peers import DETAIL_S, OVERVIEW_S, Answer, Peers
+from tiersidecar.services.status.shares import Share
 from tiersidecar.services.status.source import SidecarStatus, StatusSource
 
 _KEPT_S = 1.0
@@ -38,6 +39,7 @@ class ClusterAsker:
         self._source, self._overview, self._peers, self._blocking = source, overview, peers, blocking
         self._also, self._overview_s = also, overview_s
         self._once: Once[Cluster] = Once(self._look, kept_s=_KEPT_S)
+        self._details = Share(at_once=2, waiting=16, rest=1.0)  # they ask the broker and the store
 
     async def cluster(self) -> Cluster:
         """All sidecars, asked within the last second."""
@@ -71,8 +73,17 @@ class ClusterAsker:
         if leader is None:
             return Answer(problem="no sidecar that answers leads it")
         if leader.is_own:
-            return await _told(own())
+            return await self._told(own)
         return await self._peers.ask(leader.address, f"{path}?{urlencode(query)}", DETAIL_S)
+
+    async def _told(self, own: Callable[[], Awaitable[dict[str, Any]]]) -> Answer:
+        try:
+            async with asyncio.timeout(DETAIL_S), self._details.place():
+                return Answer(document=await own(), code=200)
+        except TimeoutError:
+            return Answer(problem=f"it did not answer within {DETAIL_S:g} s")
+        except TiersidecarError as error:
+            return Answer(problem=str(error))
 
     async def _look(self) -> Cluster:
         asked_ms = time.time_ns() // 1_000_000
@@ -135,13 +146,3 @@ def _read(node_id: int | None, address: str, version: str, answer: Answer) -> Si
 def _leads(one: Sidecar, topic: str, partition: int) -> bool:
     leads = () if one.overview is None else one.overview.leads
     return any((line.topic, line.partition) == (topic, partition) for line in leads)
-
-
-async def _told(document: Awaitable[dict[str, Any]]) -> Answer:
-    try:
-        async with asyncio.timeout(DETAIL_S):
-            return Answer(document=await document, code=200)
-    except TimeoutError:
-        return Answer(problem=f"it did not answer within {DETAIL_S:g} s")
-    except TiersidecarError as error:
-        return Answer(problem=str(error))

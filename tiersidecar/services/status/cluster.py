@@ -16,6 +16,7 @@ from tiersidecar.services.status.source import TierBytes
 _TIERS = tuple(one.name for one in fields(TierBytes))
 _MOST_WORDS = 2000
 """Characters of a reason that are shown."""
+_MOST = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,7 @@ def read_overview(document: Mapping[str, Any]) -> Overview:
     Raises:
         ValueError, KeyError, TypeError, OverflowError, AttributeError: it is none that this version reads.
     """
-    node_id = -1 if document["node_id"] is None else int(document["node_id"])
+    node_id = -1 if document["node_id"] is None else _number(document["node_id"])
     topics: Mapping[str, Any] = document["topics"]
     columns = [str(one) for one in document["columns"]]
     history = document["history"]
@@ -211,7 +212,7 @@ def read_overview(document: Mapping[str, Any]) -> Overview:
         mode=_words(document["mode"]),
         deletes_enabled=bool(document["deletes_enabled"]),
         store=_words(document["store"]),
-        started_ms=int(document["started_ms"]),
+        started_ms=_number(document["started_ms"]),
         reasons=tuple(_words(one) for one in document["reasons"]),
         standing_by=_words(document["standing_by"]),
         deletes_blocked=_words(document["deletes_blocked"]),
@@ -227,15 +228,15 @@ def read_overview(document: Mapping[str, Any]) -> Overview:
         readers=tuple(_reader(node_id, one) for one in document["cold_readers"]),
         reconcile=None if document["reconcile"] is None else _reconcile(document["reconcile"]),
         modes={_words(topic): _words(one["mode"]) for topic, one in topics.items()},
-        seen={_words(topic): frozenset(map(int, one["seen"])) for topic, one in topics.items()},
+        seen={_words(topic): frozenset(map(_number, one["seen"])) for topic, one in topics.items()},
         leads=tuple(
-            _partition(_words(topic), node_id, dict(zip(columns, map(int, row), strict=True)))
+            _partition(_words(topic), node_id, dict(zip(columns, map(_number, row), strict=True)))
             for topic, one in topics.items()
             for row in one["leads"]
         ),
         troubles=tuple(_trouble(node_id, one) for one in document["troubles"]),
         series={str(name): _points(points) for name, points in history["series"].items()} if known else {},
-        read_by_topic={_words(topic): int(amount) for topic, amount in history["read_by_topic"].items()},
+        read_by_topic={_words(topic): _number(amount) for topic, amount in history["read_by_topic"].items()},
     )
 
 
@@ -328,7 +329,7 @@ def _partition(topic: str, node_id: int, row: Mapping[str, int]) -> PartitionLin
 def _trouble(node_id: int, one: Mapping[str, Any]) -> Trouble:
     return Trouble(
         topic=_words(one["topic"]),
-        partition=int(one["partition"]),
+        partition=_number(one["partition"]),
         node_id=node_id,
         kind=_words(one["kind"]),
         reason=_words(one["reason"]),
@@ -340,9 +341,9 @@ def _disk(node_id: int, one: Mapping[str, Any]) -> Disk:
     return Disk(
         node_id=node_id,
         log_dirs=tuple(_words(path) for path in one["log_dirs"]),
-        size_bytes=int(one["size_bytes"]),
-        free_bytes=int(one["free_bytes"]),
-        seconds_to_full=None if seconds is None else int(seconds),
+        size_bytes=_number(one["size_bytes"]),
+        free_bytes=_number(one["free_bytes"]),
+        seconds_to_full=None if seconds is None else _number(seconds),
         state=_words(one["state"]),
     )
 
@@ -351,8 +352,8 @@ def _gateway(node_id: int, one: Mapping[str, Any]) -> Gateway:
     return Gateway(
         node_id=node_id,
         listener=_words(one["listener"]),
-        connections=int(one["connections"]),
-        unmapped_brokers=int(one["unmapped_brokers"]),
+        connections=_number(one["connections"]),
+        unmapped_brokers=_number(one["unmapped_brokers"]),
     )
 
 
@@ -362,22 +363,30 @@ def _reader(node_id: int, one: Mapping[str, Any]) -> Reader:
         principal=_words(one["principal"]),
         client_id=_words(one["client_id"]),
         topic=_words(one["topic"]),
-        requests=int(one["requests"]),
-        size_bytes=int(one["size_bytes"]),
+        requests=_number(one["requests"]),
+        size_bytes=_number(one["size_bytes"]),
     )
 
 
 def _reconcile(one: Mapping[str, Any]) -> Reconcile:
-    findings = {_words(kind): int(count) for kind, count in one["findings"].items()}
-    return Reconcile(age_s=int(one["age_s"]), findings=findings)
+    findings = {_words(kind): _number(count) for kind, count in one["findings"].items()}
+    return Reconcile(age_s=_number(one["age_s"]), findings=findings)
 
 
 def _points(points: Sequence[Sequence[int]]) -> dict[int, int]:
-    return {int(bucket): max(int(amount), 0) for bucket, amount in points[-POINTS - 1 :]}
+    return {_number(bucket): max(_number(amount), 0) for bucket, amount in points[-POINTS - 1 :]}
 
 
 def _reasons(reasons: Mapping[str, Any]) -> dict[str, str]:
     return {_words(name): _words(reason) for name, reason in reasons.items()}
+
+
+def _number(value: Any) -> int:
+    """One that can be added up, and drawn."""
+    number = int(value)
+    if not -_MOST <= number < _MOST:
+        raise ValueError("a number beyond 64 bits")
+    return number
 
 
 def _words(text: object) -> str:

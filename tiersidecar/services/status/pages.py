@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
@@ -16,6 +17,7 @@ from tiersidecar.services.status.page.partition_page import partition_page
 from tiersidecar.services.status.page.style import POLICY
 from tiersidecar.services.status.page.topic_page import topic_page
 from tiersidecar.services.status.peers import Answer
+from tiersidecar.services.status.shares import Share
 
 _DIGITS = 19
 _UNREADABLE = Answer(problem="what it answered is nothing that this version reads")
@@ -26,11 +28,12 @@ class Pages:
 
     def __init__(self, asker: ClusterAsker, *, blocking: Blocking, version: str) -> None:
         self._asker, self._blocking, self._version = asker, blocking, version
+        self._drawing = Share(at_once=1, waiting=64, rest=3.0)  # a thread, too, takes the time of all
 
     async def cluster(self, request: web.Request) -> web.Response:
         cluster = await self._asker.cluster()
         page = _number(request, "page") or 1
-        return _page(await self._blocking.run(partial(cluster_page, cluster, version=self._version, page=page)))
+        return await self._drawn(partial(cluster_page, cluster, version=self._version, page=page))
 
     async def topic(self, request: web.Request) -> web.Response:
         cluster, name = await self._asker.cluster(), request.query.get("name", "")
@@ -38,7 +41,7 @@ class Pages:
         if topic is None:
             return _missing(cluster, f"topic {name}")
         page = _number(request, "page") or 1
-        return _page(await self._blocking.run(partial(topic_page, cluster, topic, page=page)))
+        return await self._drawn(partial(topic_page, cluster, topic, page=page))
 
     async def partition(self, request: web.Request) -> web.Response:
         cluster, name, number = (
@@ -56,7 +59,11 @@ class Pages:
             self._asker.explanation(cluster, name, line.partition, offset),
         )
         page = _number(request, "page") or 1
-        return _page(await self._blocking.run(_partition, cluster, line, segments, explained, offset, page))
+        return await self._drawn(partial(_partition, cluster, line, segments, explained, offset, page))
+
+    async def _drawn(self, make: Callable[[], str]) -> web.Response:
+        async with self._drawing.place():
+            return _page(await self._blocking.run(make))
 
 
 def _partition(

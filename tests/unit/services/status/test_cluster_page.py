@@ -249,6 +249,9 @@ async def test_with_a_secret_sidecars_prove_themselves_and_the_page_is_whole() -
         ),
         pytest.param(Secrets(cluster=SECRET, page=PASSWORD), {"Authorization": "Basic !"}, 401, id="none at all"),
         pytest.param(
+            Secrets(cluster=SECRET, page=PASSWORD), {"Authorization": "Basic é"}, 401, id="nothing of Base64's letters"
+        ),
+        pytest.param(
             Secrets(cluster=SECRET, page=PASSWORD),
             {"Authorization": "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()},
             200,
@@ -373,6 +376,9 @@ async def test_thousands_of_partitions_with_one_trouble_are_one_anomaly() -> Non
         {"node_id": "many"},
         {"reasons": 3},
         {"losses": [{}]},
+        {"started_ms": 10**400},
+        {"history": {"interval_ms": 30_000, "series": {"read": [[1, 10**400]]}, "read_by_topic": {}}},
+        {"gateways": [{"listener": "x", "connections": 1 << 63, "unmapped_brokers": 0}]},
     ],
 )
 async def test_what_is_no_overview_is_told_and_not_shown(change: dict[str, Any]) -> None:
@@ -395,3 +401,23 @@ async def test_gateways_without_a_lease_are_asked_by_their_address() -> None:
             page = await get(f"{servers[2].url}/")
     assert "gateway" in row_of(page, "1")
     assert "127.0.0.1:1 cannot be reached" in page
+
+
+async def test_a_crowd_before_one_partition_asks_broker_and_store_no_more_than_two_at_a_time() -> None:
+    one = sidecar(1)
+    one.rows = [partition("a", 0)]
+    asked = most = 0
+    rows_of = one.segment_rows
+
+    async def counted(topic: str, number: int) -> Any:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked)
+        await asyncio.sleep(0.01)
+        asked -= 1
+        return await rows_of(topic, number)
+
+    one.segment_rows = counted  # type: ignore[assignment, method-assign]
+    async with serving_cluster([one]) as servers:
+        await asyncio.gather(*(get(f"{servers[1].url}/partition?topic=a&partition=0") for _ in range(8)))
+    assert 1 <= most <= 2
