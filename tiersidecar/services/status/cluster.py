@@ -392,4 +392,6 @@ def _number(value: Any) -> int:
 def _words(text: object) -> str:
     if not isinstance(text, str):
         raise TypeError(f"{type(text).__name__} where there should be text")
+    if not text.isascii():
+        text = text.encode(errors="replace").decode()  # JSON may have half a letter, which no link can
     return text if len(text) <= _MOST_WORDS else f"{text[:_MOST_WORDS]}…"

@@ -393,6 +393,19 @@ async def test_what_is_no_overview_is_told_and_not_shown(change: dict[str, Any])
     assert "is no overview that this version reads" in row_of(page, "2")
 
 
+async def test_half_a_letter_in_a_name_breaks_no_page() -> None:
+    one = sidecar(2)
+    one.rows = [partition("a\udc80", 0)]
+    changed = await document_of(one)
+    cluster = [sidecar(1), one]
+    with serving(json.dumps(changed).encode()) as elsewhere:
+        async with serving_cluster(cluster, silent=[2]) as servers:
+            cluster[0].leases = [replace(lease, address=elsewhere) for lease in cluster[0].leases if lease.node_id == 2]
+            page = await get(f"{servers[1].url}/")
+            await get(f"{servers[1].url}/topic?name=a%3F")
+    assert row_of(page, "a?")
+
+
 async def test_gateways_without_a_lease_are_asked_by_their_address() -> None:
     gateway = sidecar(1, roles=("gateway",))
     async with serving_cluster([gateway]) as there:
