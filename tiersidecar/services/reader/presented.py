@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Iterable
@@ -86,7 +85,7 @@ def read_authorization(header: str) -> Credentials:
 def _read_basic(encoded: str) -> Credentials:
     try:
         username, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError) as error:
+    except ValueError as error:  # also of letters outside ASCII
         raise unauthenticated() from error
     if not colon or not username or "\0" in username + password:
         # SASL/PLAIN parts its fields by NUL.

@@ -234,6 +234,7 @@ async def test_whether_a_topic_exists_is_not_told_to_those_who_may_not_read_it()
             "Basic " + base64.b64encode(b"alice\0root:secret").decode(), id="a NUL, which SASL/PLAIN parts by"
         ),
         pytest.param("Basic !!", id="no base64"),
+        pytest.param("Basic é", id="none of its letters"),
         pytest.param("Bearer abc", id="an unknown token"),
         pytest.param("Bearer a,b", id="a character that no token has"),
         pytest.param("Bearer", id="no token"),
