@@ -79,10 +79,13 @@ async def test_the_deletion_of_a_topic_that_is_gone_is_paused_and_resumed_by_its
     """docs/operations/disasters.md: who deleted a topic by mistake pauses its deletes within the grace."""
     state = State(FORMER)
     intent = await look_at_pause(session_of(state, live), "orders", (COPIES, DELETES), "by mistake")
+    assert intent.apply is not None
     await intent.apply()
     assert {(one.kind, one.topic_id) for one in state.known} == set(paused)
     assert len(intent.steps) == len(paused)
-    await (await look_at_resume(session_of(state, live), "orders", (COPIES, DELETES))).apply()
+    resumed = await look_at_resume(session_of(state, live), "orders", (COPIES, DELETES))
+    assert resumed.apply is not None
+    await resumed.apply()
     assert not state.known
 
 
