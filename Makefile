@@ -156,6 +156,11 @@ bench: .venv/.native ## NAME=copy runs benchmarks/copy.py, QUICK=1 on less data
 	  echo "make bench NAME=x, with x one of: $$(cd benchmarks && ls *.py | sed 's/\.py$$//' | paste -sd' ')" >&2; exit 2; }
 	$(BIN)/python benchmarks/$(NAME).py $(if $(QUICK),--quick)
 
+.PHONY: bench-report
+bench-report: .venv/.synced-all ## docs/performance.md and its chart from all benchmarks, in about ten quiet minutes; NAMES="copy read" for some
+	@$(MAKE) .venv/.native
+	$(BIN)/python scripts/bench_report.py $(NAMES)
+
 .PHONY: lock
 lock: $(UV) ## Write uv.lock and sbom.cdx.json anew after a change of pyproject.toml
 	$(UV) lock
