@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, assert_never
+from typing import Literal, Protocol, assert_never
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
@@ -19,7 +19,7 @@ from tiersidecar.adapters.stores.paced import PacedStore, UploadPace
 from tiersidecar.adapters.stores.s3_settings import S3Checksums, S3Settings
 from tiersidecar.adapters.stores.temporary_file import ObjectModes
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.config.store import FilesystemStore, ReadableBy, S3Store
+from tiersidecar.app.config.store import FilesystemStore, ReadableBy, S3Store, StoreSection
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB
 from tiersidecar.app.config.store_installed import InstalledStore
@@ -77,9 +77,16 @@ _STORE_THREADS = 16
 """Of the store alone: were they those of the log dirs, a mount that hangs would stop the scans too (U1)."""
 
 
+class HasStore(Protocol):
+    """A configuration that names a store: a sidecar's, or another program's."""
+
+    @property
+    def store(self) -> StoreSection: ...
+
+
 @asynccontextmanager
 async def open_store(
-    config: Config, *, pace: UploadPace, clock: Clock, ids: Ids, telemetry: Telemetry
+    config: HasStore, *, pace: UploadPace, clock: Clock, ids: Ids, telemetry: Telemetry
 ) -> AsyncIterator[Store]:
     """The configured store, whose uploads keep to ``pace``, whose requests end in time, and are metered.
 
@@ -99,7 +106,7 @@ async def open_store(
 
 
 @asynccontextmanager
-async def _open_backend(config: Config, *, blocking: Blocking, clock: Clock, ids: Ids) -> AsyncIterator[Store]:
+async def _open_backend(config: HasStore, *, blocking: Blocking, clock: Clock, ids: Ids) -> AsyncIterator[Store]:
     match config.store:
         case FilesystemStore() as section:
             async with open_filesystem_store(
@@ -132,7 +139,7 @@ async def _open_backend(config: Config, *, blocking: Blocking, clock: Clock, ids
             assert_never(config.store)
 
 
-def open_key_ring(config: Config) -> KeyRing | None:
+def open_key_ring(config: HasStore) -> KeyRing | None:
     """The key pairs, also when encryption is off for new segments: older ones are still to be read.
 
     Raises:

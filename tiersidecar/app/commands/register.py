@@ -13,6 +13,7 @@ from tiersidecar.app.commands.ls import explain, ls
 from tiersidecar.app.commands.pause import pause, resume
 from tiersidecar.app.commands.reconcile import reconcile
 from tiersidecar.app.commands.repair import repair
+from tiersidecar.app.commands.serve import serve
 from tiersidecar.app.commands.status import status, topics
 from tiersidecar.app.commands.store import store
 from tiersidecar.app.commands.tiering import disable, enable
@@ -42,6 +43,7 @@ def register_commands(app: typer.Typer) -> None:
     app.command("adopt", short_help="Make the remote data of a topic id this cluster's.")(adopt)
     app.command("reconcile", short_help="Compare the store with the metadata, on Spark.")(reconcile)
     app.command("repair", short_help="Repair what a reconcile report found.")(repair)
+    app.command("serve", short_help="Serve a bucket without any broker, read-only.")(serve)
     app.add_typer(store, name="store", short_help="Check the object store.")
     app.add_typer(trash, name="trash", short_help="List, purge or export what is to be deleted.")
     app.command("undelete", short_help="Bring back what is in the trash.")(undelete)

@@ -1,0 +1,47 @@
+"""``tiersidecar serve``: a bucket without any broker, read by Kafka clients and over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+from rich.console import Console
+
+from tiersidecar.app.commands.complaints import complain
+from tiersidecar.app.config.serve import load_serve_config
+from tiersidecar.app.logging import configure_logging
+from tiersidecar.domain.errors import TiersidecarError
+
+
+def serve(
+    config_file: Annotated[
+        Path,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            envvar="TIERSIDECAR_SERVE_CONFIG",
+            help="A configuration of its own (YAML), with a section store like a sidecar's: docs/serve.md.",
+        ),
+    ],
+) -> None:
+    """Serve what a bucket holds, read-only, until SIGTERM or SIGINT; no broker is asked for anything.
+
+    The bucket may be of this product or of native tiered storage with Aiven's plugin, also while it grows. Kafka clients read
+    with partitions that they assign themselves: there are no groups. Users are those of the configuration.
+    Exit codes: 0 stopped, 1 failed, 2 wrong configuration or usage.
+    """
+    try:
+        config = load_serve_config(config_file, os.environ)
+        configure_logging(config.logging)
+        for warning in config.warnings:
+            structlog.get_logger(__name__).warning("config.warning", warning=warning)
+        # Imported late: --help needs neither an event loop nor a store's client.
+        from tiersidecar.app.serve_run import run_serve
+
+        run_serve(config)
+    except TiersidecarError as error:
+        raise typer.Exit(complain(error, Console(stderr=True, highlight=False))) from None

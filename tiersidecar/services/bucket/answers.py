@@ -1,0 +1,139 @@
+"""Requests and responses of small APIs as kio's entities, of whatever version the client speaks."""
+
+from __future__ import annotations
+
+import datetime
+import typing
+import uuid
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+
+from tiersidecar.domain.errors import (
+    MetadataNotReadyError,
+    OffsetOutOfRangeError,
+    TiersidecarError,
+    UndecidedTransactionError,
+)
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.formats.wire.cursor import Buffer
+from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
+from tiersidecar.services.bucket.users import User
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request: its message is in ``body``."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str
+    body: bytes
+    user: User
+
+    def message(self) -> Any:
+        """The request as kio's entity.
+
+        Raises:
+            MalformedMessageError: it is none.
+        """
+        schema = load_request_schema(self.api_key, self.version)
+        message, end = read_message(schema, self.body)
+        if end != len(self.body):
+            raise MalformedMessageError(f"{schema.__name__}: {len(self.body) - end} bytes are left over")
+        return message
+
+    @property
+    def response_type(self) -> Any:
+        """Kio's entity of the response."""
+        return load_response_schema(self.api_key, self.version)
+
+    def answered(self, **values: object) -> list[Buffer]:
+        """The response's body: ``values`` where its version has such fields, and blanks for all others."""
+        return [write_message(made(self.response_type, **values))]
+
+
+@cache
+def has_flexible_header(api_key: int, version: int) -> bool:
+    """Whether tagged fields follow the correlation id of a response."""
+    header: Any = load_response_schema(api_key, version).__header_schema__
+    return bool(header.__flexible__)
+
+
+def made(entity_type: Any, **values: object) -> Any:
+    """An entity with those of ``values`` that its version has; what is left out has its default, or is blank."""
+    given: dict[str, object] = {}
+    for field in fields(entity_type):
+        if field.name in values:
+            given[field.name] = values[field.name]
+        elif field.default is MISSING:
+            given[field.name] = _blank(field)
+    return entity_type(**given)
+
+
+def items(entity_type: Any, name: str) -> Any:
+    """The type of the entities in the array ``name``."""
+    (field,) = (field for field in fields(entity_type) if field.name == name)
+    return typing.get_args(_without_none(field.type)[0])[0]
+
+
+def has(entity_type: Any, name: str) -> bool:
+    """Whether this version has a field ``name``."""
+    return any(field.name == name for field in fields(entity_type))
+
+
+def uuid_of(topic_id: Uuid) -> uuid.UUID:
+    """As kio has it."""
+    return uuid.UUID(bytes=topic_id)
+
+
+def error_of(error: TiersidecarError) -> ErrorCode:
+    """What a client is told, so that it asks again: nothing here says that an offset is out of range."""
+    match error:
+        case UndecidedTransactionError() | MetadataNotReadyError() | OffsetOutOfRangeError():
+            return ErrorCode.not_leader_or_follower
+        case _:
+            return ErrorCode.kafka_storage_error
+
+
+def epoch_fault(asked_epoch: int, leader_epoch: int) -> ErrorCode | None:
+    """What is wrong with the leader epoch that a client goes by; -1 is no claim."""
+    if asked_epoch < 0 or asked_epoch == leader_epoch:
+        return None
+    return ErrorCode.unknown_leader_epoch if asked_epoch > leader_epoch else ErrorCode.fenced_leader_epoch
+
+
+def _blank(field: Field[Any]) -> object:
+    bare, is_nullable = _without_none(field.type)
+    if is_nullable:
+        return None
+    if typing.get_origin(bare) is tuple:
+        return ()
+    for kind, blank in _BLANKS:
+        if issubclass(bare, kind):
+            return blank
+    assert is_dataclass(bare), bare
+    return made(bare)
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    if typing.get_origin(annotation) not in (UnionType, typing.Union):
+        return annotation, False
+    bare: Sequence[Any] = [one for one in typing.get_args(annotation) if one is not NoneType]
+    return bare[0], True
+
+
+_BLANKS: tuple[tuple[type, object], ...] = (
+    (ErrorCode, ErrorCode.none),
+    (bool, False),
+    (int, -1),
+    (str, ""),
+    (bytes, b""),
+    (datetime.timedelta, datetime.timedelta(0)),
+)

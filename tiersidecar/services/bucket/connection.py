@@ -1,0 +1,259 @@
+"""One Kafka client: its login, then request after request, each answered before the next is read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from struct import Struct
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from tiersidecar.formats.wire.cursor import Buffer
+from tiersidecar.formats.wire.framing import RequestHeader, read_request_header
+from tiersidecar.formats.wire.messages import MalformedMessageError
+from tiersidecar.ports.metrics.bucket import BUCKET_LOGINS, BUCKET_REQUESTS
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.bucket.answers import Asked, has_flexible_header
+from tiersidecar.services.bucket.apis import (
+    API_VERSIONS,
+    BEFORE_LOGIN,
+    SASL_HANDSHAKE,
+    Api,
+    api_versions_body,
+)
+from tiersidecar.services.bucket.sasl import Login, LoginRefusedError, Mechanisms
+from tiersidecar.services.bucket.users import ANYBODY, User
+from tiersidecar.services.least_pace import LeastPace
+
+log = structlog.get_logger(__name__)
+
+_SIZE = Struct(">i")
+_WRITTEN_AT_ONCE = 256 * 1024
+_KEY_AND_VERSION = Struct(">hhi")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """What the listener bears from one client.  A request arrives whole within ``request_timeout_s`` of its first byte; between
+    requests a client may be silent for ``idle_timeout_s``."""
+
+    request_bytes_before_login: int = 64 * 1024
+    request_bytes: int = 2 * 1024 * 1024
+    login_timeout_s: float = 30.0
+    request_timeout_s: float = 30.0
+    idle_timeout_s: float = 600.0
+    write_timeout_s: float = 60.0
+    least_taken_bytes_per_s: int = 16 * 1024
+    failed_login_delay_s: float = 0.5
+
+
+class EndedError(Exception):
+    """The connection ends, for ``reason``."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+class BucketConnection:
+    """Reads from one stream, writes to the other.  ``when_logged_in`` may refuse a user who has too many connections."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        apis: Mapping[int, Api],
+        mechanisms: Mechanisms,
+        limits: ClientLimits,
+        telemetry: Telemetry,
+        when_logged_in: Callable[[User], bool],
+        address: str,
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._apis, self._mechanisms, self._limits = apis, mechanisms, limits
+        self._telemetry, self._when_logged_in, self._address = telemetry, when_logged_in, address
+        self._pace = LeastPace(bytes_per_s=limits.least_taken_bytes_per_s, over_s=limits.write_timeout_s)
+        self._known = {**{key: api.versions for key, api in apis.items()}, **BEFORE_LOGIN}
+        self._login: Login | None = None
+
+    async def run(self) -> None:
+        """Serve until the client leaves.
+
+        Raises:
+            EndedError: why it was ended instead.
+            OSError: the connection was lost.
+        """
+        user = ANYBODY
+        if self._mechanisms.names:
+            try:
+                async with asyncio.timeout(self._limits.login_timeout_s):
+                    user = await self._log_in()
+            except TimeoutError as error:
+                raise EndedError("login_timeout") from error
+            except MalformedMessageError as error:
+                raise EndedError("malformed", str(error)) from error
+        while True:
+            payload = await self._next(self._limits.request_bytes)
+            try:
+                await self._answer(payload, user)
+            except MalformedMessageError as error:
+                raise EndedError("malformed", str(error)) from error
+
+    # -- before the login
+
+    async def _log_in(self) -> User:
+        while True:
+            payload = await self._next(self._limits.request_bytes_before_login)
+            head = _read_head(payload)
+            if head.api_key == API_VERSIONS:
+                await self._answer_api_versions(head)
+                continue
+            if head.api_version not in BEFORE_LOGIN.get(head.api_key, ()):
+                raise EndedError("not_logged_in", f"API {head.api_key} version {head.api_version} before a login")
+            asked = _asked(head, payload, ANYBODY)
+            if head.api_key == SASL_HANDSHAKE:
+                await self._shake_hands(asked)
+            elif (user := await self._authenticate(asked)) is not None:
+                return user
+
+    async def _shake_hands(self, asked: Asked) -> None:
+        name = str(asked.message().mechanism)
+        self._login = self._mechanisms.begin(name)
+        error = ErrorCode.none if self._login is not None else ErrorCode.unsupported_sasl_mechanism
+        await self._send(asked, asked.answered(error_code=error, mechanisms=self._mechanisms.names))
+
+    async def _authenticate(self, asked: Asked) -> User | None:
+        login = self._login
+        if login is None:
+            await self._send(asked, asked.answered(error_code=ErrorCode.illegal_sasl_state))
+            raise EndedError("malformed", "a SASL token without a handshake")
+        try:
+            step = login.step(asked.message().auth_bytes)
+        except LoginRefusedError as error:
+            raise await self._refused_login(asked, str(error)) from error
+        if step.user is not None and not self._when_logged_in(step.user):
+            raise EndedError("max_connections", f"user {step.user.name} has too many")
+        await self._send(asked, asked.answered(auth_bytes=step.answer))
+        if step.user is not None:
+            self._telemetry.count(BUCKET_LOGINS, outcome="accepted")
+        return step.user
+
+    async def _refused_login(self, asked: Asked, reason: str) -> EndedError:
+        self._telemetry.count(BUCKET_LOGINS, outcome="refused")
+        log.info("bucket.login.refused", address=self._address, reason=reason)
+        await asyncio.sleep(self._limits.failed_login_delay_s)
+        told = asked.answered(
+            error_code=ErrorCode.sasl_authentication_failed, error_message="Authentication failed: invalid credentials"
+        )
+        await self._send(asked, told)
+        return EndedError("login_refused")
+
+    # -- requests
+
+    async def _answer(self, payload: bytes, user: User) -> None:
+        head = _read_head(payload)
+        if head.api_key == API_VERSIONS:
+            await self._answer_api_versions(head)
+            return
+        api = self._apis.get(head.api_key)
+        if head.api_key == SASL_HANDSHAKE and head.api_version in BEFORE_LOGIN[SASL_HANDSHAKE]:
+            asked = _asked(head, payload, user)
+            await self._send(asked, asked.answered(error_code=ErrorCode.illegal_sasl_state))
+            return
+        if api is None or head.api_version not in api.versions:
+            raise EndedError("malformed", f"API {head.api_key} version {head.api_version} was not offered")
+        asked = _asked(head, payload, user)
+        async with api.answer(asked) as body:
+            if body is not None:
+                await self._send(asked, body)
+        self._telemetry.count(BUCKET_REQUESTS, api_key=str(head.api_key))
+
+    async def _answer_api_versions(self, head: RequestHeader) -> None:
+        body = api_versions_body(self._known, head.api_version)
+        await self._write([_SIZE.pack(head.correlation_id), *body])
+        self._telemetry.count(BUCKET_REQUESTS, api_key=str(API_VERSIONS))
+
+    # -- bytes
+
+    async def _next(self, most_bytes: int) -> bytes:
+        """The next request, without its size."""
+        try:
+            async with asyncio.timeout(self._limits.idle_timeout_s):
+                first = await self._reader.readexactly(1)
+            async with asyncio.timeout(self._limits.request_timeout_s):
+                (size,) = _SIZE.unpack(first + await self._reader.readexactly(_SIZE.size - 1))
+                if not _KEY_AND_VERSION.size <= size <= most_bytes:
+                    raise EndedError("malformed", f"a request of {size} bytes, {most_bytes} are the most")
+                return await self._reader.readexactly(size)
+        except TimeoutError as error:
+            raise EndedError("idle") from error
+        except asyncio.IncompleteReadError as error:
+            raise EndedError("left") from error
+
+    async def _send(self, asked: Asked, body: list[Buffer]) -> None:
+        tags = b"\0" if has_flexible_header(asked.api_key, asked.version) else b""
+        await self._write([_SIZE.pack(asked.correlation_id) + tags, *body])
+
+    async def _write(self, pieces: list[Buffer]) -> None:
+        """Little by little, so that what waits for a client is not in memory twice."""
+        small = bytearray(_SIZE.pack(sum(map(len, pieces))))
+        for piece in pieces:
+            if len(piece) < _WRITTEN_AT_ONCE:
+                small += piece
+                if len(small) < _WRITTEN_AT_ONCE:
+                    continue
+                await self._write_piece(small)
+                small = bytearray()
+            else:
+                if small:
+                    await self._write_piece(small)
+                    small = bytearray()
+                view = memoryview(piece)
+                for start in range(0, len(view), _WRITTEN_AT_ONCE):
+                    await self._write_piece(view[start : start + _WRITTEN_AT_ONCE])
+        if small:
+            await self._write_piece(small)
+        self._pace.begin_anew()
+
+    async def _write_piece(self, piece: Buffer) -> None:
+        now_s = asyncio.get_running_loop().time
+        begun_s = now_s()
+        self._writer.write(piece)
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await self._writer.drain()
+        except TimeoutError as error:
+            raise EndedError("slow_client") from error
+        if reason := self._pace.took(len(piece), now_s() - begun_s):
+            raise EndedError("slow_client", reason)
+
+
+def _read_head(payload: bytes) -> RequestHeader:
+    """As far as it can be read: an ApiVersions request of a version that nobody knows yet has its key, version and number.
+
+    Raises:
+        EndedError: it is no request.
+    """
+    api_key, api_version, correlation_id = _KEY_AND_VERSION.unpack_from(payload)
+    if api_key == API_VERSIONS:
+        return RequestHeader(
+            api_key=api_key, api_version=api_version, correlation_id=correlation_id, client_id=None, body_offset=0
+        )
+    try:
+        return read_request_header(payload)
+    except MalformedMessageError as error:
+        raise EndedError("malformed", str(error)) from error
+
+
+def _asked(head: RequestHeader, payload: bytes, user: User) -> Asked:
+    return Asked(
+        api_key=head.api_key,
+        version=head.api_version,
+        correlation_id=head.correlation_id,
+        client_id=head.client_id or "",
+        body=payload[head.body_offset :],
+        user=user,
+    )

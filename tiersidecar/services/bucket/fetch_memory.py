@@ -1,0 +1,74 @@
+"""What all Fetch responses may hold in memory together, from their first byte read to their last one sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    owner: str
+    size_bytes: int
+    turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class FetchMemory:
+    """``total_bytes``, half of them for one owner at most; who finds too little waits in order, others overtake nobody but an
+    owner that has its half already."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.free_bytes, self._each_bytes = total_bytes, max(total_bytes // 2, 1)
+        self._held: Counter[str] = Counter()
+        self._waiting: deque[_Waiting] = deque()
+
+    @asynccontextmanager
+    async def taken(self, owner: str, size_bytes: int, timeout_s: float) -> AsyncIterator[bool]:
+        """Take ``size_bytes``, or as much as one owner may have, until the context ends.  False: there was no room in time."""
+        waiting = _Waiting(owner, min(size_bytes, self._each_bytes))
+        self._waiting.append(waiting)
+        self._serve()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiting.turn
+        except TimeoutError:
+            if not waiting.turn.done() or waiting.turn.cancelled():
+                self._leave(waiting)
+                yield False
+                return
+        except asyncio.CancelledError:
+            self._leave(waiting)
+            raise
+        try:
+            yield True
+        finally:
+            self._give_back(waiting)
+
+    def _leave(self, waiting: _Waiting) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+        elif waiting.turn.done() and not waiting.turn.cancelled():
+            self._give_back(waiting)
+        self._serve()
+
+    def _give_back(self, waiting: _Waiting) -> None:
+        self.free_bytes += waiting.size_bytes
+        self._held[waiting.owner] -= waiting.size_bytes
+        if not self._held[waiting.owner]:
+            del self._held[waiting.owner]
+        self._serve()
+
+    def _serve(self) -> None:
+        for waiting in tuple(self._waiting):
+            if self._held[waiting.owner] + waiting.size_bytes > self._each_bytes:
+                continue
+            if waiting.size_bytes > self.free_bytes:
+                return
+            self._waiting.remove(waiting)
+            self.free_bytes -= waiting.size_bytes
+            self._held[waiting.owner] += waiting.size_bytes
+            if not waiting.turn.done():
+                waiting.turn.set_result(None)

@@ -1,0 +1,242 @@
+"""Follows a bucket by listing it: what is new is read and put into the picture, what is gone is taken out of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from tiersidecar.domain.errors import CorruptDataError, ObjectNotFoundError, ObjectTooLargeError, StoreError
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.manifest import read_manifest
+from tiersidecar.formats.aiven.segment_bounds import ANY_SEGMENT
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.metrics.bucket import (
+    BUCKET_LOOK_FAILURES,
+    BUCKET_LOOK_SECONDS,
+    BUCKET_LOOKS,
+    BUCKET_PARTITIONS,
+    BUCKET_REFUSED,
+    BUCKET_SEGMENTS,
+)
+from tiersidecar.ports.store import FetchRange, ListObjects, StoredObject
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.services.bucket.manifests import ListedManifest, ListingFold, segment_of
+from tiersidecar.services.bucket.picture import BucketPicture
+
+log = structlog.get_logger(__name__)
+
+_FETCHED_AT_ONCE = 32
+_BATCH = 2000
+"""Manifests that are read before the listing goes on; a partition's are put into the picture together."""
+_TELL_EVERY_S = 5.0
+_NAMED = 20
+"""Refused manifests that the log names at each look; all are counted."""
+
+
+class ListableStore(FetchRange, ListObjects, Protocol):
+    """What following asks of a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a manifest was left out, and what the listing said of it and its neighbours: while that stays, so does this."""
+
+    reason: str
+    listed: ListedManifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What one listing came to."""
+
+    objects: int
+    added: int
+    removed: int
+    elapsed_s: float
+
+
+@dataclass(slots=True)
+class FollowState:
+    """For people and probes: when the bucket was last listed to its end, and why not since; empty ``trouble`` is none."""
+
+    is_ready: bool = False
+    listed_ms: int = -1
+    read: int = 0
+    trouble: str = "the bucket has not been listed yet"
+    refused: dict[str, Refused] = field(default_factory=dict)
+
+
+_Outcome = RemoteLogSegmentMetadata | CorruptDataError | StoreError | None
+
+
+class BucketFollower:
+    """One loop: list, read what is new, change the picture, wait."""
+
+    def __init__(
+        self,
+        *,
+        store: ListableStore,
+        key_prefix: str,
+        picture: BucketPicture,
+        blocking: Blocking,
+        clock: Clock,
+        telemetry: Telemetry,
+        place: str,
+    ) -> None:
+        self._store, self._key_prefix, self._place = store, key_prefix, place
+        self._picture, self._blocking = picture, blocking
+        self._clock, self._telemetry = clock, telemetry
+        self.state = FollowState()
+
+    async def follow(self, refresh_s: float) -> None:
+        """Look again ``refresh_s`` after each look, until cancelled.  A store that is away changes nothing in the picture."""
+        while True:
+            try:
+                await self.look()
+            except StoreError as error:
+                self._telemetry.count(BUCKET_LOOK_FAILURES)
+                self.state.trouble = str(error)
+                log.warning("bucket.look.failed", store=self._place, reason=str(error))
+            await self._clock.sleep(refresh_s)
+
+    async def look(self) -> Look:
+        """List the bucket once, to its end, and bring the picture up to date.
+
+        Raises:
+            StoreError: it could not be listed, or a manifest could not be fetched; what was read until then is kept.
+        """
+        begun_s = self._clock.monotonic_s()
+        fold, seen = ListingFold(self._key_prefix), defaultdict[TopicIdPartition, set[Uuid]](set)
+        refused, added = dict[str, Refused](), 0
+        async for batch in self._batches(fold):
+            found, failure = await self._read(batch, seen, refused)
+            added += len(found)
+            await self._picture.change(added=found)
+            if failure is not None:
+                raise failure
+        removed = self._gone(seen)
+        await self._picture.change(removed=removed)
+        look = Look(
+            objects=fold.objects,
+            added=added,
+            removed=len(removed),
+            elapsed_s=self._clock.monotonic_s() - begun_s,
+        )
+        self._note(look, refused)
+        return look
+
+    async def _batches(self, fold: ListingFold) -> AsyncIterator[list[ListedManifest]]:
+        """Manifests in the order of their keys: a batch ends where a partition does, once it is large."""
+        batch, told_s = list[ListedManifest](), self._clock.monotonic_s()
+        async for stored in self._listed():
+            listed = fold.take(stored)
+            if listed is None:
+                continue
+            if len(batch) >= _BATCH and _partition_of(listed) != _partition_of(batch[-1]):
+                yield batch
+                batch = []
+            batch.append(listed)
+            if not self.state.is_ready and self._clock.monotonic_s() - told_s >= _TELL_EVERY_S:
+                told_s = self._clock.monotonic_s()
+                log.info("bucket.reading", store=self._place, objects=fold.objects, manifests_read=self.state.read)
+        yield batch
+
+    def _listed(self) -> AsyncIterator[StoredObject]:
+        return self._store.list_objects(self._key_prefix)
+
+    async def _read(
+        self, batch: list[ListedManifest], seen: dict[TopicIdPartition, set[Uuid]], refused: dict[str, Refused]
+    ) -> tuple[list[RemoteLogSegmentMetadata], StoreError | None]:
+        """The segments of ``batch`` that are new, and what kept some from being read; notes those that are there still, and
+        those that cannot be taken."""
+        new = list[ListedManifest]()
+        for listed in batch:
+            before = self.state.refused.get(listed.key)
+            if before is not None and before.listed == listed:
+                refused[listed.key] = before
+            elif listed.missing or not self._picture.has(listed.segment_id):
+                new.append(listed)
+            else:
+                seen[_partition_of(listed)].add(listed.segment_id.uuid)
+        found, failure = list[RemoteLogSegmentMetadata](), None
+        for listed, outcome in zip(new, await self._read_all(new), strict=True):
+            match outcome:
+                case RemoteLogSegmentMetadata():
+                    found.append(outcome)
+                    seen[_partition_of(listed)].add(listed.segment_id.uuid)
+                case CorruptDataError():
+                    refused[listed.key] = Refused(outcome.reason, listed)
+                case ObjectNotFoundError() | None:
+                    pass  # it has gone since it was listed
+                case StoreError():
+                    failure = failure or outcome
+        return found, failure
+
+    async def _read_all(self, new: Sequence[ListedManifest]) -> Sequence[_Outcome]:
+        outcomes: list[_Outcome] = [None] * len(new)
+        numbers = iter(range(len(new)))
+
+        async def work() -> None:
+            for number in numbers:
+                outcomes[number] = await self._read_one(new[number])
+                self.state.read += 1
+
+        await asyncio.gather(*(work() for _ in range(_FETCHED_AT_ONCE)))
+        return outcomes
+
+    async def _read_one(self, listed: ListedManifest) -> _Outcome:
+        if listed.missing:
+            return CorruptDataError(where=listed.key, position=0, reason=f"{listed.missing} is missing beside it")
+        try:
+            data = await self._store.fetch_object(listed.key, max_bytes=ANY_SEGMENT.manifest_bytes)
+            return await self._blocking.run(_segment_in, listed, data)
+        except ObjectTooLargeError as error:
+            return CorruptDataError(where=listed.key, position=0, reason=error.reason)
+        except (CorruptDataError, StoreError) as error:
+            return error
+
+    def _gone(self, seen: Mapping[TopicIdPartition, set[Uuid]]) -> list[RemoteLogSegmentId]:
+        gone = self._picture.gone(seen)
+        if gone and not seen:
+            raise StoreError(
+                verb="list",
+                key=self._key_prefix,
+                reason=f"{self._place} shows no segment any more, and had {len(gone)}: what was read is kept. If it was "
+                "emptied on purpose, restart; else look whether it is mounted",
+            )
+        return gone
+
+    def _note(self, look: Look, refused: dict[str, Refused]) -> None:
+        state = self.state
+        new = [one for key, one in refused.items() if state.refused.get(key) != one]
+        for one in new[:_NAMED]:
+            log.warning("bucket.manifest.refused", key=one.listed.key, reason=one.reason)
+        segments, size_bytes = self._picture.totals()
+        partitions = len(self._picture.partitions())
+        figures = {"segments": segments, "partitions": partitions, "bytes": size_bytes, "refused": len(refused)}
+        if not state.is_ready:
+            log.info("bucket.ready", store=self._place, **figures, elapsed_s=round(look.elapsed_s, 3))
+            for name, topic_id in self._picture.shadowed:
+                log.warning("bucket.topic.shadowed", topic=name, topic_id=format_uuid(topic_id))
+        elif look.added or look.removed or new:
+            log.info("bucket.changed", added=look.added, removed=look.removed, **figures)
+        state.is_ready, state.listed_ms, state.trouble, state.refused = True, self._clock.now_ms(), "", refused
+        self._telemetry.count(BUCKET_LOOKS)
+        self._telemetry.gauge(BUCKET_LOOK_SECONDS, look.elapsed_s)
+        self._telemetry.gauge(BUCKET_SEGMENTS, segments)
+        self._telemetry.gauge(BUCKET_PARTITIONS, partitions)
+        self._telemetry.gauge(BUCKET_REFUSED, len(refused))
+
+
+def _partition_of(listed: ListedManifest) -> TopicIdPartition:
+    return listed.segment_id.topic_id_partition
+
+
+def _segment_in(listed: ListedManifest, data: bytes) -> RemoteLogSegmentMetadata:
+    return segment_of(listed, read_manifest(data, where=listed.key))

@@ -1,0 +1,116 @@
+"""What a read-only service without groups refuses, in the words of each API: a client is told why, and does not try again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from tiersidecar.formats.wire.cursor import Buffer
+from tiersidecar.services.bucket.answers import Asked, has, items, made
+
+READ_ONLY = "tiersidecar serve shows a bucket, and takes no writes: write to the cluster that fills it"
+NO_GROUPS = "tiersidecar serve has no consumer groups: assign partitions, and keep offsets outside Kafka"
+
+NO_ACKS = 0
+
+
+async def refuse_produce(asked: Asked) -> list[Buffer] | None:
+    """None: the client asked for no answer (``acks=0``)."""
+    request = asked.message()
+    if request.acks == NO_ACKS:
+        return None
+    topic_type = items(asked.response_type, "responses")
+    row_type = items(topic_type, "partition_responses")
+    responses = [
+        made(
+            topic_type,
+            name=getattr(topic, "name", None),
+            topic_id=getattr(topic, "topic_id", None),
+            partition_responses=tuple(
+                made(
+                    row_type,
+                    index=row.index,
+                    error_code=ErrorCode.topic_authorization_failed,
+                    error_message=READ_ONLY,
+                )
+                for row in topic.partition_data
+            ),
+        )
+        for topic in request.topic_data
+    ]
+    return asked.answered(responses=tuple(responses))
+
+
+async def refuse_coordinator(asked: Asked) -> list[Buffer]:
+    """Of a group, or of a transaction."""
+    request = asked.message()
+    is_group = getattr(request, "key_type", 0) == 0
+    told = {
+        "error_code": ErrorCode.group_authorization_failed
+        if is_group
+        else ErrorCode.transactional_id_authorization_failed,
+        "error_message": NO_GROUPS if is_group else READ_ONLY,
+    }
+    if not has(asked.response_type, "coordinators"):
+        return asked.answered(**told)
+    row_type = items(asked.response_type, "coordinators")
+    return asked.answered(coordinators=tuple(made(row_type, key=key, **told) for key in request.coordinator_keys))
+
+
+async def refuse_group(asked: Asked) -> list[Buffer]:
+    """Whatever a member, or an observer of groups, asks."""
+    return asked.answered(error_code=ErrorCode.group_authorization_failed, error_message=NO_GROUPS)
+
+
+async def refuse_writer(asked: Asked) -> list[Buffer]:
+    """What comes before a write: the id of an idempotent producer."""
+    return asked.answered(error_code=ErrorCode.cluster_authorization_failed, error_message=READ_ONLY)
+
+
+async def refuse_commit(asked: Asked) -> list[Buffer]:
+    """OffsetCommit."""
+    return _by_partition(asked, ErrorCode.group_authorization_failed)
+
+
+async def refuse_delete_records(asked: Asked) -> list[Buffer]:
+    """DeleteRecords."""
+    return _by_partition(asked, ErrorCode.topic_authorization_failed)
+
+
+async def refuse_create_topics(asked: Asked) -> list[Buffer]:
+    """CreateTopics."""
+    row_type = items(asked.response_type, "topics")
+    rows = [_refused_topic(row_type, name=topic.name) for topic in asked.message().topics]
+    return asked.answered(topics=tuple(rows))
+
+
+async def refuse_delete_topics(asked: Asked) -> list[Buffer]:
+    """DeleteTopics, by name or by id."""
+    request, row_type = asked.message(), items(asked.response_type, "responses")
+    if hasattr(request, "topics"):
+        rows = [_refused_topic(row_type, name=one.name, topic_id=one.topic_id) for one in request.topics]
+    else:
+        rows = [_refused_topic(row_type, name=name) for name in request.topic_names]
+    return asked.answered(responses=tuple(rows))
+
+
+def _refused_topic(row_type: Any, **values: object) -> Any:
+    return made(row_type, error_code=ErrorCode.topic_authorization_failed, error_message=READ_ONLY, **values)
+
+
+def _by_partition(asked: Asked, error_code: ErrorCode) -> list[Buffer]:
+    topic_type = items(asked.response_type, "topics")
+    row_type = items(topic_type, "partitions")
+    topics = [
+        made(
+            topic_type,
+            name=getattr(topic, "name", None),
+            topic_id=getattr(topic, "topic_id", None),
+            partitions=tuple(
+                made(row_type, partition_index=row.partition_index, error_code=error_code) for row in topic.partitions
+            ),
+        )
+        for topic in asked.message().topics
+    ]
+    return asked.answered(topics=tuple(topics))
