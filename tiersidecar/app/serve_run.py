@@ -21,7 +21,7 @@ from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.app.builders.store import open_key_ring, open_store
 from tiersidecar.app.config.serve import ServeConfig, ServeKafkaSection, TlsKeys
-from tiersidecar.app.supervise import stop_on_signals
+from tiersidecar.app.stop_signals import stop_on_signals
 from tiersidecar.domain.errors import ConfigError, StoreError
 from tiersidecar.domain.ids import Uuid, format_uuid
 from tiersidecar.ports.clock import Blocking

@@ -1,7 +1,5 @@
 """Run the daemon: bring the parts up in order, keep the roles running, end on a signal or on the first fatal error.
 
-Signals end the process in order: the step in hand is cancelled at its next await, then everything is closed.
-
 SIGHUP reads the configuration again and puts into force what may change while the process runs (U14).
 """
 
@@ -14,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +29,7 @@ from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
 from tiersidecar.app.service_manager import ServiceManager, telling
 from tiersidecar.app.state_dir import keep_files_private
+from tiersidecar.app.stop_signals import stop_on_signals
 from tiersidecar.app.tier_role import run_tier
 from tiersidecar.app.tuning import RELOADABLE, Tuning
 from tiersidecar.app.wiring import Ground, open_ground, open_parts
@@ -82,24 +81,6 @@ def _flat(settings: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, A
             yield from _flat(value, f"{below}{key}.")
         else:
             yield f"{below}{key}", value
-
-
-@contextmanager
-def stop_on_signals(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set; a second signal of the same kind kills as if nobody listened."""
-    stopping = asyncio.Event()
-
-    def stop(number: signal.Signals) -> None:
-        stopping.set()
-        loop.remove_signal_handler(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        yield stopping
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
 
 
 log = structlog.get_logger(__name__)

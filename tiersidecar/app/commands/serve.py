@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from tiersidecar.app.commands.complaints import complain
-from tiersidecar.app.config.serve import load_serve_config
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import TiersidecarError
 
@@ -34,12 +33,14 @@ def serve(
     with partitions that they assign themselves: there are no groups. Users are those of the configuration.
     Exit codes: 0 stopped, 1 failed, 2 wrong configuration or usage.
     """
+    from tiersidecar.app.config.serve import load_serve_config
+
     try:
         config = load_serve_config(config_file, os.environ)
         configure_logging(config.logging)
         for warning in config.warnings:
             structlog.get_logger(__name__).warning("config.warning", warning=warning)
-        # Imported late: --help needs neither an event loop nor a store's client.
+        # Imported late: a wrong configuration is told at once.
         from tiersidecar.app.serve_run import run_serve
 
         run_serve(config)

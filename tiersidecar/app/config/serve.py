@@ -41,7 +41,7 @@ def _password(secret: SecretStr) -> SecretStr:
 class ServeUser(Section):
     """One entry of `users`: of the HTTP service and of the Kafka listener."""
 
-    name: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\0:]+$", examples=["auditor"])]
+    name: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00:]+$", examples=["auditor"])]
     """Name to log in with."""
 
     password: Annotated[
@@ -81,8 +81,8 @@ class ServeKafkaSection(TlsKeys):
     """Address to listen on. Any other than a loopback address needs `users`."""
 
     advertised: Annotated[Address | None, Field(examples=["bucket.example:9192"])] = None
-    """Where clients reach it, as Metadata tells them; default: `listen`, with this machine's name in place of an address such as
-    0.0.0.0."""
+    """Where clients reach it, as Metadata tells them; default: `listen`, with this machine's name in place of an address such
+    as 0.0.0.0."""
 
     sasl_enabled_mechanisms: tuple[Mechanism, ...] = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
     """Mechanisms by which `users` log in. PLAIN is left out where the password would pass a network without TLS."""
@@ -175,8 +175,8 @@ class ServeConfig(Section):
     encrypted. Nothing is written to it: read rights are enough."""
 
     refresh_ms: PositiveDurationMs = 60_000
-    """How long after each listing of the bucket the next one begins: so long, and the time of a listing, new segments take to be
-    seen."""
+    """How long after each listing of the bucket the next one begins: so long, and the time of a listing, new segments take to
+    be seen."""
 
     cluster_id: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$", examples=["audit-of-orders"])] = None
     """Cluster id that Kafka clients are told; default: one made of the store's place."""

@@ -32,8 +32,8 @@ _READ_BUFFER_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketListenerSettings:
-    """``port`` 0 takes a free one.  Connections that have not logged in have a number of their own: a new one of these closes the
-    one that has been there longest, and never one that is logged in.  One user may have half of ``max_connections``."""
+    """``port`` 0 takes a free one.  Connections that have not logged in have a number of their own: a new one of these closes
+    the one that has been there longest, and never one that is logged in.  One user may have half of ``max_connections``."""
 
     host: str
     port: int

@@ -1,0 +1,193 @@
+"""The picture of a bucket: what its manifests tell, what is left out, and how it follows (issue 21)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.remote_runs import RUNS, RemoteRun, load_run
+from tests.support.served_bucket import follower_of
+from tiersidecar.domain.errors import StoreError
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.ports.metrics.bucket import BUCKET_LOOKS, BUCKET_REFUSED, BUCKET_SEGMENTS
+from tiersidecar.ports.store import BytesBody, StoredObject
+from tiersidecar.services.bucket.follow import BucketFollower
+from tiersidecar.services.bucket.picture import BucketPicture
+
+TRANSACTIONS = "transactions-EXGICqv_Q_6R0FmJX3Hk1g/0/"
+LAST = f"{TRANSACTIONS}00000000000000000133-YP1BNkXtQ0S2eUGcI-LZjw"
+
+
+class Bucket:
+    """A run of the plugin in memory, and what follows it."""
+
+    def __init__(self, run: RemoteRun) -> None:
+        self.run, self.telemetry = run, RecordedTelemetry()
+        self.picture = BucketPicture(InlineBlocking())
+        self.follower: BucketFollower = follower_of(run, self.picture, self.telemetry)
+
+    async def keys(self) -> list[str]:
+        return [one.key async for one in self.run.store.list_objects()]
+
+    def segments(self, name: str) -> list[RemoteLogSegmentMetadata]:
+        return list(self.picture.list_remote_log_segments(self.run.partition(name)))
+
+
+@pytest.fixture
+async def bucket() -> Bucket:
+    return Bucket(await load_run("plain"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_manifests_tell_what_the_events_told(name: str) -> None:
+    bucket = Bucket(await load_run(name))
+    await bucket.follower.look()
+    assert set(bucket.picture.partitions()) == set(bucket.run.partitions)
+    for partition in bucket.run.partitions:
+        told = list(bucket.run.metadata.list_remote_log_segments(partition))
+        shown = list(bucket.picture.list_remote_log_segments(partition))
+        unknown = {"custom_metadata": None, "event_timestamp_ms": 0, "txn_index_empty": False}
+        assert [replace(one, **unknown) for one in shown] == [replace(one, **unknown) for one in told]
+        assert all(one.txn_index_empty for one in shown if "transactions" not in partition.topic)
+    assert bucket.follower.state.refused == {}
+
+
+def _manifest(**changes: object) -> object:
+    def spoil(document: dict[str, object]) -> dict[str, object]:
+        segment = document["remoteLogSegmentMetadata"]
+        assert isinstance(segment, dict)
+        return {**document, "remoteLogSegmentMetadata": {**segment, **changes}}
+
+    return spoil
+
+
+REFUSED = {
+    "no JSON": (lambda _: b"{", "not JSON"),
+    "of another version": (lambda one: {**one, "version": "2"}, "version is '2'"),
+    "of no segment": (lambda one: {**one, "remoteLogSegmentMetadata": None}, "does not say which segment"),
+    "of another offset than its key": (_manifest(startOffset=134), "starts at offset 134"),
+    "ends before it starts": (_manifest(endOffset=12), "offsets \\[133, 12\\]|outside its offsets"),
+    "without leader epochs": (_manifest(segmentLeaderEpochs={}), "names no leader epoch"),
+    "with leader epochs past its end": (_manifest(segmentLeaderEpochs={"0": 133, "1": 9999}), "outside its offsets"),
+    "with leader epochs out of order": (_manifest(segmentLeaderEpochs={"0": 150, "1": 140}), "out of order"),
+    "of a log of another size": (
+        lambda one: {**one, "chunkIndex": {**one["chunkIndex"], "finalTransformedChunkSize": 3}},
+        "the manifest speaks of 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", REFUSED)
+async def test_a_manifest_that_contradicts_is_named_and_left_out(bucket: Bucket, damage: str) -> None:
+    spoil, reason = REFUSED[damage]
+    key = f"{LAST}.rsm-manifest"
+    spoilt = spoil(json.loads(await bucket.run.store.fetch_object(key)))
+    data = spoilt if isinstance(spoilt, bytes) else json.dumps(spoilt).encode()
+    await bucket.run.store.put_object(key, BytesBody(data))
+    await bucket.follower.look()
+    (found,) = bucket.follower.state.refused.values()
+    assert found.listed.key == key
+    assert pytest.approx(1) == bucket.telemetry.value(BUCKET_REFUSED)
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(found.reason)
+    assert [one.start_offset for one in bucket.segments("transactions-0")] == [0, 43, 86]
+
+
+@pytest.mark.parametrize("suffix", ["log", "indexes"])
+async def test_a_segment_whose_object_is_missing_is_left_out_until_it_is_there(bucket: Bucket, suffix: str) -> None:
+    key = f"{LAST}.{suffix}"
+    data = await bucket.run.store.fetch_object(key)
+    await bucket.follower.look()
+    await bucket.run.store.delete_objects([key])
+    await bucket.follower.look()
+    assert [one.start_offset for one in bucket.segments("transactions-0")] == [0, 43, 86]
+    (found,) = bucket.follower.state.refused.values()
+    assert found.reason == f".{suffix} is missing beside it"
+    await bucket.run.store.put_object(key, BytesBody(data))
+    await bucket.follower.look()
+    assert [one.start_offset for one in bucket.segments("transactions-0")] == [0, 43, 86, 133]
+    assert bucket.follower.state.refused == {}
+
+
+async def test_it_follows_a_bucket_that_grows_and_drops_what_is_gone(bucket: Bucket) -> None:
+    later = {key: await bucket.run.store.fetch_object(key) for key in await bucket.keys() if key.startswith(LAST)}
+    await bucket.run.store.delete_objects(list(later))
+    first = await bucket.follower.look()
+    version = bucket.picture.version(bucket.run.partition("transactions-0"))
+    for key, data in later.items():
+        await bucket.run.store.put_object(key, BytesBody(data))
+    grown = await bucket.follower.look()
+    assert (grown.added, grown.removed, grown.objects) == (1, 0, first.objects + 3)
+    assert bucket.picture.version(bucket.run.partition("transactions-0")) > version
+    assert bucket.picture.highest_offset_for_epoch(bucket.run.partition("transactions-0"), 0) == 175
+    await bucket.run.store.delete_objects([key for key in await bucket.keys() if key.startswith(LAST)])
+    gone = await bucket.follower.look()
+    assert (gone.added, gone.removed) == (0, 1)
+    assert bucket.picture.highest_offset_for_epoch(bucket.run.partition("transactions-0"), 0) == 132
+    await bucket.run.store.delete_objects([key for key in await bucket.keys() if key.startswith("transactions")])
+    await bucket.follower.look()
+    assert "transactions" not in bucket.picture.topics()
+
+
+async def test_a_listing_without_any_segment_changes_nothing(bucket: Bucket) -> None:
+    await bucket.follower.look()
+    segments = bucket.telemetry.value(BUCKET_SEGMENTS)
+    await bucket.run.store.delete_objects(await bucket.keys())
+    with pytest.raises(StoreError, match="look whether it is mounted"):
+        await bucket.follower.look()
+    assert sum(len(bucket.segments(str(one))) for one in bucket.run.partitions) == segments
+
+
+class Failing:
+    """A store whose manifests of some partition cannot be fetched."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._store, self.is_away = bucket.run.store, True
+
+    def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[StoredObject]:
+        return self._store.list_objects(prefix, start_after=start_after)
+
+    async def fetch_object(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        if self.is_away and key.startswith("transactions"):
+            raise StoreError(verb="fetch", key=key, reason="away")
+        return await self._store.fetch_object(key, max_bytes=max_bytes)
+
+
+async def test_a_store_that_fails_in_the_middle_is_read_on_at_the_next_look(bucket: Bucket) -> None:
+    store = Failing(bucket)
+    bucket.follower = follower_of(bucket.run, bucket.picture, bucket.telemetry, store)  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="away"):
+        await bucket.follower.look()
+    assert not bucket.follower.state.is_ready
+    assert bucket.telemetry.value(BUCKET_LOOKS) is None
+    store.is_away = False
+    await bucket.follower.look()
+    assert bucket.follower.state.is_ready
+    assert set(bucket.picture.partitions()) == set(bucket.run.partitions)
+
+
+async def test_a_name_stands_for_the_topic_id_that_was_copied_to_last(bucket: Bucket) -> None:
+    older = "AAAAAAAAAAAAAAAAAAAAAQ"
+    for key in [key for key in await bucket.keys() if key.startswith(TRANSACTIONS)]:
+        data = await bucket.run.store.fetch_object(key)
+        if key.endswith("manifest"):
+            document = json.loads(data)
+            segment = document["remoteLogSegmentMetadata"]
+            segment["eventTimestampMs"] -= 86_400_000
+            segment["remoteLogSegmentId"]["topicIdPartition"]["topicId"] = older
+            data = json.dumps(document).encode()
+        await bucket.run.store.put_object(key.replace("EXGICqv_Q_6R0FmJX3Hk1g", older), BytesBody(data))
+    await bucket.follower.look()
+    living = bucket.run.partition("transactions-0")
+    assert bucket.picture.topic("transactions") == {0: living}
+    assert [name for name, _ in bucket.picture.shadowed] == ["transactions"]
+    assert bucket.picture.name_of(living.topic_id) == "transactions"
+    await bucket.run.store.delete_objects([key for key in await bucket.keys() if key.startswith(TRANSACTIONS)])
+    await bucket.follower.look()
+    assert bucket.picture.topic("transactions")[0].topic_id != living.topic_id
+    assert bucket.picture.shadowed == ()
