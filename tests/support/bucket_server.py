@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,23 @@ class BucketServer(Daemon):
         return self.metric("tiersidecar_bucket_looks_total")
 
 
-def golden_records(topic: str, isolation: str, *, below: dict[int, int]) -> list[Shown]:
-    """What Kafka itself read of a topic of the golden log dirs, by partition, up to the offsets that were tiered."""
+def tiered_ends(root: Path) -> dict[str, dict[int, int]]:
+    """The ends (exclusive) of what a bucket holds, by topic and partition, as its manifests say."""
+    ends: dict[str, dict[int, int]] = {}
+    for path in root.rglob("*.rsm-manifest"):
+        segment = json.loads(path.read_bytes())["remoteLogSegmentMetadata"]
+        place = segment["remoteLogSegmentId"]["topicIdPartition"]["topicPartition"]
+        of_topic = ends.setdefault(place["topic"], {})
+        of_topic[place["partition"]] = max(of_topic.get(place["partition"], 0), segment["endOffset"] + 1)
+    return ends
+
+
+def golden_records(topic: str, isolation: str, *, below: Mapping[int, int]) -> list[Shown]:
+    """What Kafka itself read of a topic of the golden log dirs, by partition, up to the offsets that were tiered.
+
+    It was asked for read_committed only where there were transactions: elsewhere both levels see the same.
+    """
+    isolation = isolation if topic == "transactions" else "read_uncommitted"
     found = [
         (int(partition), row["offset"], row["ts"], row["len"], row["sha256_16"], row["headers"])
         for row in read_json_lines("log-dirs", "expected", "records.jsonl")

@@ -25,6 +25,14 @@ from tiersidecar.app.config.gateway import GatewayListenerSection, GatewaySectio
 from tiersidecar.app.config.keys import choices, is_optional, keys_in, quantity_of, sections_in
 from tiersidecar.app.config.report import WITHOUT_EFFECT
 from tiersidecar.app.config.section import Section
+from tiersidecar.app.config.serve import (
+    ServeConfig,
+    ServeHttpSection,
+    ServeKafkaSection,
+    ServeReadSection,
+    ServeStatusSection,
+    ServeUser,
+)
 from tiersidecar.app.config.services import LoggingSection, ReadCaller, ReaderQuota, ReadSection, StatusSection
 from tiersidecar.app.config.store import FilesystemStore, S3Store
 from tiersidecar.app.config.store_azure import AzureStore
@@ -32,6 +40,7 @@ from tiersidecar.app.config.store_base import KeyPair
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.config.values import LONG_MAX, SECRET_FORMS, Address
+from tiersidecar.ports.metrics.bucket import BUCKET_CATALOGUE
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 from tiersidecar.ports.telemetry import Metric
 
@@ -85,6 +94,14 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Section status", StatusSection),
     ("Section logging", LoggingSection),
 )
+_SERVE_SECTIONS: tuple[tuple[str, type[Section]], ...] = (
+    ("tiersidecar serve", ServeConfig),
+    ("tiersidecar serve, each of users", ServeUser),
+    ("tiersidecar serve, section kafka", ServeKafkaSection),
+    ("tiersidecar serve, section http", ServeHttpSection),
+    ("tiersidecar serve, section read", ServeReadSection),
+    ("tiersidecar serve, section status", ServeStatusSection),
+)
 _KINDS = {"size": "size", "duration_ms": "duration", "duration_s": "duration in seconds", "percent": "percent"}
 _TYPES: dict[type, str] = {
     bool: "true, false",
@@ -112,8 +129,12 @@ def configuration_reference() -> str:
         "- The plugin prefixes of a broker's `server.properties` are accepted at the top level: `rsm.config.chunk.size` is "
         "`chunk.size` in section store, `rsm.config.storage.s3.region` its `s3.region`, and `rlmm.config.` is dropped.",
     ]
-    for title, section in _SECTIONS:
+    for title, section in (*_SECTIONS, *_SERVE_SECTIONS):
         parts.append(f"## {title}")
+        if section is ServeConfig:
+            parts.append(
+                "A file of its own ([serve.md](serve.md)); its sections `store` and `logging` are a sidecar's."
+            )
         parts.append("| key | value | default | meaning |\n| --- | --- | --- | --- |\n" + "\n".join(_rows(section)))
     return "\n\n".join(parts) + "\n"
 
@@ -121,6 +142,7 @@ def configuration_reference() -> str:
 def metrics_reference() -> str:
     """docs/metrics.md: a table of the catalogue."""
     rows = "\n".join(_metric_row(metric) for metric in CATALOGUE)
+    of_serve = "\n".join(_metric_row(metric) for metric in BUCKET_CATALOGUE)
     return (
         "# Metrics reference\n\n"
         f"<!-- {GENERATED} -->\n\n"
@@ -129,7 +151,10 @@ def metrics_reference() -> str:
         "A metric marked *by partition* is summed over its partitions per topic, unless the scrape asks for "
         "`/metrics?partitions=1` or `status.per.partition.series` is `always`. `process_*` and `python_info` of the "
         "Prometheus client are there as well.\n\n"
-        f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{rows}\n"
+        f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{rows}\n\n"
+        "## tiersidecar serve\n\n"
+        "These besides those of reads and stores above ([serve.md](serve.md)).\n\n"
+        f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{of_serve}\n"
     )
 
 

@@ -128,6 +128,7 @@ class _Serving:
         gc.collect()
         gc.freeze()
         await self._serve_readers(listening, picture, path, lineages, blocking)
+        follower.state.is_serving = True
         await self._clock.sleep(refresh_s)
         await follower.follow(refresh_s)
 

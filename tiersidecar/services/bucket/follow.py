@@ -63,9 +63,11 @@ class Look:
 
 @dataclass(slots=True)
 class FollowState:
-    """For people and probes: when the bucket was last listed to its end, and why not since; empty ``trouble`` is none."""
+    """For people and probes: when the bucket was last listed to its end, and why not since; empty ``trouble`` is none.
+    ``is_ready`` once it was, ``is_serving`` once readers can connect."""
 
     is_ready: bool = False
+    is_serving: bool = False
     listed_ms: int = -1
     read: int = 0
     trouble: str = "the bucket has not been listed yet"
@@ -192,7 +194,7 @@ class BucketFollower:
 
     async def _read_one(self, listed: ListedManifest) -> _Outcome:
         if listed.missing:
-            return CorruptDataError(where=listed.key, position=0, reason=f"{listed.missing} is missing beside it")
+            return CorruptDataError(where=listed.key, position=0, reason=f"missing beside it: {listed.missing}")
         try:
             data = await self._store.fetch_object(listed.key, max_bytes=ANY_SEGMENT.manifest_bytes)
             return await self._blocking.run(_segment_in, listed, data)

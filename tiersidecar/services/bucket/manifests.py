@@ -128,7 +128,7 @@ def _name(segment_id: RemoteLogSegmentId) -> str:
 
 def _check_objects(listed: ListedManifest, manifest: Manifest) -> None:
     if listed.missing:
-        raise _refused(listed, f"{listed.missing} is missing beside it")
+        raise _refused(listed, f"missing beside it: {listed.missing}")
     expected = manifest.chunk_index.transformed_size
     if listed.log_bytes != expected:
         raise _refused(listed, f"its .log has {listed.log_bytes} bytes, the manifest speaks of {expected}")

@@ -71,11 +71,11 @@ class _Status:
         return web.Response(text="ok\n")
 
     async def readyz(self, request: web.Request) -> web.StreamResponse:
-        """The bucket has been listed once; a listing that failed since is no reason to send readers away."""
+        """Readers can connect; a listing that failed since is no reason to send them away."""
         state = self._follower.state
-        if state.is_ready:
+        if state.is_serving:
             return web.Response(text="ready\n")
-        return web.Response(status=503, text=f"{state.trouble}; {state.read} manifests have been read\n")
+        return web.Response(status=503, text=f"{state.trouble or 'starting'}; {state.read} manifests have been read\n")
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         """Prometheus' text format."""
@@ -91,7 +91,7 @@ class _Status:
         return web.json_response(
             {
                 "store": self._place,
-                "ready": state.is_ready,
+                "ready": state.is_serving,
                 "trouble": state.trouble,
                 "listed_ms_ago": age_ms,
                 "segments": segments,
