@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import shutil
 import urllib.error
 import urllib.request
@@ -106,6 +107,9 @@ def test_a_bucket_grows_while_it_is_served(tmp_path: Path) -> None:
     later.mkdir()
     for path in sorted(root.glob(f"{LAST}.*")):
         path.rename(later / path.name)
+    half_written = root / LAST.rpartition("/")[0] / ".tmp-dead-process"
+    half_written.write_bytes(b"half")
+    os.utime(half_written, (0, 0))
     with BucketServer(tmp_path, root) as server:
         server.wait_until_ready(120)
         before = Reading(topic="transactions", ends={0: 133})
@@ -119,6 +123,7 @@ def test_a_bucket_grows_while_it_is_served(tmp_path: Path) -> None:
         (root / f"{LAST}.log").unlink()
         wait_until(lambda: '"refused_manifests": 1' in server.status("/status")[1], "the segment is dropped", 30)
         assert [one[0] for one in fetch_records(server.http_url, "transactions", 0, offset=130, stop=180)][-1] < 133
+        assert half_written.exists(), "nothing in the bucket is changed"
         assert server.stop() == 0
     assert [event["reason"] for event in server.events("bucket.manifest.refused")] == ["missing beside it: .log"]
 

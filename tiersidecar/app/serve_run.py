@@ -17,9 +17,8 @@ from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.descriptors import reuse_freed_memory, take_descriptors
 from tiersidecar.adapters.opening_rests import OpeningRests
-from tiersidecar.adapters.stores.paced import UploadPace
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
-from tiersidecar.app.builders.store import open_key_ring, open_store
+from tiersidecar.app.builders.store import open_key_ring, open_store_untouched
 from tiersidecar.app.config.serve import ServeConfig, ServeKafkaSection, TlsKeys
 from tiersidecar.app.stop_signals import stop_on_signals
 from tiersidecar.domain.errors import ConfigError, StoreError
@@ -114,9 +113,8 @@ class _Serving:
         if listening is not None:
             stack.callback(listening.close)
         blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_THREADS, name="serve"))
-        pace = UploadPace(None, self._clock)
         store = await stack.enter_async_context(
-            open_store(config, pace=pace, clock=self._clock, ids=SystemIds(), telemetry=self._telemetry)
+            open_store_untouched(config, clock=self._clock, ids=SystemIds(), telemetry=self._telemetry)
         )
         picture = BucketPicture(blocking)
         follower = self._follower(store, picture, blocking)

@@ -6,12 +6,13 @@ From the configuration's S3 section to the S3 store's settings.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal, Protocol, assert_never
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
+from tiersidecar.adapters.stores.filesystem import FilesystemStore as Directory
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.adapters.stores.installed import load_kind
 from tiersidecar.adapters.stores.metered import MeteredStore
@@ -92,17 +93,37 @@ async def open_store(
 
     A store that is away does not fail here, but when it is used.
     """
-    section = config.store
-    limits = StoreLimits(
-        stall_s=section.upload_stall_timeout / 1000,
-        upload_s=section.upload_timeout / 1000,
-        request_s=section.request_timeout / 1000,
-    )
     async with (
         ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
         _open_backend(config, blocking=blocking, clock=clock, ids=ids) as backend,
     ):
-        yield PacedStore(BoundedStore(MeteredStore(backend, telemetry), limits=limits, clock=clock), pace)
+        metered = MeteredStore(backend, telemetry)
+        yield PacedStore(BoundedStore(metered, limits=_limits(config.store), clock=clock), pace)
+
+
+@asynccontextmanager
+async def open_store_untouched(
+    config: HasStore, *, clock: Clock, ids: Ids, telemetry: Telemetry
+) -> AsyncIterator[Store]:
+    """The configured store for a program that only reads: as :func:`open_store`, but it removes nothing that dead processes
+    left half written."""
+    section = config.store
+    async with AsyncExitStack() as stack:
+        blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_STORE_THREADS, name="store"))
+        if isinstance(section, FilesystemStore):
+            backend: Store = Directory(root=section.root, blocking=blocking, ids=ids, probe_prefix=section.key_prefix)
+        else:
+            opening = _open_backend(config, blocking=blocking, clock=clock, ids=ids)
+            backend = await stack.enter_async_context(opening)
+        yield BoundedStore(MeteredStore(backend, telemetry), limits=_limits(section), clock=clock)
+
+
+def _limits(section: StoreSection) -> StoreLimits:
+    return StoreLimits(
+        stall_s=section.upload_stall_timeout / 1000,
+        upload_s=section.upload_timeout / 1000,
+        request_s=section.request_timeout / 1000,
+    )
 
 
 @asynccontextmanager

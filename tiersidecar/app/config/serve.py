@@ -96,7 +96,7 @@ class ServeKafkaSection(TlsKeys):
     unauthenticated_request_max_bytes: Annotated[PositiveSize, Field(ge=1024, le=524_288)] = 65_536
     """Largest request before the login."""
 
-    request_max_bytes: Annotated[PositiveSize, Field(ge=65_536, le=104_857_600)] = 2_097_152
+    request_max_bytes: Annotated[PositiveSize, Field(ge=65_536, le=104_857_600)] = 1_048_576
     """Largest request after it."""
 
     login_timeout_ms: PositiveDurationMs = 30_000

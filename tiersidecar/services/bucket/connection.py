@@ -40,7 +40,7 @@ class ClientLimits:
     requests a client may be silent for ``idle_timeout_s``."""
 
     request_bytes_before_login: int = 64 * 1024
-    request_bytes: int = 2 * 1024 * 1024
+    request_bytes: int = 1024 * 1024
     login_timeout_s: float = 30.0
     request_timeout_s: float = 30.0
     idle_timeout_s: float = 600.0

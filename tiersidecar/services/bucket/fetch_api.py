@@ -51,6 +51,8 @@ _COPIED_BYTES = 1024 * 1024
 """An answer of no more is copied: waiting for its client it would hold a whole chunk."""
 _PATIENCE_S = 0.5
 """Once there is data for the client, it does not wait longer than that for more of other partitions."""
+_THROTTLE_MS = 100
+"""For which a client stays away that found no memory left."""
 _HEAD, _SESSION = Struct(">i"), Struct(">hi")
 
 
@@ -130,20 +132,25 @@ class FetchApi:
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + min(max(fetch.max_wait_ms, 0) / 1000, self._most_wait_s)
         most_bytes = min(max(fetch.max_bytes, 1), self._most_bytes)
-        has_room = await stack.enter_async_context(
-            self._memory.taken(asked.user.name, most_bytes, max(deadline_s - now_s(), _PATIENCE_S))
-        )
-        if not has_room:
-            return [(key, FilledPartition(throttle_ms=100)) for key in fetch.partitions]
         while True:
-            allowance = _Allowance(most_bytes, now_s() + _PATIENCE_S)
-            rows = [
-                (key, await self._row(asked, fetch, key, wanted, allowance)) for key, wanted in fetch.partitions.items()
-            ]
-            left_s = deadline_s - now_s()
-            if left_s <= 0 or any(row.records_bytes or row.error_code for _, row in rows):
-                return rows
-            await self._picture.wait_for_change(left_s)
+            # Not held while the client waits for news: most consumers do nothing else.
+            async with AsyncExitStack() as attempt:
+                taking = self._memory.taken(asked.user.name, most_bytes, max(deadline_s - now_s(), _PATIENCE_S))
+                share = await attempt.enter_async_context(taking)
+                if not share.has_room:
+                    return [(key, FilledPartition(throttle_ms=_THROTTLE_MS)) for key in fetch.partitions]
+                rows = await self._read_rows(asked, fetch, _Allowance(most_bytes, now_s() + _PATIENCE_S))
+                self._memory.keep(share, sum(row.records_bytes for _, row in rows))
+                if now_s() >= deadline_s or any(row.records_bytes or row.error_code for _, row in rows):
+                    stack.push_async_exit(attempt.pop_all())
+                    return rows
+            await self._picture.wait_for_change(deadline_s - now_s())
+
+    async def _read_rows(
+        self, asked: Asked, fetch: FetchRequest, allowance: _Allowance
+    ) -> list[tuple[PartitionKey, FilledPartition]]:
+        rows = fetch.partitions.items()
+        return [(key, await self._row(asked, fetch, key, wanted, allowance)) for key, wanted in rows]
 
     async def _row(
         self, asked: Asked, fetch: FetchRequest, key: PartitionKey, wanted: FetchPartition, allowance: _Allowance

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class Share:
+    """What one response has; ``has_room`` is False where there was none in time."""
+
     owner: str
     size_bytes: int
+    has_room: bool = False
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -23,12 +26,12 @@ class FetchMemory:
     def __init__(self, total_bytes: int) -> None:
         self.free_bytes, self._each_bytes = total_bytes, max(total_bytes // 2, 1)
         self._held: Counter[str] = Counter()
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Share] = deque()
 
     @asynccontextmanager
-    async def taken(self, owner: str, size_bytes: int, timeout_s: float) -> AsyncIterator[bool]:
-        """Take ``size_bytes``, or as much as one owner may have, until the context ends.  False: there was no room in time."""
-        waiting = _Waiting(owner, min(size_bytes, self._each_bytes))
+    async def taken(self, owner: str, size_bytes: int, timeout_s: float) -> AsyncIterator[Share]:
+        """Take ``size_bytes``, or as much as one owner may have, until the context ends."""
+        waiting = Share(owner, min(size_bytes, self._each_bytes))
         self._waiting.append(waiting)
         self._serve()
         try:
@@ -37,24 +40,33 @@ class FetchMemory:
         except TimeoutError:
             if not waiting.turn.done() or waiting.turn.cancelled():
                 self._leave(waiting)
-                yield False
+                yield waiting
                 return
         except asyncio.CancelledError:
             self._leave(waiting)
             raise
+        waiting.has_room = True
         try:
-            yield True
+            yield waiting
         finally:
             self._give_back(waiting)
 
-    def _leave(self, waiting: _Waiting) -> None:
+    def keep(self, share: Share, size_bytes: int) -> None:
+        """Give back what ``share`` has above ``size_bytes``."""
+        if share.has_room and size_bytes < share.size_bytes:
+            self.free_bytes += share.size_bytes - size_bytes
+            self._held[share.owner] -= share.size_bytes - size_bytes
+            share.size_bytes = size_bytes
+            self._serve()
+
+    def _leave(self, waiting: Share) -> None:
         if waiting in self._waiting:
             self._waiting.remove(waiting)
         elif waiting.turn.done() and not waiting.turn.cancelled():
             self._give_back(waiting)
         self._serve()
 
-    def _give_back(self, waiting: _Waiting) -> None:
+    def _give_back(self, waiting: Share) -> None:
         self.free_bytes += waiting.size_bytes
         self._held[waiting.owner] -= waiting.size_bytes
         if not self._held[waiting.owner]:

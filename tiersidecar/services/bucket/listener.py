@@ -50,6 +50,7 @@ class _Client:
     address: str
     task: asyncio.Task[None] | None = None
     user: User | None = None
+    crowded_out: bool = False
 
 
 def bind_listener(settings: BucketListenerSettings) -> socket.socket:
@@ -150,8 +151,8 @@ class _Clients:
             self._closed("max_connections")
             return
         if admission.instead_of is not None and admission.instead_of.task is not None:
+            admission.instead_of.crowded_out = True
             admission.instead_of.task.cancel()
-            self._closed("crowded_out")
         if not self._mechanisms.names:
             self._strangers.begin_request(client)  # nobody logs in, so nobody gives way
         self._all.add(client)
@@ -181,7 +182,7 @@ class _Clients:
         finally:
             connected.close()
             self._leave(client)
-            self._closed(reason)
+            self._closed("crowded_out" if client.crowded_out else reason)
 
     async def _connect(self, connected: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         loop = asyncio.get_running_loop()

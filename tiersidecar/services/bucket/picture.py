@@ -51,6 +51,7 @@ class BucketPicture:
         self._blocking = blocking
         self._partitions: dict[TopicIdPartition, _Partition] = {}
         self._topics: dict[str, dict[int, TopicIdPartition]] = {}
+        self._counts: dict[str, int] = {}
         self._names: dict[Uuid, str] = {}
         self._changed = asyncio.Event()
         self._version = 0
@@ -123,6 +124,7 @@ class BucketPicture:
             if living[partition.topic] == partition.topic_id:
                 topics[partition.topic][partition.partition] = partition
         self._topics = topics
+        self._counts = {name: max(numbers) + 1 for name, numbers in topics.items()}
 
     async def wait_for_change(self, timeout_s: float) -> None:
         """Return after the next change, or after ``timeout_s`` at the latest."""
@@ -139,6 +141,10 @@ class BucketPicture:
     def topic(self, name: str) -> Mapping[int, TopicIdPartition]:
         """The partitions of a topic by number; empty for one that the bucket does not have."""
         return self._topics.get(name, {})
+
+    def partition_count(self, name: str) -> int:
+        """One more than the highest partition number of a topic; 0 where there is no such topic."""
+        return self._counts.get(name, 0)
 
     def name_of(self, topic_id: Uuid) -> str | None:
         """The name that now stands for ``topic_id``."""

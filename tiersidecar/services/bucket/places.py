@@ -46,7 +46,7 @@ class Places:
 
     def partition_count(self, topic: str) -> int:
         """One more than the highest number in the bucket: clients take partitions to be numbered without gaps."""
-        return max(self._picture.topic(topic), default=-1) + 1
+        return self._picture.partition_count(topic)
 
     def topics(self, user: User) -> list[str]:
         """Those that the user may read, in order."""

@@ -76,12 +76,12 @@ def test_the_leader_epoch_that_a_client_goes_by() -> None:
 async def test_one_user_gets_half_of_the_memory_of_responses() -> None:
     memory = FetchMemory(100)
     async with memory.taken("greedy", 80, 1.0) as first:
-        assert first
+        assert first.has_room
         assert memory.free_bytes == 50
         async with memory.taken("greedy", 1, 0.0) as second:
-            assert not second
+            assert not second.has_room
         async with memory.taken("other", 50, 1.0) as third:
-            assert third
+            assert third.has_room
             waiting = asyncio.create_task(_take(memory, "third", 10))
             await asyncio.sleep(0)
             assert not waiting.done()
@@ -90,8 +90,19 @@ async def test_one_user_gets_half_of_the_memory_of_responses() -> None:
 
 
 async def _take(memory: FetchMemory, owner: str, size_bytes: int) -> bool:
-    async with memory.taken(owner, size_bytes, 10.0) as has_room:
-        return has_room
+    async with memory.taken(owner, size_bytes, 10.0) as share:
+        return share.has_room
+
+
+async def test_what_a_response_does_not_need_is_given_back_at_once() -> None:
+    memory = FetchMemory(100)
+    async with memory.taken("one", 50, 1.0) as share:
+        memory.keep(share, 20)
+        assert memory.free_bytes == 80
+        memory.keep(share, 90)
+        assert memory.free_bytes == 80
+        assert await _take(memory, "one", 30)
+    assert memory.free_bytes == 100
 
 
 async def test_a_reader_that_gives_up_leaves_its_place() -> None:

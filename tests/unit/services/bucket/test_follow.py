@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,10 @@ class Bucket:
         self.picture = BucketPicture(InlineBlocking())
         self.follower: BucketFollower = follower_of(run, self.picture, self.telemetry)
 
+    @property
+    def is_ready(self) -> bool:
+        return self.follower.state.is_ready
+
     async def keys(self) -> list[str]:
         return [one.key async for one in self.run.store.list_objects()]
 
@@ -51,22 +56,21 @@ async def test_manifests_tell_what_the_events_told(name: str) -> None:
     for partition in bucket.run.partitions:
         told = list(bucket.run.metadata.list_remote_log_segments(partition))
         shown = list(bucket.picture.list_remote_log_segments(partition))
-        unknown = {"custom_metadata": None, "event_timestamp_ms": 0, "txn_index_empty": False}
+        unknown: dict[str, Any] = {"custom_metadata": None, "event_timestamp_ms": 0, "txn_index_empty": False}
         assert [replace(one, **unknown) for one in shown] == [replace(one, **unknown) for one in told]
         assert all(one.txn_index_empty for one in shown if "transactions" not in partition.topic)
     assert bucket.follower.state.refused == {}
 
 
-def _manifest(**changes: object) -> object:
-    def spoil(document: dict[str, object]) -> dict[str, object]:
+def _manifest(**changes: object) -> Callable[[Any], Any]:
+    def spoil(document: Any) -> Any:
         segment = document["remoteLogSegmentMetadata"]
-        assert isinstance(segment, dict)
         return {**document, "remoteLogSegmentMetadata": {**segment, **changes}}
 
     return spoil
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no JSON": (lambda _: b"{", "not JSON"),
     "of another version": (lambda one: {**one, "version": "2"}, "version is '2'"),
     "of no segment": (lambda one: {**one, "remoteLogSegmentMetadata": None}, "does not say which segment"),
@@ -163,11 +167,11 @@ async def test_a_store_that_fails_in_the_middle_is_read_on_at_the_next_look(buck
     bucket.follower = follower_of(bucket.run, bucket.picture, bucket.telemetry, store)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="away"):
         await bucket.follower.look()
-    assert not bucket.follower.state.is_ready
+    assert not bucket.is_ready
     assert bucket.telemetry.value(BUCKET_LOOKS) is None
     store.is_away = False
     await bucket.follower.look()
-    assert bucket.follower.state.is_ready
+    assert bucket.is_ready
     assert set(bucket.picture.partitions()) == set(bucket.run.partitions)
 
 
