@@ -29,6 +29,7 @@ from tests.support.kafka_tools import KafkaTools
 from tests.support.produce import ProducedRecord
 from tests.support.read_service import fetch_records, shape_of, shape_of_line
 from tests.support.reading import Reading
+from tiersidecar.adapters.stores.filesystem import TEMPORARY_DIRECTORY
 from tiersidecar.app.config.keys import all_key_paths
 from tiersidecar.app.config.serve import ServeConfig, load_serve_config
 from tiersidecar.app.serve_run import serve_bucket
@@ -107,7 +108,8 @@ def test_a_bucket_grows_while_it_is_served(tmp_path: Path) -> None:
     later.mkdir()
     for path in sorted(root.glob(f"{LAST}.*")):
         path.rename(later / path.name)
-    half_written = root / LAST.rpartition("/")[0] / ".tmp-dead-process"
+    half_written = root / TEMPORARY_DIRECTORY / "half-written"
+    half_written.parent.mkdir()
     half_written.write_bytes(b"half")
     os.utime(half_written, (0, 0))
     with BucketServer(tmp_path, root) as server:

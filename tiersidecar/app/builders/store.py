@@ -6,7 +6,8 @@ From the configuration's S3 section to the S3 store's settings.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, assert_never
 
@@ -36,6 +37,8 @@ from tiersidecar.tasks.segment_objects import LayoutSettings
 _PART_MEMORY_BYTES = 128 * MIB
 """What parts may hold together, unless those in flight of one segment already are more."""
 _ATTEMPT_TIMEOUT_S = 60.0
+_NEVER_MS = 1 << 62
+"""An age that no upload has."""
 _ADDRESSING: dict[bool | None, Literal["auto", "path", "virtual"]] = {None: "auto", True: "path", False: "virtual"}
 
 
@@ -105,17 +108,29 @@ async def open_store(
 async def open_store_untouched(
     config: HasStore, *, clock: Clock, ids: Ids, telemetry: Telemetry
 ) -> AsyncIterator[Store]:
-    """The configured store for a program that only reads: as :func:`open_store`, but it removes nothing that dead processes
+    """The configured store for a program that only reads: as :func:`open_store`, but nothing is removed that dead processes
     left half written."""
-    section = config.store
-    async with AsyncExitStack() as stack:
-        blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_STORE_THREADS, name="store"))
-        if isinstance(section, FilesystemStore):
-            backend: Store = Directory(root=section.root, blocking=blocking, ids=ids, probe_prefix=section.key_prefix)
-        else:
-            opening = _open_backend(config, blocking=blocking, clock=clock, ids=ids)
-            backend = await stack.enter_async_context(opening)
-        yield BoundedStore(MeteredStore(backend, telemetry), limits=_limits(section), clock=clock)
+    async with (
+        ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
+        _open_untouched(config, blocking=blocking, clock=clock, ids=ids) as backend,
+    ):
+        yield BoundedStore(MeteredStore(backend, telemetry), limits=_limits(config.store), clock=clock)
+
+
+@asynccontextmanager
+async def _open_untouched(config: HasStore, *, blocking: Blocking, clock: Clock, ids: Ids) -> AsyncIterator[Store]:
+    match config.store:
+        case FilesystemStore() as section:
+            yield Directory(root=section.root, blocking=blocking, ids=ids, probe_prefix=section.key_prefix)
+        case S3Store() as section:
+            from tiersidecar.adapters.stores.s3 import open_s3_store
+
+            settings = replace(s3_settings(section), stale_upload_ms=_NEVER_MS)
+            async with open_s3_store(settings, blocking=blocking, clock=clock, ids=ids) as s3:
+                yield s3
+        case _:
+            async with _open_backend(config, blocking=blocking, clock=clock, ids=ids) as other:
+                yield other
 
 
 def _limits(section: StoreSection) -> StoreLimits:
