@@ -69,12 +69,6 @@ def test_other_mechanisms_let_in_too(plugins: BucketServer, mechanism: str) -> N
     assert sorted(shown(seen)) == golden_records("plain", "read_uncommitted", below=ends)
 
 
-@pytest.mark.parametrize("client", ["aiokafka", "franz-go"])
-def test_who_may_not_read_a_topic_is_told(plugins: BucketServer, client: str) -> None:
-    with pytest.raises(Exception, match=r"(?i)topic.?authorization|not authorized"):
-        CLIENTS[client](plugins.access("narrow"), Reading(topic="transactions", ends={0: 180}))
-
-
 def _get(server: BucketServer, path: str, user: str) -> bytes:
     secret = base64.b64encode(f"{user}:{USERS[user]}".encode()).decode()
     request = urllib.request.Request(f"{server.http_url}{path}", headers={"Authorization": f"Basic {secret}"})

@@ -32,7 +32,6 @@ class Bucket:
         self.picture = BucketPicture(InlineBlocking())
         self.follower: BucketFollower = follower_of(run, self.picture, self.telemetry)
 
-    @property
     def is_ready(self) -> bool:
         return self.follower.state.is_ready
 
@@ -167,11 +166,11 @@ async def test_a_store_that_fails_in_the_middle_is_read_on_at_the_next_look(buck
     bucket.follower = follower_of(bucket.run, bucket.picture, bucket.telemetry, store)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="away"):
         await bucket.follower.look()
-    assert not bucket.is_ready
+    assert not bucket.is_ready()
     assert bucket.telemetry.value(BUCKET_LOOKS) is None
     store.is_away = False
     await bucket.follower.look()
-    assert bucket.is_ready
+    assert bucket.is_ready()
     assert set(bucket.picture.partitions()) == set(bucket.run.partitions)
 
 
