@@ -18,7 +18,8 @@ from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.descriptors import reuse_freed_memory, take_descriptors
 from tiersidecar.adapters.opening_rests import OpeningRests
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
-from tiersidecar.app.builders.store import open_key_ring, open_store_untouched
+from tiersidecar.app.builders.store import open_key_ring
+from tiersidecar.app.builders.untouched_store import open_store_untouched
 from tiersidecar.app.config.serve import ServeConfig, ServeKafkaSection, TlsKeys
 from tiersidecar.app.stop_signals import stop_on_signals
 from tiersidecar.domain.errors import ConfigError, StoreError

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Protocol, assert_never
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
-from tiersidecar.adapters.stores.filesystem import FilesystemStore as Directory
 from tiersidecar.adapters.stores.filesystem import open_filesystem_store
 from tiersidecar.adapters.stores.installed import load_kind
 from tiersidecar.adapters.stores.metered import MeteredStore
@@ -37,8 +35,6 @@ from tiersidecar.tasks.segment_objects import LayoutSettings
 _PART_MEMORY_BYTES = 128 * MIB
 """What parts may hold together, unless those in flight of one segment already are more."""
 _ATTEMPT_TIMEOUT_S = 60.0
-_NEVER_MS = 1 << 62
-"""An age that no upload has."""
 _ADDRESSING: dict[bool | None, Literal["auto", "path", "virtual"]] = {None: "auto", True: "path", False: "virtual"}
 
 
@@ -96,49 +92,17 @@ async def open_store(
 
     A store that is away does not fail here, but when it is used.
     """
-    async with (
-        ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
-        _open_backend(config, blocking=blocking, clock=clock, ids=ids) as backend,
-    ):
-        metered = MeteredStore(backend, telemetry)
-        yield PacedStore(BoundedStore(metered, limits=_limits(config.store), clock=clock), pace)
-
-
-@asynccontextmanager
-async def open_store_untouched(
-    config: HasStore, *, clock: Clock, ids: Ids, telemetry: Telemetry
-) -> AsyncIterator[Store]:
-    """The configured store for a program that only reads: as :func:`open_store`, but nothing is removed that dead processes
-    left half written."""
-    async with (
-        ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
-        _open_untouched(config, blocking=blocking, clock=clock, ids=ids) as backend,
-    ):
-        yield BoundedStore(MeteredStore(backend, telemetry), limits=_limits(config.store), clock=clock)
-
-
-@asynccontextmanager
-async def _open_untouched(config: HasStore, *, blocking: Blocking, clock: Clock, ids: Ids) -> AsyncIterator[Store]:
-    match config.store:
-        case FilesystemStore() as section:
-            yield Directory(root=section.root, blocking=blocking, ids=ids, probe_prefix=section.key_prefix)
-        case S3Store() as section:
-            from tiersidecar.adapters.stores.s3 import open_s3_store
-
-            settings = replace(s3_settings(section), stale_upload_ms=_NEVER_MS)
-            async with open_s3_store(settings, blocking=blocking, clock=clock, ids=ids) as s3:
-                yield s3
-        case _:
-            async with _open_backend(config, blocking=blocking, clock=clock, ids=ids) as other:
-                yield other
-
-
-def _limits(section: StoreSection) -> StoreLimits:
-    return StoreLimits(
+    section = config.store
+    limits = StoreLimits(
         stall_s=section.upload_stall_timeout / 1000,
         upload_s=section.upload_timeout / 1000,
         request_s=section.request_timeout / 1000,
     )
+    async with (
+        ThreadBlocking(max_threads=_STORE_THREADS, name="store") as blocking,
+        _open_backend(config, blocking=blocking, clock=clock, ids=ids) as backend,
+    ):
+        yield PacedStore(BoundedStore(MeteredStore(backend, telemetry), limits=limits, clock=clock), pace)
 
 
 @asynccontextmanager

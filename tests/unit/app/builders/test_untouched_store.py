@@ -8,7 +8,8 @@ from pathlib import Path
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.filesystem import TEMPORARY_DIRECTORY
 from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.builders.store import open_store, open_store_untouched
+from tiersidecar.app.builders.store import open_store
+from tiersidecar.app.builders.untouched_store import open_store_untouched
 from tiersidecar.app.config.serve import ServeConfig
 from tiersidecar.app.config.store import FilesystemStore
 from tiersidecar.ports.telemetry import NoTelemetry
