@@ -1,0 +1,107 @@
+"""Where a suite's tests connect: brokers without tiering, or gateways before brokers whose topics are tiered and trimmed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.kafka_broker import KafkaBroker
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.kafka_properties import INTERNAL, Listener
+from tests.support.loopback_ports import free_port
+from tests.support.sidecars import Sidecars
+
+SASL = "SASL"
+USERS = {"test": "test"}
+"""Known to PLAIN and SCRAM on the SASL listener: aiokafka's tests have this one in their text."""
+
+# Segments roll by time: whatever a test writes is sealed, copied and trimmed while it goes on.
+BROKER = {
+    "log.roll.ms": "1000",
+    "log.segment.bytes": "1048576",
+    "log.retention.ms": "-1",
+    "log.retention.bytes": "-1",
+    "log.segment.delete.delay.ms": "0",
+}
+_TOLD = ("tiersidecar_trim", "tiersidecar_gateway_fills_total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """Comma-separated addresses, plaintext and with SASL, and what the sidecars have counted so far."""
+
+    name: str
+    bootstrap_servers: str
+    sasl_bootstrap_servers: str
+    remote: Callable[[], Mapping[str, float]]
+
+
+@contextmanager
+def directly(directory: Path, *, brokers: int, properties: Mapping[str, str]) -> Iterator[Stand]:
+    """Brokers without tiering."""
+    with _cluster(directory, brokers, properties) as cluster:
+        yield Stand(
+            name="directly",
+            bootstrap_servers=cluster.bootstrap_servers,
+            sasl_bootstrap_servers=cluster.bootstrap_servers_of(SASL),
+            remote=dict,
+        )
+
+
+@contextmanager
+def through(directory: Path, *, brokers: int, properties: Mapping[str, str]) -> Iterator[Stand]:
+    """The same brokers, each with a sidecar and a gateway; every topic is tiered, and trimmed as soon as it can be."""
+    with _cluster(directory, brokers, properties) as cluster:
+        ports = {name: {one.node_id: free_port() for one in cluster.brokers} for name in (INTERNAL, SASL)}
+        sidecars = Sidecars(directory, cluster, topics=[{"pattern": ".*", "local.retention.bytes": 1}])
+        for node_id, daemon in sidecars.by_node.items():
+            daemon.roles = "tier,gateway"
+            daemon.settings["gateway"] = {
+                "listeners": [_listener(name, cluster[node_id], at) for name, at in ports.items()]
+            }
+        with sidecars:
+            sidecars.wait_until_ready()
+            yield Stand(
+                name="through the gateway",
+                bootstrap_servers=_addresses(ports[INTERNAL]),
+                sasl_bootstrap_servers=_addresses(ports[SASL]),
+                remote=lambda: _told(sidecars),
+            )
+
+
+def _cluster(directory: Path, brokers: int, properties: Mapping[str, str]) -> KafkaCluster:
+    return KafkaCluster(
+        directory,
+        brokers=brokers,
+        properties={**BROKER, **properties},
+        listeners=[Listener(name=SASL, security_protocol="SASL_PLAINTEXT", sasl_mechanisms=("PLAIN", "SCRAM-SHA-256"))],
+        users=USERS,
+    )
+
+
+def _listener(name: str, broker: KafkaBroker, ports: Mapping[int, int]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "listen": f"127.0.0.1:{ports[broker.node_id]}",
+        "broker": broker.bootstrap_server_of(name),
+        "advertised.nodes": {node_id: f"127.0.0.1:{port}" for node_id, port in ports.items()},
+    }
+
+
+def _addresses(ports: Mapping[int, int]) -> str:
+    return ",".join(f"127.0.0.1:{port}" for port in ports.values())
+
+
+def _told(sidecars: Sidecars) -> dict[str, float]:
+    """Sums of all sidecars, by metric and labels."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for daemon in sidecars.by_node.values():
+        for line in daemon.status("/metrics")[1].splitlines():
+            if line.startswith(_TOLD):
+                name, _, value = line.rpartition(" ")
+                sums[name] += float(value)
+    return dict(sums)
