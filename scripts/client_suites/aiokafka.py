@@ -40,7 +40,7 @@ FILES = (
 )
 """Those with tests that need a broker."""
 AT_ONCE = 3
-TIMEOUT_S = 1800
+TEST_TIMEOUT_S = 300
 
 
 class AiokafkaSuite:
@@ -78,7 +78,6 @@ class AiokafkaSuite:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                timeout=TIMEOUT_S,
                 check=False,
             )
         return outcomes_of(report.read_text()) if report.exists() else {}
@@ -120,4 +119,5 @@ def _unpack(checkout: Path, home: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
         packed.extractall(home, filter="data")
     (home / "tests" / "conftest.py").write_text((FIXTURES / "stand_fixtures.py").read_text())
-    (home / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nmarkers =\n    ssl: needs certificates\n")
+    settings = ["asyncio_mode = auto", f"timeout = {TEST_TIMEOUT_S}", "markers =", "    ssl: needs certificates"]
+    (home / "pytest.ini").write_text("\n".join(["[pytest]", *settings, ""]))

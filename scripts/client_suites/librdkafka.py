@@ -36,7 +36,6 @@ _FEATURES = ("--disable-optimization", "--disable-gssapi", "--disable-curl", "--
 _WITH_SASL = frozenset({"0135", "0142"})
 # What needs no broker, and what waits for a person.
 _NOT_HERE = re.compile(r"TEST_F_LOCAL|TEST_F_MANUAL")
-_OTHER_SCENARIO = re.compile(r'\.scenario\s*=\s*"(?!default)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class _Source:
 
 
 class LibrdkafkaSuite:
-    """The tests of the runner's default scenario that need a broker, in its quick mode, with seeds that stay the same."""
+    """Those of its tests that need a broker, in the runner's quick mode, with seeds that stay the same."""
 
     brokers = 3
     # Its scenario "default" (tests/scenarios/default.json).
@@ -129,8 +128,8 @@ def _settings(stand: Stand, *, with_sasl: bool) -> str:
 
 
 def tests_of(source: str) -> list[str]:
-    """Return the tests that ``test.c`` lists for its default scenario, without those that need no broker."""
-    return [name for name, rest in _entries(source) if not _NOT_HERE.search(rest) and not _OTHER_SCENARIO.search(rest)]
+    """Return the tests that ``test.c`` lists, without those that need no broker."""
+    return [name for name, rest in _entries(source) if not _NOT_HERE.search(rest)]
 
 
 def outcomes_of(printed: str) -> Outcomes:
