@@ -119,5 +119,6 @@ def _unpack(checkout: Path, home: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
         packed.extractall(home, filter="data")
     (home / "tests" / "conftest.py").write_text((FIXTURES / "stand_fixtures.py").read_text())
-    settings = ["asyncio_mode = auto", f"timeout = {TEST_TIMEOUT_S}", "markers =", "    ssl: needs certificates"]
+    settings = ["asyncio_mode = auto", "asyncio_default_fixture_loop_scope = function", f"timeout = {TEST_TIMEOUT_S}"]
+    settings += ["markers =", "    ssl: needs certificates"]
     (home / "pytest.ini").write_text("\n".join(["[pytest]", *settings, ""]))

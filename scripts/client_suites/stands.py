@@ -27,6 +27,8 @@ BROKER = {
     "log.retention.bytes": "-1",
     "log.segment.delete.delay.ms": "0",
 }
+READY_TIMEOUT_S = 300
+"""A busy machine may take minutes to import all that a sidecar is, and the tests take longer still."""
 _TOLD = ("tiersidecar_trim", "tiersidecar_gateway_fills_total")
 
 
@@ -64,7 +66,8 @@ def through(directory: Path, *, brokers: int, properties: Mapping[str, str]) -> 
                 "listeners": [_listener(name, cluster[node_id], at) for name, at in ports.items()]
             }
         with sidecars:
-            sidecars.wait_until_ready()
+            for daemon in sidecars.by_node.values():
+                daemon.wait_until_ready(READY_TIMEOUT_S)
             yield Stand(
                 name="through the gateway",
                 bootstrap_servers=_addresses(ports[INTERNAL]),
