@@ -277,6 +277,20 @@ class TruncatedDataError(CorruptDataError):
     """Data that end in the middle of something: damage, or a file that is still being written."""
 
 
+class OffsetMapTooSmallError(PartitionHaltedError):
+    """One batch has more keys than the offset map of a cleaner may hold: no round would get past it."""
+
+    def __init__(self, *, where: str, size_bytes: int, keys: int) -> None:
+        super().__init__(where, size_bytes, keys)
+        self.where, self.size_bytes, self.keys = where, size_bytes, keys
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where}: one batch has more keys than the {self.keys} that an offset map of {self.size_bytes} bytes holds;"
+            " a larger dedupe.buffer.size is needed"
+        )
+
+
 class DataKeyError(PartitionHaltedError):
     """The data key of a segment cannot be opened with the keys that are configured."""
 

@@ -1,0 +1,67 @@
+"""What retention may take of a compacted topic, by its cleanup policy.
+
+| cleanup.policy | local segment goes | remote segment goes |
+| --- | --- | --- |
+| delete | copied, past local retention | past total retention |
+| compact,delete | copied, past local retention | past total retention |
+| compact | copied, past local retention, and wholly below the cleaner offset | never for its age or size |
+
+The KIP says both that local deletion of a compacted topic ignores whether it was cleaned and that it waits for it.  Here it
+waits: until then a dirty segment can be cleaned without fetching it, and its tombstones are still on this disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tiersidecar.domain.offsets import Offset
+
+
+class CleanupPolicy(StrEnum):
+    """Kafka's ``cleanup.policy``."""
+
+    DELETE = "delete"
+    COMPACT = "compact"
+    COMPACT_AND_DELETE = "compact,delete"
+
+
+def read_cleanup_policy(value: str) -> CleanupPolicy | None:
+    """Read the topic config, in which the order is free; None where it names anything else, or nothing."""
+    match frozenset(part.strip() for part in value.split(",")):
+        case parts if parts == {"delete"}:
+            return CleanupPolicy.DELETE
+        case parts if parts == {"compact"}:
+            return CleanupPolicy.COMPACT
+        case parts if parts == {"compact", "delete"}:
+            return CleanupPolicy.COMPACT_AND_DELETE
+        case _:
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgedSegment:
+    """``end_offset`` is inclusive; ``is_copied``: finished, durable and read back."""
+
+    end_offset: Offset
+    is_copied: bool
+    is_past_local_retention: bool
+    is_past_total_retention: bool
+
+
+def reason_to_keep_locally(policy: CleanupPolicy, segment: AgedSegment, cleaner_offset: Offset | None) -> str:
+    """Why the broker's copy stays; "": it may go."""
+    if not segment.is_copied:
+        return "it is not in the remote tier"
+    if not segment.is_past_local_retention:
+        return "local retention keeps it"
+    if policy is CleanupPolicy.COMPACT and (cleaner_offset is None or segment.end_offset >= cleaner_offset):
+        return f"it is not cleaned: the cleaner offset is {0 if cleaner_offset is None else cleaner_offset}"
+    return ""
+
+
+def reason_to_keep_remotely(policy: CleanupPolicy, segment: AgedSegment) -> str:
+    """Why the remote segment stays; "": it may go."""
+    if policy is CleanupPolicy.COMPACT:
+        return "cleanup.policy=compact: no record goes for its age or size"
+    return "" if segment.is_past_total_retention else "total retention keeps it"

@@ -1,0 +1,177 @@
+"""Whether and how far the remote log of a compacted topic is cleaned now (``LogCleanerManager``, ``Cleaner``).
+
+The log has five regions: clean, dirty, uncleanable (``min.compaction.lag.ms``), unstable (at or above the last stable
+offset), and what is not remote yet.  A round builds its map of the dirty region and rewrites clean and dirty ones, chunk by
+chunk so that what is fetched fits the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiersidecar.domain.offsets import Offset
+
+MOST_OFFSETS_OF_SEGMENT = (1 << 31) - 1
+_SHARE_OF_DISK = 3
+"""Fetched segments, the map's inputs again, and the output each take up to one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """A topic's, under Kafka's names."""
+
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanableSegment:
+    """A remote segment of the lineage; ``end_offset`` is inclusive.
+
+    ``first_timestamp_ms`` is the first batch's, 0 or below where it is not known; index sizes 0 where they are not.
+    """
+
+    start_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    max_timestamp_ms: int
+    first_timestamp_ms: int = -1
+    offset_index_bytes: int = 0
+    time_index_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionView:
+    """``segments`` ascend and do not overlap.  ``cleaner_offset`` is the first offset that was not cleaned, None where none
+    was; ``free_disk_bytes`` what temporary files may take."""
+
+    segments: Sequence[CleanableSegment]
+    cleaner_offset: Offset | None
+    remote_log_start_offset: Offset
+    last_stable_offset: Offset
+    free_disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionPlan:
+    """What to do; no ``chunks``: nothing, because of ``reason``.
+
+    The dirty region is ``first_dirty_offset`` up to, not including, ``first_uncleanable_offset``.  Each chunk is a number of
+    dirty segments that one map is built of.  ``was_reset``: the cleaner offset was none of this log's.
+    """
+
+    chunks: tuple[tuple[CleanableSegment, ...], ...]
+    reason: str
+    first_dirty_offset: Offset
+    first_uncleanable_offset: Offset
+    dirty_ratio: float
+    is_forced: bool
+    was_reset: bool
+
+
+def decide_compaction(view: CompactionView, settings: CompactionSettings, *, now_ms: int) -> CompactionPlan:
+    """Plan a round, or say why there is none."""
+    first_dirty, was_reset = _first_dirty_offset(view)
+    dirty = [one for one in view.segments if one.end_offset >= first_dirty]
+    cleanable = _cleanable(dirty, view, settings, now_ms)
+    uncleanable = Offset(cleanable[-1].end_offset + 1) if cleanable else first_dirty
+    clean_bytes = sum(one.size_bytes for one in view.segments if one.end_offset < first_dirty)
+    dirty_bytes = sum(one.size_bytes for one in cleanable)
+    ratio = dirty_bytes / (clean_bytes + dirty_bytes) if dirty_bytes else 0.0
+    is_forced = _is_overdue(dirty, settings, now_ms)
+    most_bytes = min(settings.segment_bytes, view.free_disk_bytes // _SHARE_OF_DISK)
+    reason = ""
+    if not dirty_bytes:
+        reason = "no dirty segment may be cleaned yet"
+    elif not is_forced and ratio <= settings.min_cleanable_dirty_ratio:
+        reason = (
+            f"the dirty ratio {ratio:.3f} is not above min.cleanable.dirty.ratio {settings.min_cleanable_dirty_ratio:g}"
+        )
+    elif (
+        largest := max(one.size_bytes for one in (*cleanable, *view.segments))
+    ) > view.free_disk_bytes // _SHARE_OF_DISK:
+        reason = (
+            f"a segment has {largest} bytes, and a third of the free disk is {view.free_disk_bytes // _SHARE_OF_DISK}"
+        )
+    return CompactionPlan(
+        chunks=() if reason else _chunks(cleanable, most_bytes),
+        reason=reason,
+        first_dirty_offset=first_dirty,
+        first_uncleanable_offset=uncleanable,
+        dirty_ratio=ratio,
+        is_forced=is_forced,
+        was_reset=was_reset,
+    )
+
+
+def group_segments(
+    segments: Sequence[CleanableSegment], settings: CompactionSettings
+) -> tuple[tuple[CleanableSegment, ...], ...]:
+    """Put successive segments together whose outputs make one (``Cleaner.groupSegmentsBySize``): the sizes before the
+    cleaning, of .log and indexes, fit the limits, and the offsets one index."""
+    groups: list[list[CleanableSegment]] = []
+    for segment in segments:
+        if groups and _fits(groups[-1], segment, settings):
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+    return tuple(map(tuple, groups))
+
+
+def _first_dirty_offset(view: CompactionView) -> tuple[Offset, bool]:
+    """As Kafka: a cleaner offset outside the log means that all of it is dirty."""
+    start = view.remote_log_start_offset
+    if view.cleaner_offset is None:
+        return start, False
+    end = Offset(view.segments[-1].end_offset + 1) if view.segments else start
+    if start <= view.cleaner_offset <= max(end, start):
+        return view.cleaner_offset, False
+    return start, True
+
+
+def _cleanable(
+    dirty: Sequence[CleanableSegment], view: CompactionView, settings: CompactionSettings, now_ms: int
+) -> list[CleanableSegment]:
+    """The dirty segments before the first that is not wholly stable, or has a record within the least lag."""
+    found: list[CleanableSegment] = []
+    for segment in dirty:
+        is_stable = segment.end_offset < view.last_stable_offset
+        is_young = (
+            settings.min_compaction_lag_ms > 0 and segment.max_timestamp_ms > now_ms - settings.min_compaction_lag_ms
+        )
+        if is_young or not is_stable:
+            break
+        found.append(segment)
+    return found
+
+
+def _is_overdue(dirty: Sequence[CleanableSegment], settings: CompactionSettings, now_ms: int) -> bool:
+    earliest_ms = min((one.first_timestamp_ms for one in dirty if one.first_timestamp_ms > 0), default=None)
+    return earliest_ms is not None and earliest_ms < now_ms - max(settings.max_compaction_lag_ms, 0)
+
+
+def _chunks(segments: Sequence[CleanableSegment], most_bytes: int) -> tuple[tuple[CleanableSegment, ...], ...]:
+    """At least one segment each, though that alone is larger than a segment should be."""
+    chunks: list[list[CleanableSegment]] = []
+    size_bytes = 0
+    for segment in segments:
+        if not chunks or size_bytes + segment.size_bytes > most_bytes:
+            chunks.append([])
+            size_bytes = 0
+        chunks[-1].append(segment)
+        size_bytes += segment.size_bytes
+    return tuple(map(tuple, chunks))
+
+
+def _fits(group: Sequence[CleanableSegment], segment: CleanableSegment, settings: CompactionSettings) -> bool:
+    together = (*group, segment)
+    return (
+        sum(one.size_bytes for one in together) <= settings.segment_bytes
+        and sum(one.offset_index_bytes for one in together) <= settings.segment_index_bytes
+        and sum(one.time_index_bytes for one in together) <= settings.segment_index_bytes
+        and segment.end_offset - group[0].start_offset <= MOST_OFFSETS_OF_SEGMENT
+    )

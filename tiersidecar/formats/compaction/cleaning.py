@@ -1,0 +1,126 @@
+"""Second pass: which records and batches of a log stay (``Cleaner.cleanInto``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tiersidecar.formats.compaction.offset_map import OffsetMap
+from tiersidecar.formats.compaction.raw_records import RawRecord
+from tiersidecar.formats.compaction.rewriting import (
+    Emptied,
+    RewrittenBatch,
+    delete_horizon_ms,
+    empty_batch,
+    rewrite_batch,
+)
+from tiersidecar.formats.compaction.transactions import CleanedTransactions
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.producer_snapshots import ProducerState
+from tiersidecar.formats.kafka.record_batches import RecordBatchHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRecord:
+    """What the log ends with of one active producer; ``data_offset`` is None where that is a marker."""
+
+    data_offset: int | None
+    epoch: int
+
+
+def last_records(states: Iterable[ProducerState]) -> dict[int, LastRecord]:
+    """By producer id, of a producer snapshot (``UnifiedLog.lastRecordsOfActiveProducers``)."""
+    return {
+        one.producer_id: LastRecord(data_offset=one.last_offset if one.last_offset >= 0 else None, epoch=one.epoch)
+        for one in states
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningTerms:
+    """What holds for one round.
+
+    ``upper_bound_offset`` is the first offset that the round does not clean: the batch that ends right before it stays, empty
+    if need be, so that the last offset is not lost.  ``legacy_horizon_ms`` is for formats 0 and 1, which have no horizon of
+    their own: tombstones of segments whose largest timestamp is at or below it may go.
+    """
+
+    now_ms: int
+    delete_retention_ms: int
+    upper_bound_offset: int
+    legacy_horizon_ms: int = 0
+    last_records: Mapping[int, LastRecord] = field(default_factory=dict)
+
+
+class Cleaner:
+    """Is shown every batch below the map's end, from the log's first on, in order."""
+
+    def __init__(self, offset_map: OffsetMap, terms: CleaningTerms, aborted: Iterable[AbortedTransaction] = ()) -> None:
+        self._map, self._terms = offset_map, terms
+        self._transactions = CleanedTransactions(aborted)
+
+    def clean(
+        self,
+        batch: memoryview,
+        header: RecordBatchHeader,
+        *,
+        segment_max_timestamp_ms: int,
+        where: str,
+        position: int,
+    ) -> RewrittenBatch:
+        """What stays of a batch whose checksum was checked.
+
+        Raises:
+            CorruptDataError: it cannot be read.
+        """
+        may_drop = self._may_drop(batch, header, where, position)
+        drops_records = may_drop
+        if header.is_control:
+            horizon_ms = delete_horizon_ms(header)
+            drops_records = may_drop and horizon_ms is not None and horizon_ms <= self._terms.now_ms
+        keeps_empty = self._is_last_of_producer(header) or header.next_offset == self._terms.upper_bound_offset
+        emptied = Emptied.KEPT_EMPTY if keeps_empty and header.magic >= 2 else Emptied.DROPPED
+        if drops_records:
+            # Its records need not be read: none stays.
+            data = empty_batch(header) if emptied is Emptied.KEPT_EMPTY else b""
+            return RewrittenBatch(data=data, read=max(header.record_count, 0), kept=0)
+        return rewrite_batch(
+            batch,
+            header,
+            lambda record: header.is_control or self._keeps(record, header, segment_max_timestamp_ms),
+            emptied,
+            horizon_ms=self._terms.now_ms + self._terms.delete_retention_ms,
+            is_horizon_due=may_drop and header.is_control,
+            where=where,
+            position=position,
+        )
+
+    def take_retained(self) -> tuple[AbortedTransaction, ...]:
+        """See :meth:`CleanedTransactions.take_retained`."""
+        return self._transactions.take_retained()
+
+    def _may_drop(self, batch: memoryview, header: RecordBatchHeader, where: str, position: int) -> bool:
+        if header.is_control:
+            return self._transactions.may_drop_marker(batch, header, where=where, position=position)
+        return self._transactions.is_aborted(header)
+
+    def _is_last_of_producer(self, header: RecordBatchHeader) -> bool:
+        last = self._terms.last_records.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None:
+            return False
+        if last.data_offset is None:
+            return header.is_control and header.producer_epoch == last.epoch
+        return header.last_offset == last.data_offset
+
+    def _keeps(self, record: RawRecord, header: RecordBatchHeader, segment_max_timestamp_ms: int) -> bool:
+        if record.offset > self._map.latest_offset:
+            return True
+        if record.key is None or record.offset < self._map.get(record.key):
+            return False
+        return not record.is_tombstone or self._keeps_tombstone(header, segment_max_timestamp_ms)
+
+    def _keeps_tombstone(self, header: RecordBatchHeader, segment_max_timestamp_ms: int) -> bool:
+        if header.magic < 2:
+            return segment_max_timestamp_ms > self._terms.legacy_horizon_ms
+        horizon_ms = delete_horizon_ms(header)
+        return horizon_ms is None or self._terms.now_ms < horizon_ms

@@ -1,0 +1,125 @@
+"""A new segment out of one or several: the .log while it streams past, and what lies beside it.
+
+The rewrite itself is given: that of a cleaner, or that of an erasure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
+from tiersidecar.formats.compaction.rewriting import RewrittenBatch
+from tiersidecar.formats.kafka.indexes import IndexRebuilder
+from tiersidecar.formats.kafka.record_batches import (
+    NO_TIMESTAMP,
+    Buffer,
+    RecordBatchHeader,
+    check_batch,
+    iter_batch_headers,
+    read_batch_header,
+)
+
+MOST_OFFSETS = (1 << 31) - 1
+"""An index has offsets relative to the base of its segment, in 31 bits."""
+
+RewriteBatch = Callable[[memoryview, RecordBatchHeader, int], RewrittenBatch]
+"""A whole batch whose checksum is right, its header and its position: what stays of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentTally:
+    """Of the sources and of the new segment.  ``last_offset`` is -1, and ``max_timestamp_ms`` too, where nothing stays.
+
+    ``untouched_batches`` are the same bytes as before.
+    """
+
+    bytes_read: int = 0
+    bytes_kept: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+    batches_read: int = 0
+    batches_kept: int = 0
+    untouched_batches: int = 0
+    last_offset: int = -1
+    max_timestamp_ms: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewrittenSegment:
+    """What belongs beside the new .log."""
+
+    offset_index: bytes
+    time_index: bytes
+    tally: SegmentTally
+
+
+class SegmentRewriter:
+    """Takes the .log files of one group, each in slices of any size, in order, and gives the new one in pieces.
+
+    At most one batch and the slice in hand are in memory.
+    """
+
+    def __init__(self, rewrite: RewriteBatch, *, base_offset: int) -> None:
+        self._rewrite, self._base_offset = rewrite, base_offset
+        self._indexes = IndexRebuilder(base_offset=base_offset)  # type: ignore[arg-type]  # an Offset is an int
+        self._tail = b""
+        self._read_position = self._write_position = 0
+        self._counts = dict.fromkeys(SegmentTally.__slots__, 0) | {"last_offset": -1, "max_timestamp_ms": NO_TIMESTAMP}
+
+    def feed(self, data: Buffer, *, where: str) -> Iterator[Buffer]:
+        """Give what stays of the next slice of ``where``; the buffer may be reused once the iterator has ended.
+
+        Raises:
+            CorruptDataError: a batch is damaged or cannot be read, or its offsets are too far from the first.
+        """
+        view = memoryview(b"".join((self._tail, data)) if self._tail else data)
+        whole = 0
+        for position, header in iter_batch_headers(view, self._read_position, where=where):
+            batch = view[whole : whole + header.size_bytes]
+            whole += header.size_bytes
+            check_batch(batch, header, where=where, position=position)
+            rewritten = self._rewrite(batch, header, position)
+            self._count(rewritten, batch)
+            if len(rewritten.data):
+                self._index(rewritten.data, where, position)
+                yield rewritten.data
+        self._tail = bytes(view[whole:])
+        self._read_position += whole
+
+    def end_of_source(self, *, where: str) -> None:
+        """The .log that was fed is over; the next one of the group begins at its position 0.
+
+        Raises:
+            TruncatedDataError: it ends within a batch.
+        """
+        if self._tail:
+            raise TruncatedDataError(where=where, position=self._read_position, reason="the file ends within a batch")
+        self._read_position = 0
+
+    def finish(self) -> RewrittenSegment:
+        """Give what belongs beside the .log, after the last source."""
+        offset_index, time_index = self._indexes.finish()
+        return RewrittenSegment(
+            offset_index=offset_index.write(), time_index=time_index.write(), tally=SegmentTally(**self._counts)
+        )
+
+    def _count(self, rewritten: RewrittenBatch, batch: memoryview) -> None:
+        counts, is_kept = self._counts, len(rewritten.data) > 0
+        counts["bytes_read"] += len(batch)
+        counts["bytes_kept"] += len(rewritten.data)
+        counts["records_read"] += rewritten.read
+        counts["records_kept"] += rewritten.kept
+        counts["batches_read"] += 1
+        counts["batches_kept"] += is_kept
+        counts["untouched_batches"] += rewritten.data is batch
+
+    def _index(self, data: Buffer, where: str, position: int) -> None:
+        header = read_batch_header(data, where=where, position=position)
+        if header.last_offset - self._base_offset > MOST_OFFSETS:
+            reason = f"offset {header.last_offset} is more than {MOST_OFFSETS} above base offset {self._base_offset}"
+            raise CorruptDataError(where=where, position=position, reason=reason)
+        self._indexes.add(self._write_position, header)
+        self._write_position += len(data)
+        self._counts["last_offset"] = header.last_offset
+        self._counts["max_timestamp_ms"] = max(self._counts["max_timestamp_ms"], header.max_timestamp)

@@ -1,0 +1,76 @@
+"""Which transactions a pass over the log is in, and which markers may go (``CleanedTransactionMetadata``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tiersidecar.formats.kafka.indexes import AbortedTransaction
+from tiersidecar.formats.kafka.record_batches import RecordBatchHeader
+from tiersidecar.formats.kafka.records import ControlKind, read_control_marker, read_records
+
+
+@dataclass(slots=True)
+class _Ongoing:
+    entry: AbortedTransaction
+    is_seen: bool = False
+
+
+class CleanedTransactions:
+    """Is shown every batch of one pass, in the order of the log.
+
+    ``aborted`` has all transactions whose abort marker lies in what the pass reads, or that began there: in any order, and one
+    may be named twice.  They are to come off the batches (``TransactionWalk``), not off a broker's index alone.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
+        self._waiting = sorted(set(aborted), key=lambda one: one.first_offset, reverse=True)
+        self._aborted: dict[int, _Ongoing] = {}
+        self._committed: set[int] = set()
+        self._retained: list[AbortedTransaction] = []
+
+    def is_aborted(self, header: RecordBatchHeader) -> bool:
+        """Take a batch of data; True where it is of an aborted transaction, and its records go whatever their keys are."""
+        self._begin_up_to(header.last_offset)
+        if not header.is_transactional:
+            return False
+        ongoing = self._aborted.get(header.producer_id)
+        if ongoing is None:
+            self._committed.add(header.producer_id)
+            return False
+        ongoing.is_seen = True
+        return True
+
+    def may_drop_marker(self, batch: memoryview, header: RecordBatchHeader, *, where: str, position: int) -> bool:
+        """Take a control batch; True where no batch of its transaction was seen in this pass.
+
+        Raises:
+            CorruptDataError: the marker cannot be read.
+        """
+        self._begin_up_to(header.last_offset)
+        records = read_records(batch, where=where, position=position)
+        if not records:
+            return True  # a cleaner has been here before
+        marker = read_control_marker(records[0], where=where)
+        if marker is None:
+            return False
+        if marker.kind is ControlKind.COMMIT:
+            was_seen = header.producer_id in self._committed
+            self._committed.discard(header.producer_id)
+            return not was_seen
+        ongoing = self._aborted.pop(header.producer_id, None)
+        if ongoing is None or not ongoing.is_seen:
+            return True
+        self._retained.append(ongoing.entry)
+        return False
+
+    def take_retained(self) -> tuple[AbortedTransaction, ...]:
+        """Give the aborted transactions that were seen to end since the last call and had batches: the entries of the cleaned
+        segment's transaction index."""
+        retained, self._retained = tuple(self._retained), []
+        return retained
+
+    def _begin_up_to(self, offset: int) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= offset:
+            entry = self._waiting.pop()
+            self._aborted.setdefault(entry.producer_id, _Ongoing(entry))
