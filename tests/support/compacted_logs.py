@@ -125,8 +125,9 @@ def clean(
     map_bytes: int = 24 * 10_000,
     segment_bytes: int = 1 << 30,
     aborted: Sequence[AbortedTransaction] | None = None,
+    slice_bytes: int = 700,
 ) -> CleanedLog:
-    """One round over ``segments``, all of which may be cleaned."""
+    """One round over ``segments``, all of which may be cleaned; the second pass has them in slices."""
     known = tuple(aborted_of(segments) if aborted is None else aborted)
     bound = segments[-1].next_base_offset if upper_bound_offset is None else upper_bound_offset
     offset_map = OffsetMap(map_bytes)
@@ -155,7 +156,7 @@ def clean(
     covered = [one.cleanable for one in segments if one.base_offset < end]
     cleaned, artefacts, aborts = [], [], []
     for group in group_segments(covered, settings):
-        new, beside = _clean_group(cleaner, [by_base[one.start_offset] for one in group])
+        new, beside = _clean_group(cleaner, [by_base[one.start_offset] for one in group], slice_bytes)
         cleaned.append(new)
         artefacts.append(beside)
         aborts.append(cleaner.take_retained())
@@ -163,7 +164,9 @@ def clean(
     return CleanedLog(segments=tuple(cleaned), artefacts=tuple(artefacts), aborted=tuple(aborts), cleaner_offset=end)
 
 
-def _clean_group(cleaner: Cleaner, group: Sequence[LogSegment]) -> tuple[LogSegment, RewrittenSegment]:
+def _clean_group(
+    cleaner: Cleaner, group: Sequence[LogSegment], slice_bytes: int
+) -> tuple[LogSegment, RewrittenSegment]:
     out = bytearray()
     newest_ms = -1
 
@@ -173,8 +176,8 @@ def _clean_group(cleaner: Cleaner, group: Sequence[LogSegment]) -> tuple[LogSegm
     rewriter = SegmentRewriter(rewrite, base_offset=group[0].base_offset)
     for source in group:
         newest_ms = source.cleanable.max_timestamp_ms
-        for begin in range(0, len(source.log), 700):
-            for piece in rewriter.feed(source.log[begin : begin + 700], where="log"):
+        for begin in range(0, len(source.log), slice_bytes):
+            for piece in rewriter.feed(source.log[begin : begin + slice_bytes], where="log"):
                 out += piece
         rewriter.end_of_source(where="log")
     new = LogSegment(base_offset=group[0].base_offset, next_base_offset=group[-1].next_base_offset, log=bytes(out))

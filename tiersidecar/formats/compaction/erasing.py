@@ -1,0 +1,73 @@
+"""One batch without the records of given keys, for a log that is not compacted.
+
+No batch goes, though nothing of it stays: every offset is still in one, so that no reader takes the place for a hole, and
+every sequence of a producer.  Markers stay as they are.  Records of aborted transactions go with the others: their bytes are
+in the object, whoever is shown them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from tiersidecar.formats.compaction.raw_records import iter_raw_records
+from tiersidecar.formats.compaction.rewriting import Emptied, RewrittenBatch, empty_batch, rewrite_batch
+from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, RecordBatchHeader
+
+
+def erase_keys(
+    batch: memoryview,
+    header: RecordBatchHeader,
+    keys: AbstractSet[bytes],
+    *,
+    where: str = "record batch",
+    position: int = 0,
+) -> RewrittenBatch:
+    """Give the batch without the records whose key is one of ``keys``: the same bytes where it has none.
+
+    A message of format 0 or 1 that has one becomes a batch of format 2, with the same offsets.
+
+    Raises:
+        CorruptDataError: the records cannot be read.
+    """
+    if header.is_control or header.record_count == 0:
+        count = max(header.record_count, 0)
+        return RewrittenBatch(data=batch, read=count, kept=count)
+    if header.magic < 2:
+        return _erase_from_message(batch, header, keys, where, position)
+    return rewrite_batch(
+        batch,
+        header,
+        lambda record: record.key is None or record.key not in keys,
+        Emptied.KEPT_EMPTY,
+        where=where,
+        position=position,
+    )
+
+
+def _erase_from_message(
+    message: memoryview, header: RecordBatchHeader, keys: AbstractSet[bytes], where: str, position: int
+) -> RewrittenBatch:
+    records = list(iter_raw_records(message, header, where=where, position=position))
+    kept = sum(one.key is None or one.key not in keys for one in records)
+    if kept == len(records):
+        return RewrittenBatch(data=message, read=kept, kept=kept)
+    if kept:
+        return rewrite_batch(
+            message,
+            header,
+            lambda record: record.key is None or record.key not in keys,
+            Emptied.DROPPED,
+            where=where,
+            position=position,
+        )
+    first, last = records[0].offset, records[-1].offset
+    attributes = header.attributes & ~COMPRESSION_MASK
+    as_format_2 = replace(
+        header,
+        magic=2,
+        base_offset=first,  # type: ignore[arg-type]  # an Offset is an int
+        last_offset_delta=last - first,
+        attributes=attributes,
+    )
+    return RewrittenBatch(data=empty_batch(as_format_2), read=len(records), kept=0)
