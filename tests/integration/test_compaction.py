@@ -1,4 +1,4 @@
-"""Our cleaner and the broker's own clean the same log: batch for batch the same is left.
+"""Our cleaner and the broker's own clean the same log: batch for batch the same is left (S-242, S-257, S-258, S-259, S-260).
 
 The topic is cleanup.policy=delete while it is written, so that records without a key are taken and nothing is cleaned before
 we have copied the segments; then it becomes a compacted one.

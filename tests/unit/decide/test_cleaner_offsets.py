@@ -1,4 +1,4 @@
-"""The fencing of cleaner offsets: each row of the KIP's table, in every order of arrival."""
+"""The fencing of cleaner offsets: each row of the KIP's table, in every order of arrival (S-271, S-272, S-273, S-274)."""
 
 from __future__ import annotations
 

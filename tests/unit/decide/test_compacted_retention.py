@@ -1,4 +1,4 @@
-"""What retention may take of a compacted topic: the table of policies, row by row."""
+"""What retention may take of a compacted topic: the table of policies, row by row (S-267, S-268)."""
 
 from __future__ import annotations
 

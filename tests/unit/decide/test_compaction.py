@@ -1,4 +1,4 @@
-"""Whether and how far a remote log is cleaned: row by row."""
+"""Whether and how far a remote log is cleaned: row by row (S-243, S-247, S-249, S-250)."""
 
 from __future__ import annotations
 

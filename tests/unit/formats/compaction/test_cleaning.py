@@ -1,4 +1,5 @@
-"""Edges of the second pass, one by one; random logs are in tests/property/test_compaction_model.py."""
+"""Edges of the second pass, one by one; random logs are in tests/property/test_compaction_model.py
+(S-256, S-258, S-259, S-260, S-261)."""
 
 from __future__ import annotations
 
