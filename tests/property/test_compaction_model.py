@@ -1,4 +1,4 @@
-"""Our cleaner against a plain model: random logs of plain, idempotent and transactional producers, in all codecs (S-244, S-255, S-256)."""
+"""Our cleaner against a plain model: random logs of plain, idempotent and transactional producers, in all codecs (S-244)."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.property.test_compaction_model import logs, producer_states, whole
 from tests.support.batches import legacy_message
 from tests.support.compacted_logs import LogSegment, all_records, committed_records
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.compaction.erasing import erase_keys
 from tiersidecar.formats.compaction.segments import SegmentRewriter
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
@@ -16,7 +17,7 @@ from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 def erased(segment: LogSegment, keys: frozenset[bytes]) -> LogSegment:
     rewriter = SegmentRewriter(
         lambda batch, header, position: erase_keys(batch, header, keys, where="log", position=position),
-        base_offset=segment.base_offset,
+        base_offset=Offset(segment.base_offset),
     )
     log = b"".join(bytes(piece) for piece in rewriter.feed(segment.log, where="log"))
     rewriter.end_of_source(where="log")

@@ -12,6 +12,7 @@ from aiokafka.codec import lz4_encode
 
 from tests.support.batches import batch_bytes, record_bytes, xerial
 from tiersidecar.decide.compaction import CleanableSegment, CompactionSettings, group_segments
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.compaction.cleaning import Cleaner, CleaningTerms, LastRecord
 from tiersidecar.formats.compaction.map_builder import OffsetMapBuilder
 from tiersidecar.formats.compaction.offset_map import OffsetMap
@@ -46,8 +47,8 @@ class LogSegment:
     def cleanable(self) -> CleanableSegment:
         """For :func:`group_segments`."""
         return CleanableSegment(
-            start_offset=self.base_offset,  # type: ignore[arg-type]
-            end_offset=self.next_base_offset - 1,  # type: ignore[arg-type]
+            start_offset=Offset(self.base_offset),
+            end_offset=Offset(self.next_base_offset - 1),
             size_bytes=len(self.log),
             max_timestamp_ms=max((header.max_timestamp for _, header in iter_batch_headers(self.log)), default=-1),
         )
@@ -173,7 +174,7 @@ def _clean_group(
     def rewrite(batch: memoryview, header: RecordBatchHeader, position: int) -> RewrittenBatch:
         return cleaner.clean(batch, header, segment_max_timestamp_ms=newest_ms, where="log", position=position)
 
-    rewriter = SegmentRewriter(rewrite, base_offset=group[0].base_offset)
+    rewriter = SegmentRewriter(rewrite, base_offset=Offset(group[0].base_offset))
     for source in group:
         newest_ms = source.cleanable.max_timestamp_ms
         for begin in range(0, len(source.log), slice_bytes):

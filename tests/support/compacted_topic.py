@@ -60,6 +60,7 @@ async def _send(producer: AIOKafkaProducer, topic: str, partition: int, draw: ra
         headers = [("header", draw.randbytes(3))] * draw.randrange(3)
         if builder.append(timestamp=None, key=key, value=value, headers=headers) is None:
             break
+    builder.close()
     await (await producer.send_batch(builder, topic, partition=partition))
 
 

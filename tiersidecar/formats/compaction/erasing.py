@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.compaction.raw_records import iter_raw_records
 from tiersidecar.formats.compaction.rewriting import Emptied, RewrittenBatch, empty_batch, rewrite_batch
 from tiersidecar.formats.kafka.record_batches import COMPRESSION_MASK, RecordBatchHeader
@@ -66,7 +67,7 @@ def _erase_from_message(
     as_format_2 = replace(
         header,
         magic=2,
-        base_offset=first,  # type: ignore[arg-type]  # an Offset is an int
+        base_offset=Offset(first),
         last_offset_delta=last - first,
         attributes=attributes,
     )

@@ -59,17 +59,17 @@ def _records(data: bytes, header: RecordBatchHeader) -> Iterator[RawRecord]:
     base_offset, last_offset, base_ms = header.base_offset, header.last_offset, header.base_timestamp
     at = 0
     for _ in range(header.record_count):
-        length, begin = _read_int(data, at)
+        length, begin = _read(data, at)
         at = begin + length
         if length < 0 or at > len(data):
             raise _MalformedError(f"record of {length} bytes where {len(data) - begin} are left")
-        delta_ms, tail = _read_varint(data, begin + 1, _LONG_BITS)
-        offset_delta, place = _read_int(data, tail)
-        key_size, place = _read_int(data, place)
+        delta_ms, tail = _read(data, begin + 1, _LONG_BITS)
+        offset_delta, place = _read(data, tail)
+        key_size, place = _read(data, place)
         key = None
         if key_size >= 0:
             key, place = data[place : place + key_size], place + key_size
-        value_size, place = _read_int(data, place)
+        value_size, place = _read(data, place)
         if place + max(value_size, 0) > at:
             raise _MalformedError(f"record of {length} bytes where its key and value take more")
         offset = base_offset + offset_delta
@@ -111,15 +111,19 @@ def wrapped(value: int) -> int:
     return ((value + _SIGN_BIT) & _LONG_BITS) - _SIGN_BIT
 
 
-def _read_int(data: bytes, at: int) -> tuple[int, int]:
+def _read(data: bytes, at: int, bits: int = _INT_BITS) -> tuple[int, int]:
+    """The varint, cut to ``bits`` before the zig-zag as Java does, and the place after it; most have one byte or two."""
     byte = data[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
-    return _read_varint(data, at, _INT_BITS)
+    second = data[at + 1]
+    if second < 0x80:
+        raw = byte & 0x7F | second << 7
+        return (raw >> 1) ^ -(raw & 1), at + 2
+    return _read_long(data, at, bits)
 
 
-def _read_varint(data: bytes, at: int, bits: int) -> tuple[int, int]:
-    """The value, cut to ``bits`` before the zig-zag as Java does, and the place after it."""
+def _read_long(data: bytes, at: int, bits: int) -> tuple[int, int]:
     raw = shift = 0
     for place in range(at, at + _MOST_BYTES):
         byte = data[place]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.compaction.rewriting import RewrittenBatch
 from tiersidecar.formats.kafka.indexes import IndexRebuilder
 from tiersidecar.formats.kafka.record_batches import (
@@ -60,9 +61,9 @@ class SegmentRewriter:
     At most one batch and the slice in hand are in memory.
     """
 
-    def __init__(self, rewrite: RewriteBatch, *, base_offset: int) -> None:
+    def __init__(self, rewrite: RewriteBatch, *, base_offset: Offset) -> None:
         self._rewrite, self._base_offset = rewrite, base_offset
-        self._indexes = IndexRebuilder(base_offset=base_offset)  # type: ignore[arg-type]  # an Offset is an int
+        self._indexes = IndexRebuilder(base_offset=base_offset)
         self._tail = b""
         self._read_position = self._write_position = 0
         self._counts = dict.fromkeys(SegmentTally.__slots__, 0) | {"last_offset": -1, "max_timestamp_ms": NO_TIMESTAMP}

@@ -10,6 +10,7 @@ import pytest
 from tests.support.batches import legacy_message
 from tests.support.compacted_logs import ABORT, COMMIT, NOW_MS, LogSegment, all_records, clean, data_batch, marker_batch
 from tiersidecar.domain.errors import CorruptDataError, TruncatedDataError
+from tiersidecar.domain.offsets import Offset
 from tiersidecar.formats.compaction.cleaning import LastRecord
 from tiersidecar.formats.compaction.rewriting import RewrittenBatch, delete_horizon_ms
 from tiersidecar.formats.compaction.segments import SegmentRewriter
@@ -164,20 +165,20 @@ def test_old_formats_become_format_2(magic: int) -> None:
 def test_damage_is_told_and_nothing_is_made_of_it() -> None:
     log = bytearray(data_batch(0, [(b"a", b"1")]))
     log[-1] ^= 1
-    rewriter = SegmentRewriter(lambda batch, _header, _position: _untouched(batch), base_offset=0)
+    rewriter = SegmentRewriter(lambda batch, _header, _position: _untouched(batch), base_offset=Offset(0))
     with pytest.raises(CorruptDataError, match="checksum"):
         list(rewriter.feed(log, where="log"))
 
 
 def test_a_source_that_ends_within_a_batch_is_told() -> None:
-    rewriter = SegmentRewriter(lambda batch, _header, _position: _untouched(batch), base_offset=0)
+    rewriter = SegmentRewriter(lambda batch, _header, _position: _untouched(batch), base_offset=Offset(0))
     list(rewriter.feed(data_batch(0, [(b"a", b"1")])[:-1], where="log"))
     with pytest.raises(TruncatedDataError, match="ends within a batch"):
         rewriter.end_of_source(where="log")
 
 
 def test_offsets_too_far_for_an_index_are_told() -> None:
-    rewriter = SegmentRewriter(lambda batch, _header, _position: _untouched(batch), base_offset=0)
+    rewriter = SegmentRewriter(lambda batch, _header, _position: _untouched(batch), base_offset=Offset(0))
     with pytest.raises(CorruptDataError, match="above base offset 0"):
         list(rewriter.feed(data_batch(2**31, [(b"a", b"1")]), where="log"))
 
