@@ -26,7 +26,6 @@ from tiersidecar.formats.kafka.record_batches import (
     NO_TIMESTAMP,
     Buffer,
     RecordBatchHeader,
-    TimestampType,
 )
 
 DELETE_HORIZON_FLAG = 0x40
@@ -124,8 +123,6 @@ def _written(header: RecordBatchHeader, records: list[RawRecord], horizon_ms: in
     if horizon_ms is not None:
         attributes |= DELETE_HORIZON_FLAG
     max_ms = max(NO_TIMESTAMP, *(one.timestamp_ms for one in records))
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        max_ms = header.max_timestamp
     last_offset = records[-1].offset if is_legacy else header.last_offset
     span = (base_offset, last_offset - base_offset)
     return _batch(header, attributes, base_ms, max_ms, len(records), compress(body, header.compression), span)
