@@ -32,13 +32,15 @@ MAP_BYTES = 128 * MIB
 MOST_BESIDE_MAP_MIB = 64
 DAY_MS = 86_400_000
 FILL_MAP = """
-import resource, sys
+import re, sys
+from pathlib import Path
 from tiersidecar.formats.compaction.offset_map import BYTES_PER_SLOT, LOAD_FACTOR, OffsetMap
 keys = int(sys.argv[1])
 filled = OffsetMap((int(keys / LOAD_FACTOR) + 1) * BYTES_PER_SLOT)
 for offset in range(keys):
     filled.put(b"key-%012d" % offset, offset)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - filled.size_bytes / 1024**2)
+peak_kib = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])  # ru_maxrss has the parent's
+print(peak_kib / 1024 - filled.size_bytes / 1024**2)
 """
 
 
