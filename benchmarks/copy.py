@@ -34,7 +34,7 @@ from benchmarks.support.report import Goal, Report  # noqa: E402
 from benchmarks.support.s3_clients import make_bucket, upload_by_aioboto3, upload_by_obstore  # noqa: E402
 from benchmarks.support.timed_store import TimedStore  # noqa: E402
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server  # noqa: E402
-from tiersidecar.adapters.descriptors import reuse_freed_memory  # noqa: E402
+from tiersidecar.adapters.process_limits import reuse_freed_memory  # noqa: E402
 from tiersidecar.adapters.stores.s3_settings import S3Settings  # noqa: E402
 from tiersidecar.formats.aiven.key_ring import KeyRing, RsaKeyPair  # noqa: E402
 from tiersidecar.tasks.segment_objects import LayoutSettings  # noqa: E402

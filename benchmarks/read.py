@@ -62,7 +62,7 @@ from benchmarks.support.read_turns import (  # noqa: E402
 from benchmarks.support.report import Goal, Report, spread  # noqa: E402
 from benchmarks.support.s3_clients import make_bucket  # noqa: E402
 from tests.support.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, running_s3_server  # noqa: E402
-from tiersidecar.adapters.descriptors import reuse_freed_memory  # noqa: E402
+from tiersidecar.adapters.process_limits import reuse_freed_memory  # noqa: E402
 from tiersidecar.adapters.stores.s3_settings import S3Settings  # noqa: E402
 from tiersidecar.domain.ids import TopicIdPartition  # noqa: E402
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata  # noqa: E402

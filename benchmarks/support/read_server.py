@@ -23,7 +23,7 @@ import uvloop
 from benchmarks.support.our_copy import filesystem_store
 from benchmarks.support.our_read import open_service
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tiersidecar.adapters.descriptors import reuse_freed_memory
+from tiersidecar.adapters.process_limits import reuse_freed_memory
 from tiersidecar.domain.segments import MetadataEvent, RemotePartitionDeleteMetadata
 from tiersidecar.reading.read_path import ReadSettings
 from tiersidecar.services.reader.server import ReaderServiceSettings

@@ -18,7 +18,7 @@ from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings
 from tiersidecar.spark.events import MetadataTopic
 from tiersidecar.spark.inventory import read_inventory
-from tiersidecar.spark.inventory_format import InventoryFormat
+from tiersidecar.spark.inventory_manifest import InventoryFormat
 from tiersidecar.spark.kafka_options import kafka_options
 from tiersidecar.spark.reconcile_job import ReconcileInputs, Reconciler
 

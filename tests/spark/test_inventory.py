@@ -25,7 +25,7 @@ from tiersidecar.decide.reconcile_findings import FindingKind
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.reconcile.report import read_findings
 from tiersidecar.spark.inventory import manifest_at, read_inventory
-from tiersidecar.spark.inventory_format import InventoryFormat
+from tiersidecar.spark.inventory_manifest import InventoryFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,8 +1,7 @@
-"""The command line.  Exit codes: 0 done, 1 failed, 2 wrong configuration or wrong usage, 3 something needs somebody."""
+"""The command line.  Exit codes: 0 done, 1 failed, 2 wrong configuration or usage, 3 done, and an operator must act."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,14 +12,13 @@ from typing import Annotated
 import structlog
 import typer
 from rich.console import Console
-from rich.markup import escape
 
+from tiersidecar.app.commands.check_config import check_config
 from tiersidecar.app.commands.complaints import FAILED, WRONG_USAGE, complain
 from tiersidecar.app.commands.options import address
 from tiersidecar.app.commands.register import register_commands
 from tiersidecar.app.config.config import Config, load_config
-from tiersidecar.app.config.exposed_secrets import exposed_secrets
-from tiersidecar.app.config.report import effective_settings, render_yaml, warnings_of
+from tiersidecar.app.config.report import warnings_of
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.config.values import Address
 from tiersidecar.app.logging import configure_logging
@@ -30,7 +28,7 @@ from tiersidecar.formats import native
 app = typer.Typer(
     name="tiersidecar",
     help="Tiered storage (KIP-405) for an unmodified Kafka broker, from a daemon beside it.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong configuration or usage, 3 something needs somebody.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong configuration or usage, 3 done, and an operator must act.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -48,14 +46,16 @@ def main() -> None:
 def run(
     config_file: Annotated[
         Path,
-        typer.Option("--config", "-c", metavar="FILE", envvar="TIERSIDECAR_CONFIG", help="The configuration (YAML)."),
+        typer.Option(
+            "--config", "-c", metavar="FILE", envvar="TIERSIDECAR_CONFIG", help="The configuration file (YAML)."
+        ),
     ],
     roles: Annotated[
         str,
         typer.Option(
             metavar="ROLE,...",
             envvar="TIERSIDECAR_ROLES",
-            help="What this process does: tier copies, trims and follows; read serves HTTP; gateway Kafka clients.",
+            help="Roles of this process: tier copies, trims and expires; read serves HTTP; gateway serves Kafka clients.",
         ),
     ] = ",".join(Role),
     status_listen: Annotated[
@@ -63,14 +63,14 @@ def run(
         typer.Option(
             metavar="HOST:PORT",
             parser=address,
-            help="In place of status.listen: for a second process with the same configuration.",
+            help="Replaces status.listen, for a second process with the same configuration.",
         ),
     ] = None,
 ) -> None:
     """Run the daemon until SIGTERM or SIGINT.
 
-    A broker, metadata topic or store that is away does not end it: it stays up, says why on /readyz, and tries again.
-    SIGHUP reads the configuration again and changes the rates that it sets; the reference says which keys these are.
+    If broker, metadata topic or store is unavailable, the daemon stays up, reports the reason on /readyz and retries.
+    SIGHUP reads the configuration again and applies its rates; the configuration reference marks these keys.
     """
     wanted = _roles(roles)
 
@@ -84,57 +84,10 @@ def run(
     log = structlog.get_logger(__name__)
     names = sorted(wanted)
     log.info("daemon.starting", version=_version(), roles=names, mode=config.mode.value, config=str(config_file))
-    _tell_core()
+    _log_core()
     for warning in warnings_of(config):
         log.warning("config.warning", warning=warning)
     raise typer.Exit(_run_daemon(config, wanted, load))
-
-
-@app.command("check-config", short_help="Check a configuration, and with --connect what it names.")
-def check_config(
-    config_file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration (YAML).")],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document; sizes and times as numbers.")
-    ] = False,
-    connect: Annotated[
-        bool, typer.Option("--connect", help="Also open store and broker, and compare what they say with it.")
-    ] = False,
-) -> None:
-    """Check a configuration; without --connect touching neither broker nor store.
-
-    Prints the effective configuration, secrets masked, and warnings; or every fault with its line, and exits with 2.
-    Run it as the daemon's user: it warns of secrets in files that group or others can read, with the command against it.
-
-    With --connect it says instead what of the store, the broker, the topics, the gateway's addresses and this machine does not
-    fit, and what to do about each. It changes nothing: one small object is written under key.prefix, and removed. Exit codes:
-    0 all fits, 3 something does not, 2 wrong configuration or usage.
-    """
-    try:
-        config = load_config(config_file, os.environ)
-    except ConfigError as error:
-        if as_json:
-            typer.echo(json.dumps({"valid": False, "file": str(config_file), "faults": list(error.faults)}, indent=2))
-        else:
-            complain(error, _console())
-        raise typer.Exit(WRONG_USAGE) from None
-    if connect:
-        from tiersidecar.app.commands.connect_check import check_connected
-
-        raise typer.Exit(check_connected(config, config_file, as_json=as_json))
-    warnings = warnings_of(config)
-    if as_json:
-        exposed = [
-            {"file": one.file, "mode": f"{one.mode:04o}", "keys": one.keys, "command": one.command}
-            for one in exposed_secrets(config.secret_places)
-        ]
-        settings = effective_settings(config, units=False)
-        document = {"valid": True, "warnings": warnings, "exposed_secrets": exposed, "config": settings}
-        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
-        return
-    typer.echo(render_yaml(effective_settings(config, units=True)), nl=False)
-    for warning in warnings:
-        _console().print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)
-    _console().print(f"[green]{escape(str(config_file))} is valid[/green]", soft_wrap=True)
 
 
 @app.command()
@@ -156,17 +109,18 @@ def _options(
         typer.Option("--version", callback=_version_asked_for, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """What is asked of the program itself; its help is the application's."""
+    """Take the options of the program itself; its help is the application's."""
 
 
+app.command("check-config", short_help="Check a configuration; with --connect also the cluster.")(check_config)
 register_commands(app)
 
 
-def _tell_core() -> None:
-    """Say which core runs; with a warning where one is installed that cannot be used, since somebody believes that it runs."""
+def _log_core() -> None:
+    """Log which core runs: a warning if the installed native core cannot be used."""
     core, log = native.core, structlog.get_logger(__name__)
-    tell = log.warning if core.is_mismatch else log.info
-    tell("daemon.core", core=core.name, native_version=core.version, reason=core.reason)
+    report = log.warning if core.is_mismatch else log.info
+    report("daemon.core", core=core.name, native_version=core.version, reason=core.reason)
 
 
 def _version() -> str:
@@ -178,9 +132,9 @@ def _roles(text: str) -> frozenset[Role]:
     known = ", ".join(Role)
     unknown = [name for name in names if name not in set(Role)]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is not a role; there are {known}", param_hint="--roles")
+        raise typer.BadParameter(f"{unknown[0]!r} is not a role; the roles are {known}", param_hint="--roles")
     if not names:
-        raise typer.BadParameter(f"at least one of {known} is needed", param_hint="--roles")
+        raise typer.BadParameter(f"name at least one of {known}", param_hint="--roles")
     return frozenset(Role(name) for name in names)
 
 
@@ -197,7 +151,7 @@ def _run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Confi
 
 @contextmanager
 def _expected_errors() -> Iterator[None]:
-    """Errors that have a sentence of their own end the command without a traceback."""
+    """Print the product's own errors as one sentence, without a traceback, and exit."""
     try:
         yield
     except TiersidecarError as error:

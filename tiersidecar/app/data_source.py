@@ -1,42 +1,35 @@
 """``spark.read.format("tiersidecar")``: tiered topics as rows, from the store (docs/spark-data-source.md).
 
-Nothing here writes.  Planning connects to the broker for metadata; records come from the store alone.
-
-The executors' part of the data source, put together: the store, and what reads segments of it.
+Nothing here writes.  The driver plans with the broker's metadata; executors read records from the store alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import StructType
-
-from tiersidecar.app.data_source_config import ConfigSource, config_source, takes_option
-from tiersidecar.domain.errors import ConfigError
-from tiersidecar.spark.datasource.filters import PushedBounds, bounds_of
-from tiersidecar.spark.datasource.options import KNOWN, SOURCE, ReadOptions, read_options
-from tiersidecar.spark.datasource.plan import Share
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.config.config import Config
+from tiersidecar.app.data_source_config import ConfigSource, config_source, takes_option
 from tiersidecar.app.data_source_store import open_reading_store, say_errors_only
+from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import RemoteIndexCache
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.spark.datasource.background_loop import BackgroundLoop
+from tiersidecar.spark.datasource.filters import PushedBounds, bounds_of
+from tiersidecar.spark.datasource.options import KNOWN, SOURCE, ReadOptions, read_options
+from tiersidecar.spark.datasource.plan import Share
+from tiersidecar.spark.datasource.row_schema import row_ddl
 from tiersidecar.spark.datasource.share_reading import Reads, ShareReader
 
 _THREADS = 4
@@ -97,8 +90,6 @@ class TiersidecarDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        from tiersidecar.spark.datasource.columns import row_ddl
-
         return row_ddl(include_headers=self._options.include_headers)
 
     def reader(self, schema: StructType) -> TiersidecarReader:
@@ -134,8 +125,6 @@ class TiersidecarReader(DataSourceReader):
         self._pushed = pushed
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from tiersidecar.app.data_source import read_share
-
         assert isinstance(partition, ShareInput)
         if partition.share is not None:
             yield from read_share(

@@ -12,9 +12,9 @@ from tiersidecar.app.data_source_config import takes_option
 from tiersidecar.app.data_source_planning import open_planning
 from tiersidecar.spark.datasource.background_loop import BackgroundLoop
 from tiersidecar.spark.datasource.both_tiers import BothTiers, Cut, Parted
-from tiersidecar.spark.datasource.columns import row_ddl
 from tiersidecar.spark.datasource.offset_ranges import check_named
 from tiersidecar.spark.datasource.options import ReadOptions
+from tiersidecar.spark.datasource.row_schema import row_ddl
 from tiersidecar.spark.kafka_options import kafka_options
 
 if TYPE_CHECKING:

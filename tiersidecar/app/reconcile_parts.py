@@ -24,7 +24,7 @@ from tiersidecar.ports.store import BytesBody, FetchRange, Store
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.reconcile.inputs import KnownTopic, Seen
 from tiersidecar.reconcile.report import SUMMARY_FILE, Summary, report_files
-from tiersidecar.spark.inventory_format import InventoryFormat
+from tiersidecar.spark.inventory_manifest import InventoryFormat
 
 UNREADABLE_OWNER = "?"
 """For a cluster id: an object is there that does not tell it.  It is no cluster's."""

@@ -1,12 +1,7 @@
 """The references that are generated from the code: docs/configuration.md, docs/metrics.md, config/tiersidecar.yaml.
 
-``python -m tiersidecar.app.references`` writes them below the current directory; a test checks that they are current.
-
-config/tiersidecar.yaml: every key with its meaning, in the order of the models.
-
-docs/configuration.md and docs/metrics.md: tables of all keys and all metrics.
-
-How the generated references write a key's meaning and its default.
+``python -m tiersidecar.app.references`` writes them below the current directory; a test checks that they are current.  The
+first two are tables of all keys and all metrics; the last has every key with its meaning, in the order of the models.
 """
 
 from __future__ import annotations
@@ -48,12 +43,12 @@ GENERATED = "Generated from the code by `python -m tiersidecar.app.references`: 
 
 
 def default_of(field: FieldInfo) -> Any:
-    """The default, of a key that is not required."""
+    """Return the default of a key that is not required."""
     return field.get_default(call_default_factory=True, validated_data={})
 
 
 def written(field: FieldInfo, default: Any) -> str:
-    """``default`` as YAML has it, with a unit where the key takes one."""
+    """Return ``default`` as YAML writes it, with a unit if the key takes one."""
     quantity = quantity_of(field)
     match default:
         case bool():
@@ -71,7 +66,7 @@ def written(field: FieldInfo, default: Any) -> str:
 
 
 def sentence_of(key: str, field: FieldInfo) -> str:
-    """The key's documentation on one line, and whether it does anything yet."""
+    """Return the key's documentation on one line, with a note if the key has no effect yet."""
     why = next((why for path, why in WITHOUT_EFFECT.items() if path[-1] == key), None)
     note = "" if why is None else f" (Without effect in this release: {why}.)"
     return " ".join((field.description or "").split()) + note
@@ -83,7 +78,7 @@ _SECTIONS: tuple[tuple[str, type[Section]], ...] = (
     ("Section store, type filesystem", FilesystemStore),
     ("Section store, type s3", S3Store),
     ("Section store, type azure", AzureStore),
-    ("Section store, a type that another package brings", InstalledStore),
+    ("Section store, a type that another package adds", InstalledStore),
     ("Section store, each of encryption.key.pairs", KeyPair),
     ("List topics, each rule", TopicRule),
     ("Section read", ReadSection),
@@ -114,20 +109,20 @@ _TYPES: dict[type, str] = {
 
 
 def configuration_reference() -> str:
-    """docs/configuration.md: a table per section."""
+    """Return docs/configuration.md: a table for each section."""
     parts = [
         "# Configuration reference",
         f"<!-- {GENERATED} -->",
-        "One YAML file. Nested sections are ours; dotted names are Kafka's or the Aiven plugin's and keep their names, "
-        "meanings and defaults. `tiersidecar check-config FILE` checks a file and prints what it means; unknown keys, "
-        "duplicate keys and wrong values are errors, told all at once, each with its line.",
+        "The configuration is one YAML file. Dotted names are those of Kafka or of Aiven's plugin, with their meanings and\n"
+        "defaults; the sections are tiersidecar's own. `tiersidecar check-config FILE` checks a file and prints the effective\n"
+        "configuration. It reports all unknown keys, duplicate keys and wrong values at once, each with its line.",
         "- **Sizes** are bytes, or have a unit: `64MiB`, `1GiB`, `500MB`.\n"
         "- **Durations** are milliseconds, or have a unit: `500ms`, `30s`, `2min`, `12h`, `7d`. "
         "Keys that end in `.seconds` count seconds.\n"
         f"- **Secrets** are written as {SECRET_FORMS.replace('{', '`{').replace('}', '}`')}. "
-        "They are never printed. A file's last line break is not part of the secret.\n"
-        "- The plugin prefixes of a broker's `server.properties` are accepted at the top level: `rsm.config.chunk.size` is "
-        "`chunk.size` in section store, `rsm.config.storage.s3.region` its `s3.region`, and `rlmm.config.` is dropped.",
+        "They are never printed.\n  A file's last line break is not part of the secret.\n"
+        "- The plugin prefixes of a broker's `server.properties` are accepted at the top level: `rsm.config.chunk.size` is\n"
+        "  `chunk.size` in section store, `rsm.config.storage.s3.region` its `s3.region`, and `rlmm.config.` is dropped.",
     ]
     for title, section in (*_SECTIONS, *_SERVE_SECTIONS):
         parts.append(f"## {title}")
@@ -140,17 +135,17 @@ def configuration_reference() -> str:
 
 
 def metrics_reference() -> str:
-    """docs/metrics.md: a table of the catalogue."""
+    """Return docs/metrics.md: a table of the catalogue."""
     rows = "\n".join(_metric_row(metric) for metric in CATALOGUE)
     of_serve = "\n".join(_metric_row(metric) for metric in BUCKET_CATALOGUE)
     return (
         "# Metrics reference\n\n"
         f"<!-- {GENERATED} -->\n\n"
-        "`GET /metrics` of the status service, in Prometheus' text format. Names beginning with `kafka_` are Kafka's own "
-        "(BrokerTopicMetrics, RemoteLogManager) in Prometheus' form.\n\n"
-        "A metric marked *by partition* is summed over its partitions per topic, unless the scrape asks for "
-        "`/metrics?partitions=1` or `status.per.partition.series` is `always`. `process_*` and `python_info` of the "
-        "Prometheus client are there as well.\n\n"
+        "`GET /metrics` of the status service returns these metrics in Prometheus' text format. Names that begin with\n"
+        "`kafka_` are Kafka's own (BrokerTopicMetrics, RemoteLogManager) in Prometheus' form.\n\n"
+        "A metric marked *by partition* is summed over the partitions of a topic, unless the scrape requests\n"
+        "`/metrics?partitions=1` or `status.per.partition.series` is `always`. The Prometheus client adds `process_*` and\n"
+        "`python_info`.\n\n"
         f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{rows}\n\n"
         "## tiersidecar serve\n\n"
         "These besides those of reads and stores above ([serve.md](serve.md)).\n\n"
@@ -175,14 +170,7 @@ def _kind(field: FieldInfo) -> str:
     if isinstance(plain, type) and issubclass(plain, Enum):
         return ", ".join(f"`{member.value}`" for member in plain)
     if isinstance(plain, type):
-        return {
-            bool: "true, false",
-            int: "number",
-            float: "number",
-            str: "text",
-            SecretStr: "secret",
-            Address: "host:port",
-        }.get(plain, "section")
+        return _TYPES.get(plain, "section")
     if get_origin(plain) is tuple:
         return "list of sections" if sections_in(plain) else "list"
     return "section"
@@ -219,7 +207,7 @@ _WIDTH = 120
 
 
 def annotated_configuration() -> str:
-    """config/tiersidecar.yaml: every key with its meaning; active ones at their defaults, those without commented out."""
+    """Return config/tiersidecar.yaml: every key with its meaning and default; keys without a default are commented out."""
     head = [
         "# Every key of the sidecar's configuration, with its default. Required: log.dirs, broker, store.",
         "# A real file needs a fraction of this: see config/examples.",
@@ -291,7 +279,7 @@ def _comment(text: str, indent: str) -> Iterator[str]:
 
 
 def generated_files() -> dict[str, str]:
-    """Text by path, relative to the project's root."""
+    """Return the text of each generated file, by its path relative to the project's root."""
     return {
         "docs/configuration.md": configuration_reference(),
         "docs/metrics.md": metrics_reference(),

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from tiersidecar.adapters.descriptors import reuse_freed_memory, take_descriptors
+from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.report import effective_settings

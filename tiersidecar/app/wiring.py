@@ -16,11 +16,11 @@ from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.copy_journal import open_copy_journal
 from tiersidecar.adapters.failpoints import EnvironmentFailpoints
-from tiersidecar.adapters.io_priority import enter_idle_io_class
 from tiersidecar.adapters.kafka.broker import KafkaBroker, open_broker
 from tiersidecar.adapters.kafka.connection import ConnectionLimits
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
+from tiersidecar.adapters.process_limits import enter_idle_io_class
 from tiersidecar.adapters.seen_times import FileSeenTimes
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.app.assembly import assemble

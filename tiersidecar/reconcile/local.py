@@ -28,8 +28,7 @@ from tiersidecar.formats.metadata import hot
 from tiersidecar.ports.store import Store, StoredObject
 from tiersidecar.reconcile.inputs import KnownTopic, ReconcileSettings, Seen
 from tiersidecar.reconcile.listing import list_ranges, ranges_between
-from tiersidecar.reconcile.local_preceding import preceding_of
-from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS, SegmentCheck, epochs_of
+from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS, SegmentCheck, epochs_of, preceding_of
 from tiersidecar.reconcile.segment_rows import event_fields, folded_segment
 
 RawEvent = tuple[int, int, bytes | None]

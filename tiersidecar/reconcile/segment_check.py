@@ -4,6 +4,7 @@ of the store: manifests, and a second look before anything is called missing or 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
@@ -204,3 +205,37 @@ async def _still_so(store: Store, finding: Finding) -> bool:
     if finding.kind is FindingKind.SIZE_MISMATCH:
         return seen.size_bytes == finding.found_bytes
     return finding.kind in _EXCESS
+
+
+def preceding_of(segments: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Return, by stem, the live segments that end where each segment begins; their snapshots tell what was open there.
+
+    A segment without one has those that continue past its start instead, since an election may have cut them, each with the
+    segments ``before`` it.
+    """
+    live: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)
+    ended: dict[tuple[str, int, int], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in segments:
+        if row["before"] == row["after"] == RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            live[row["topic_id_text"], row["partition"]].append(row)
+            ended[row["topic_id_text"], row["partition"], row["end_offset"] + 1].append(row)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for place, rows in live.items():
+        for row in rows:
+            start = row["start_offset"]
+            if before := ended.get((*place, start)):
+                found[row["stem"]] = [_preceding_row(segment, None) for segment in before]
+            elif start > 0:
+                found[row["stem"]] = [
+                    _preceding_row(
+                        segment,
+                        [_preceding_row(earlier, None) for earlier in ended.get((*place, segment["start_offset"]), ())],
+                    )
+                    for segment in rows
+                    if segment["start_offset"] < start <= segment["end_offset"]
+                ]
+    return found
+
+
+def _preceding_row(row: Mapping[str, Any], before: list[dict[str, Any]] | None) -> dict[str, Any]:
+    return {**{name: row[name] for name in ("stem", "start_offset", "end_offset", "epochs")}, "before": before}

@@ -21,8 +21,7 @@ from tiersidecar.formats.aiven.custom_metadata import read_custom_metadata
 from tiersidecar.formats.aiven.keys import main_path
 from tiersidecar.ports.store import Buffer, Store
 from tiersidecar.reconcile.deep_check import DeepCheck, KeyRingOpener
-from tiersidecar.reconcile.local_preceding import preceding_of
-from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS, SegmentCheck
+from tiersidecar.reconcile.segment_check import OBJECT_COLUMNS, SegmentCheck, preceding_of
 
 Preceding = Mapping[str, list[dict[str, Any]]]
 """By the key of a segment's objects without its suffix."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.spark.inventory_format import InventoryFormat
-from tiersidecar.spark.inventory_manifest import MANIFEST_NAME, InventoryManifest, read_manifest
+from tiersidecar.spark.inventory_manifest import MANIFEST_NAME, InventoryFormat, InventoryManifest, read_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

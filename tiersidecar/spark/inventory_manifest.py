@@ -9,13 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.spark.inventory_format import InventoryFormat
 
 MANIFEST_NAME = "manifest.json"
+
+
+class InventoryFormat(StrEnum):
+    """Format of an inventory's files; the values are those of ``fileFormat`` in lower case."""
+
+    CSV = "csv"
+    ORC = "orc"
+    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiersidecar.domain.errors import ConfigError
-from tiersidecar.spark.inventory_format import InventoryFormat
-from tiersidecar.spark.inventory_manifest import read_manifest
+from tiersidecar.spark.inventory_manifest import InventoryFormat, read_manifest
 
 FILES: list[dict[str, object]] = [
     {"key": "lists/b/daily/data/1.csv.gz", "size": 5, "MD5checksum": "x"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -15,7 +16,6 @@ from tiersidecar.adapters.stores.azure_errors import azure_errors
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.adapters.stores.azure_token_deletes import TokenDeletes, tls_of
 from tiersidecar.adapters.stores.azure_upload import AzureUpload
-from tiersidecar.adapters.stores.byte_order import in_byte_order
 from tiersidecar.adapters.stores.object_keys import require_valid_key
 from tiersidecar.adapters.stores.probe import probe_store
 from tiersidecar.domain.errors import ObjectNotFoundError, ObjectTooLargeError, StoreError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _DELETED_AT_ONCE = 16
 _LISTED_AT_ONCE = 1000
+_SAME_IN_BOTH_ORDERS = re.compile("[^\ue000-\uffff\U00010000-\U0010ffff]*")
 
 
 class AzureStore:
@@ -185,3 +186,35 @@ async def open_azure_store(settings: AzureSettings, *, blocking: Blocking, ids: 
     async with aiohttp.ClientSession(connector=connector) as session:
         deletes = TokenDeletes(session, settings, settings.sas_token)
         yield AzureStore(store=store, settings=settings, blocking=blocking, ids=ids, token_deletes=deletes)
+
+
+async def in_byte_order(listing: AsyncIterator[StoredObject]) -> AsyncIterator[StoredObject]:
+    """Yield the objects of ``listing`` in ascending order of the keys' UTF-8 bytes.
+
+    ``listing`` ascends by UTF-16 (some servers compare that) or by UTF-8.  The two orders differ only from a character at or
+    above U+E000 on.  Keys that are equal up to there are adjacent in both orders, so only those are held back and sorted.
+    """
+    held: list[StoredObject] = []
+    alike = ""
+    async for stored in listing:
+        start = _start_of(stored.key)
+        if held and start != alike:
+            for object_ in sorted(held, key=_bytes_of):
+                yield object_
+            held.clear()
+        if start == stored.key:
+            yield stored
+        else:
+            alike = start
+            held.append(stored)
+    for object_ in sorted(held, key=_bytes_of):
+        yield object_
+
+
+def _start_of(key: str) -> str:
+    found = _SAME_IN_BOTH_ORDERS.match(key)
+    return found.group() if found else ""
+
+
+def _bytes_of(stored: StoredObject) -> bytes:
+    return stored.key.encode()

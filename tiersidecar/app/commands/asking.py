@@ -10,14 +10,15 @@ import asyncio
 import json
 import secrets
 import socket
+import ssl
 import threading
 import time
 import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from tiersidecar.app.commands.direct_http import direct_opener
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import NoSidecarError
@@ -28,6 +29,22 @@ from tiersidecar.services.status.source import SidecarStatus
 LOCAL_TIMEOUT_S = 0.5
 _STATUS_FIELDS = tuple(one.name for one in fields(SidecarStatus))
 _MOST_BYTES = 256 * 1024 * 1024
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Treats a redirect as an answer: following it would send credentials, and the request itself, to any host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def direct_opener(tls: ssl.SSLContext | None = None) -> urllib.request.OpenerDirector:
+    """Return an opener that neither uses the proxy that the environment names nor follows redirects."""
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), _NoRedirects, urllib.request.HTTPSHandler(context=tls)
+    )
+
+
 _DIRECT = direct_opener()
 """Addresses come from the state topic, where a forged lease may name any."""
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tiersidecar.app.commands.direct_http import direct_opener
+from tiersidecar.app.commands.asking import direct_opener
 from tiersidecar.app.commands.looking import DONE, look
 from tiersidecar.app.commands.ls import parse_target
 from tiersidecar.app.commands.options import ConfigFile

@@ -111,7 +111,7 @@ def reconcile(
         configure_logging(config.logging.model_copy(update={"level": "error"}))
         # Not before the configuration: without the extra `spark`, a wrong file name is still the first thing to say.
         from tiersidecar.app.reconcile_parts import RunOptions
-        from tiersidecar.spark.inventory_format import InventoryFormat
+        from tiersidecar.spark.inventory_manifest import InventoryFormat
 
         options = RunOptions(
             config_file=config_file,

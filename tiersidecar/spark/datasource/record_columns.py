@@ -17,14 +17,6 @@ from tiersidecar.domain.errors import CorruptDataError
 from tiersidecar.formats.kafka.record_batches import RecordBatchHeader, TimestampType
 from tiersidecar.formats.kafka.records import Record, read_records
 from tiersidecar.spark.datasource.batch_columns import LOG_APPEND_TIME_FLAG, BatchColumns, Chosen
-from tiersidecar.spark.datasource.columns import (
-    CREATE_TIME,
-    HEADER,
-    HEADERS,
-    LOG_APPEND_TIME,
-    NO_TIMESTAMP_TYPE,
-    row_schema,
-)
 from tiersidecar.spark.datasource.opened_batches import OpenedBatches
 from tiersidecar.spark.datasource.record_fields import (
     Column,
@@ -32,6 +24,14 @@ from tiersidecar.spark.datasource.record_fields import (
     RecordFields,
     find_fields,
     find_headers,
+)
+from tiersidecar.spark.datasource.row_schema import (
+    CREATE_TIME,
+    HEADER,
+    HEADERS,
+    LOG_APPEND_TIME,
+    NO_TIMESTAMP_TYPE,
+    row_schema,
 )
 
 _MICROSECONDS_PER_MS = 1000

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiersidecar.adapters.stores.byte_order import in_byte_order
+from tiersidecar.adapters.stores.azure import in_byte_order
 from tiersidecar.ports.store import StoredObject
 
 KEYS = st.lists(st.text("a/é\ud7ff\ue000\uffee\U00010000\U0001f600", min_size=1, max_size=6), unique=True)
