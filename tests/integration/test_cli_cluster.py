@@ -304,7 +304,7 @@ def test_records_are_found_by_time(cluster: KafkaCluster, sidecars: Sidecars) ->
     found = run_command(config_of(sidecars, node), "cat", f"{TIMED}/0", "--time", str(time_ms), "--limit", "1")
     assert json.loads(found.stdout)["timestamp_ms"] == time_ms
     late = run_command(config_of(sidecars, node), "cat", f"{TIMED}/0", "--time", "2100-01-01T00:00:00Z")
-    assert (late.returncode, "no record is of that time" in late.stderr) == (1, True), late.stderr
+    assert (late.returncode, "no record has this time" in late.stderr) == (1, True), late.stderr
 
 
 def verified(sidecars: Sidecars, target: str, *options: str, code: int = 0) -> list[dict[str, Any]]:
@@ -372,7 +372,7 @@ def test_a_pause_stops_copies_until_it_is_resumed_and_everybody_says_so(
     sidecars.wait_until_ready()
     assert "the store is moved" in sidecars.wait_for(held_back, "it waits after a restart, too")
     ended = answer_of(config_of(sidecars), "resume", KEPT, "--yes")
-    assert ended["steps"] == [f"{KEPT}: copying goes on"]
+    assert ended["steps"] == [f"{KEPT}: copying continues"]
     sidecars.wait_for(lambda: sidecars.status_of(leader, KEPT)[0]["copy_lag_segments"] == 0, "what waited is copied")
     assert len(sidecars.segments_seen_by(leader, KEPT, 0) or ()) > len(before or ())
     assert paused() == []

@@ -122,7 +122,7 @@ class _Look:
                 self._add(ok("log.dirs", f"of node {identity.broker_id} of cluster {identity.cluster_id}"))
             self.findings += await blocking.run(lambda: list(check_places(self._config)))
         listeners = self._config.gateway.listeners
-        self._add(check_descriptors(most_descriptors(), sum(one.max_connections for one in listeners)))
+        self._add(check_descriptors(most_descriptors(), sum(listener.max_connections for listener in listeners)))
 
     # -- the broker
 
@@ -159,7 +159,7 @@ class _Look:
         async with ThreadBlocking(max_threads=1) as blocking:
             dirs = FilesystemLogDirs(self._config.log_dirs, blocking=blocking, clock=self.clock)
             identity = identity_of(await dirs.identities())
-        addresses = [str(one) for one in self._config.broker.bootstrap_servers]
+        addresses = [str(server) for server in self._config.broker.bootstrap_servers]
         await confirm_cluster(broker, identity, self.clock, bootstrap=addresses)
         if identity.broker_id not in self._seen.brokers:
             says = f"node {identity.broker_id} of log.dirs is not among the brokers {sorted(self._seen.brokers)}"

@@ -15,16 +15,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from tiersidecar.adapters.blocking import ThreadBlocking
-from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.data_source_config import ConfigSource, config_source, takes_option
-from tiersidecar.app.data_source_store import open_reading_store, say_errors_only
+from tiersidecar.app.data_source_store import log_errors_only, open_manifests, open_reading_store
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.index_cache import RemoteIndexCache
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.spark.datasource.background_loop import BackgroundLoop
 from tiersidecar.spark.datasource.filters import PushedBounds, bounds_of
 from tiersidecar.spark.datasource.options import KNOWN, SOURCE, ReadOptions, read_options
@@ -45,7 +43,7 @@ def read_share(
     telemetry: Telemetry | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of one share, in this process; raises as :meth:`ShareReader.rows`."""
-    say_errors_only()
+    log_errors_only()
     with BackgroundLoop("tiersidecar reads") as loop:
         stack = AsyncExitStack()
         try:
@@ -59,15 +57,7 @@ def read_share(
 async def _open_reads(stack: AsyncExitStack, config: Config, telemetry: Telemetry) -> Reads:
     store = await stack.enter_async_context(open_reading_store(config))
     blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_THREADS, name="read"))
-    manifests = ManifestCache(
-        store=store,
-        blocking=blocking,
-        key_prefix=config.store.key_prefix,
-        key_ring=open_key_ring(config),
-        most_chunk_bytes=config.store.chunk_size,
-        most_index_bytes=config.read.index_max_bytes,
-    )
-    stack.push_async_callback(manifests.aclose)
+    manifests = await stack.enter_async_context(open_manifests(config, store, blocking))
     blobs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests, telemetry=telemetry)
     indexes = RemoteIndexCache(blobs, blocking=blocking)
     stack.push_async_callback(indexes.aclose)

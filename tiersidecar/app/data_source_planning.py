@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.adapters.kafka.broker import KafkaBroker
-from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.commands.session import Session, open_session
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.data_source_store import open_reading_store, say_errors_only
+from tiersidecar.app.data_source_store import log_errors_only, open_manifests, open_reading_store
 from tiersidecar.domain.errors import BrokerRefusedError, HistoryChangedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
@@ -22,7 +21,6 @@ from tiersidecar.reading.border_walks import BorderWalks
 from tiersidecar.reading.index_blobs import IndexBlobReader
 from tiersidecar.reading.lineage import LineageKeeper, NoLiveLog
 from tiersidecar.reading.log_starts import StateLogStarts
-from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath, open_read_path
 from tiersidecar.reading.segment_lookup import History
 from tiersidecar.spark.datasource.filters import PushedBounds
@@ -87,7 +85,7 @@ async def open_planning(config: Config, subscription: Subscription) -> AsyncIter
         MetadataNotReadyError: the metadata could not be replayed in time.
         BrokerUnreachableError: nobody answers.
     """
-    say_errors_only()
+    log_errors_only()
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(open_session(config, with_metadata=True))
@@ -97,15 +95,7 @@ async def open_planning(config: Config, subscription: Subscription) -> AsyncIter
         metadata = await session.follow(partitions)
         store = await stack.enter_async_context(open_reading_store(config))
         blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_THREADS, name="read"))
-        manifests = ManifestCache(
-            store=store,
-            blocking=blocking,
-            key_prefix=config.store.key_prefix,
-            key_ring=open_key_ring(config),
-            most_chunk_bytes=config.store.chunk_size,
-            most_index_bytes=config.read.index_max_bytes,
-        )
-        stack.push_async_callback(manifests.aclose)
+        manifests = await stack.enter_async_context(open_manifests(config, store, blocking))
         epochs = IndexBlobReader(store=store, blocking=blocking, manifests=manifests)
         lineages = LineageKeeper(metadata=metadata, epochs=epochs, live=NoLiveLog(), blocking=blocking, clock=clock)
         stack.push_async_callback(lineages.aclose)

@@ -47,10 +47,12 @@ async def read_topic_bounds(broker: TopicBroker, topic: str) -> TopicBounds:
     found: list[dict[int, int]] = []
     for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
         answers = await broker.list_offsets(asked, spec)
-        for tip, answer in answers.items():
+        for topic_id_partition, answer in answers.items():
             if answer.error is not None:
-                raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
-        found.append({tip.partition: int(answer.offset) for tip, answer in answers.items()})
+                raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
+        found.append(
+            {topic_id_partition.partition: int(answer.offset) for topic_id_partition, answer in answers.items()}
+        )
     return TopicBounds(topic_id=format_uuid(views[0].topic_id_partition.topic_id), begin=found[0], end=found[1])
 
 

@@ -105,7 +105,7 @@ class PartitionLook:
         is_native: bool,
         not_ours: str,
     ) -> None:
-        self._segments = {format_uuid(one.remote_log_segment_id.uuid): one for one in segments}
+        self._segments = {format_uuid(segment.remote_log_segment_id.uuid): segment for segment in segments}
         self._state, self._trash, self._leader_epoch = state, list(trash), leader_epoch
         self._presence, self._marks, self._desk = presence, marks, desk
         self._doubted, self._is_native, self._not_ours = set(doubted), is_native, not_ours
@@ -188,14 +188,14 @@ class PartitionLook:
         return False
 
     def _is_readable(self, finding: Finding) -> bool:
-        finished = (one for one in self._segments.values() if one.state is State.COPY_SEGMENT_FINISHED)
+        finished = (segment for segment in self._segments.values() if segment.state is State.COPY_SEGMENT_FINISHED)
         held = readable_offsets(self._lineage, ((one.segment_leader_epochs, one.end_offset) for one in finished))
         return not without(ByteRange(finding.start_offset, finding.end_offset + 1), held)
 
     @cached_property
     def _lineage(self) -> Lineage:
         """As all segments tell that were ever finished, those too whose deletion has begun."""
-        told = (one for one in self._segments.values() if one.state is not State.COPY_SEGMENT_STARTED)
+        told = (segment for segment in self._segments.values() if segment.state is not State.COPY_SEGMENT_STARTED)
         return Lineage.of(sorted({entry for one in told for entry in one.segment_leader_epochs}))
 
     @cached_property
@@ -204,10 +204,12 @@ class PartitionLook:
         whole nor in the trash."""
         start = self._state.start_in(self._lineage)
         return {
-            key: one
-            for key, one in self._segments.items()
-            if one.state is State.COPY_SEGMENT_FINISHED and one.is_within(self._lineage) and one.end_offset >= start
-            if not any(entry.covers(one, self._lineage) for entry in self._trash)
+            key: segment
+            for key, segment in self._segments.items()
+            if segment.state is State.COPY_SEGMENT_FINISHED
+            and segment.is_within(self._lineage)
+            and segment.end_offset >= start
+            if not any(entry.covers(segment, self._lineage) for entry in self._trash)
         }
 
 

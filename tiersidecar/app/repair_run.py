@@ -141,7 +141,7 @@ class Repairer:
         """Why nothing may be deleted: the metadata topic and the state topic do not bear it, or an operator has paused it, of
         any topic; else None."""
         assert self._session.metadata is not None, "repair opens its session with metadata"
-        paused = (told(one) for one in self._session.state.pauses() if one.thing.kind is PauseKind.DELETES)
+        paused = (told(pause) for pause in self._session.state.pauses() if pause.thing.kind is PauseKind.DELETES)
         return self._session.metadata.halted_reason or self._session.state.halted_reason or next(paused, None)
 
     async def plan(self, findings: Iterable[Finding]) -> list[PlannedStep]:
@@ -319,5 +319,5 @@ class Repairer:
 class _LookedAt:
     """Claims of a segment whose owner was looked at when its deletion was decided, a moment ago."""
 
-    async def claim(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+    async def claim(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
         return None

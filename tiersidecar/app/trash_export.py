@@ -53,22 +53,28 @@ async def export_topic(session: Session, topic_id: Uuid, to: Path, *, as_ndjson:
         StoreError: an object could not be read.
         CorruptDataError: what was read is damaged.
     """
-    partitions = sorted({tip for tip in _known(session) if tip.topic_id == topic_id})
+    partitions = sorted(
+        {topic_id_partition for topic_id_partition in _known(session) if topic_id_partition.topic_id == topic_id}
+    )
     if not partitions:
         raise TrashError(subject=format_uuid(topic_id), reason="no sidecar has tiered a topic of this id")
     lines = []
     async with AsyncExitStack() as stack:
         reader = await _open_reader(stack, session.config)
-        for tip in partitions:
-            segments = (await session.remote_segments([tip]))[tip]
-            lines += await _Export(session, reader, tip, to, as_ndjson=as_ndjson).write(segments)
+        for topic_id_partition in partitions:
+            segments = (await session.remote_segments([topic_id_partition]))[topic_id_partition]
+            lines += await _Export(session, reader, topic_id_partition, to, as_ndjson=as_ndjson).write(segments)
     return lines
 
 
-def directory_of(to: Path, tip: TopicIdPartition) -> Path:
+def directory_of(to: Path, topic_id_partition: TopicIdPartition) -> Path:
     """Where a partition's files go, directly below ``to`` whatever its topic is called."""
-    name = tip.topic if _TOPIC.fullmatch(tip.topic) else format_uuid(tip.topic_id)
-    return to / f"{name}-{tip.partition}"
+    name = (
+        topic_id_partition.topic
+        if _TOPIC.fullmatch(topic_id_partition.topic)
+        else format_uuid(topic_id_partition.topic_id)
+    )
+    return to / f"{name}-{topic_id_partition.partition}"
 
 
 def _known(session: Session) -> Iterator[TopicIdPartition]:
@@ -97,11 +103,17 @@ class _Export:
     """One partition."""
 
     def __init__(
-        self, session: Session, reader: SegmentReader, tip: TopicIdPartition, to: Path, *, as_ndjson: bool
+        self,
+        session: Session,
+        reader: SegmentReader,
+        topic_id_partition: TopicIdPartition,
+        to: Path,
+        *,
+        as_ndjson: bool,
     ) -> None:
-        self._reader, self._tip, self._as_ndjson = reader, tip, as_ndjson
-        self._directory = directory_of(to, tip)
-        self._start = max(session.state.partition_state(tip).highest_start, 0)
+        self._reader, self._tip, self._as_ndjson = reader, topic_id_partition, as_ndjson
+        self._directory = directory_of(to, topic_id_partition)
+        self._start = max(session.state.partition_state(topic_id_partition).highest_start, 0)
 
     async def write(self, segments: list[RemoteLogSegmentMetadata]) -> list[str]:
         """A file a segment; of what two hold the first counts."""
@@ -137,6 +149,6 @@ class _Export:
 
 
 def _serving(segments: list[RemoteLogSegmentMetadata]) -> list[Standing]:
-    finished = [one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    finished = [segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
     lineage = Lineage.of(sorted({entry for one in finished for entry in one.segment_leader_epochs}))
-    return [one for one in standings(finished, lineage) if one.serves]
+    return [standing for standing in standings(finished, lineage) if standing.serves]

@@ -87,9 +87,9 @@ async def _verify(
 
 async def _is_live(session: Session, segment: RemoteLogSegmentMetadata) -> bool:
     assert session.metadata is not None  # opened with it
-    tip, last = segment.topic_id_partition, segment.segment_leader_epochs[-1]
-    await session.metadata.catch_up(tip)
-    held = session.metadata.finished_segments_at(tip, last.epoch, segment.end_offset)
+    topic_id_partition, last = segment.topic_id_partition, segment.segment_leader_epochs[-1]
+    await session.metadata.catch_up(topic_id_partition)
+    held = session.metadata.finished_segments_at(topic_id_partition, last.epoch, segment.end_offset)
     return any(one.remote_log_segment_id == segment.remote_log_segment_id for one in held)
 
 
@@ -101,10 +101,10 @@ async def _found(session: Session, target: Target) -> tuple[list[Segments], list
     views = await session.broker.describe_partitions()
     named = [view.topic_id_partition for view in views if view.topic_id_partition.topic == target.name]
     if named:
-        tips = [one for one in named if target.partition in (None, one.partition)]
-        if not tips:
+        topic_id_partitions = [one for one in named if target.partition in (None, one.partition)]
+        if not topic_id_partitions:
             raise _unknown(f"{target.name}-{target.partition}")
-        partitions = list((await session.remote_segments(tips)).values())
+        partitions = list((await session.remote_segments(topic_id_partitions)).values())
         return partitions, [[one for one in some if one.state is _FINISHED] for some in partitions]
     if not target.may_be_segment:
         raise _unknown(f"topic {target.name}")
@@ -116,9 +116,12 @@ async def _found(session: Session, target: Target) -> tuple[list[Segments], list
     raise _unknown(f"{target.name}, which is neither a topic nor a remote segment of a tiered one")
 
 
-def _is_tiered(session: Session, tip: TopicIdPartition) -> bool:
+def _is_tiered(session: Session, topic_id_partition: TopicIdPartition) -> bool:
     """Whether it is, or once was: what is remote of a detached topic stays."""
-    return session.policy(tip.topic, tip.topic_id) is not None or session.topic_state(tip.topic_id) is not None
+    return (
+        session.policy(topic_id_partition.topic, topic_id_partition.topic_id) is not None
+        or session.topic_state(topic_id_partition.topic_id) is not None
+    )
 
 
 def _unknown(subject: str) -> BrokerRefusedError:

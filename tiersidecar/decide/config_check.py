@@ -73,10 +73,10 @@ def error(check: str, says: str, do: str) -> Finding:
 def check_ports(listeners: Sequence[Listener]) -> Iterator[Finding]:
     """Yield each two that want the same port of the same address; port 0 is one that the system picks."""
     doubled = False
-    for one, other in combinations(listeners, 2):
-        if one.port == other.port != 0 and _is_same_host(one.host, other.host):
+    for listener, other in combinations(listeners, 2):
+        if listener.port == other.port != 0 and _is_same_host(listener.host, other.host):
             doubled = True
-            says = f"{one.name} and {other.name} both listen on port {one.port} of {one.host or 'any address'}"
+            says = f"{listener.name} and {other.name} both listen on port {listener.port} of {listener.host or 'any address'}"
             yield error("ports", says, "give one of them another port")
     if not doubled:
         yield ok("ports", f"{len(listeners)} listeners, no port twice")

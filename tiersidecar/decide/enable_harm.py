@@ -88,7 +88,7 @@ def decide_harm(
     that anything is trimmed at all; ``holds`` are the groups that trims wait for."""
     reading = (one for one in groups if one.offsets or one.error)
     harms = [_harm(one, partitions, is_limited=is_limited, is_waited_for=_is_waited_for(one, holds)) for one in reading]
-    return sorted(harms, key=lambda one: (list(Hurt).index(one.hurt), -one.records, one.group))
+    return sorted(harms, key=lambda harm: (list(Hurt).index(harm.hurt), -harm.records, harm.group))
 
 
 def _is_waited_for(group: ReadingGroup, holds: TrimHolds) -> bool:
@@ -145,7 +145,7 @@ def _said(group: ReadingGroup, hurt: Hurt, records: int, says: str) -> Harm:
 
 def harm_text(harm: Harm) -> str:
     """Return one line for people."""
-    shown = [f"{one.client_id} at {one.host}" for one in harm.members[:_MOST_MEMBERS]]
+    shown = [f"{member.client_id} at {member.host}" for member in harm.members[:_MOST_MEMBERS]]
     more = len(harm.members) - len(shown)
     members = f" (members: {', '.join(shown)}{f' and {more} more' if more > 0 else ''})" if shown else ""
     return f"{harm.kind} group {harm.group}: {harm.says}{members}"

@@ -55,7 +55,11 @@ def decide_offsets(line: PartitionLine, graces: Graces, now_ms: int) -> tuple[Fi
     lineage = lineage_of(line.segments)
     found = [*_gaps(line, lineage, now_ms)]
     if not line.is_compacted:
-        within = [one for one in line.segments if lineage.contains_segment(one.epochs, one.end_offset, NO_LOG_END)]
+        within = [
+            segment
+            for segment in line.segments
+            if lineage.contains_segment(segment.epochs, segment.end_offset, NO_LOG_END)
+        ]
         within.sort(key=lambda one: (one.start_offset, one.end_offset, one.started_at))
         found += _overlaps(line, within, now_ms)
     return tuple(finding for finding in found if finding.age_ms >= graces.finding_ms)

@@ -169,7 +169,7 @@ def parts_of_history(
         for start, stop in _spans(segment, epoch_ends):
             size_bytes = segment.segment_size_in_bytes * (stop - start) // offsets
             parts.append(RemotePart(start_offset=start, stop_offset=stop, size_bytes=size_bytes))
-    return tuple(sorted(parts, key=lambda one: (one.start_offset, -one.stop_offset)))
+    return tuple(sorted(parts, key=lambda part: (part.start_offset, -part.stop_offset)))
 
 
 def copied_stop(parts: Sequence[RemotePart], log_start_offset: int) -> int:

@@ -152,7 +152,7 @@ class Preceding:
 
     def epochs_below(self, offset: int) -> tuple[EpochEntry, ...]:
         """Those of what it has below ``offset``."""
-        return tuple(one for one in self.epochs if one.start_offset < offset)
+        return tuple(epoch for epoch in self.epochs if epoch.start_offset < offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,12 +268,12 @@ def _check_transactions(row: SegmentRow, indexes: _Indexes, walk: TransactionWal
         return []
     told = [
         *(
-            f"producer {one.producer_id} aborted {one.first_offset} to {one.last_offset}"
-            for one in faults.lacking_entries
+            f"producer {entry.producer_id} aborted {entry.first_offset} to {entry.last_offset}"
+            for entry in faults.lacking_entries
         ),
         *(
-            f"producer {one.producer_id} has a transaction open from {one.current_transaction_first_offset}"
-            for one in faults.lost_states
+            f"producer {state.producer_id} has a transaction open from {state.current_transaction_first_offset}"
+            for state in faults.lost_states
         ),
     ]
     more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""

@@ -161,7 +161,7 @@ async def reconcile_locally(
     findings += _offset_findings(segments, settings, decided_ms)
     findings += events.unreadable
     live = [row for row in segments if row["after"] == _FINISHED]
-    orphans = [one for one in findings if one.kind is FindingKind.ORPHAN_OBJECT]
+    orphans = [finding for finding in findings if finding.kind is FindingKind.ORPHAN_OBJECT]
     return LocallyReconciled(
         findings=findings,
         event_count=events.count,
@@ -171,7 +171,7 @@ async def reconcile_locally(
         object_count=len(objects),
         object_bytes=sum(one.size_bytes for one in objects),
         orphan_count=len(orphans),
-        orphan_bytes=sum(one.found_bytes for one in orphans),
+        orphan_bytes=sum(orphan.found_bytes for orphan in orphans),
         metadata_doubt=doubt,
     )
 

@@ -150,12 +150,12 @@ async def _read_manifest(
 def _preceding(columns: Mapping[str, Any]) -> list[Preceding]:
     """Few, and more than one only after elections."""
     return [
-        replace(_told(one), before=tuple(_told(before) for before in one["before"] or ()))
-        for one in columns["preceding"] or ()
+        replace(_ended(row), before=tuple(_ended(before) for before in row["before"] or ()))
+        for row in columns["preceding"] or ()
     ]
 
 
-def _told(one: dict[str, Any]) -> Preceding:
+def _ended(one: dict[str, Any]) -> Preceding:
     return Preceding(
         stem=one["stem"],
         start_offset=one["start_offset"],

@@ -90,7 +90,7 @@ class SegmentVerifier:
 
     def preceding(self, partition: Iterable[RemoteLogSegmentMetadata]) -> Preceding:
         """What comes right before each segment of a partition, given all of them: it tells what is open where one begins."""
-        return preceding_of([self._row(one) for one in partition])
+        return preceding_of([self._row(segment) for segment in partition])
 
     async def verify(self, segment: RemoteLogSegmentMetadata, preceding: Preceding, now_ms: int) -> Verified:
         """Read all of ``segment``, which has ``preceding`` of its partition.
@@ -138,14 +138,14 @@ class SegmentVerifier:
         return found
 
     def _row(self, segment: RemoteLogSegmentMetadata) -> dict[str, Any]:
-        tip = segment.topic_id_partition
+        topic_id_partition = segment.topic_id_partition
         state = int(segment.state)
         return {
             "stem": self._stem(segment),
-            "topic": tip.topic,
-            "topic_id": format_uuid(tip.topic_id),
-            "topic_id_text": format_uuid(tip.topic_id),
-            "partition": tip.partition,
+            "topic": topic_id_partition.topic,
+            "topic_id": format_uuid(topic_id_partition.topic_id),
+            "topic_id_text": format_uuid(topic_id_partition.topic_id),
+            "partition": topic_id_partition.partition,
             "segment_id": format_uuid(segment.remote_log_segment_id.uuid),
             "start_offset": segment.start_offset,
             "end_offset": segment.end_offset,

@@ -123,7 +123,7 @@ def test_a_timestamp_later_than_all_is_an_error_as_a_start_unless_it_may_be_the_
 def test_a_least_timestamp_leaves_out_only_what_is_earlier(opened: RowReads, after_ms: int) -> None:
     least_ms = BASE_MS + after_ms
     shares = opened.plan(opened.run.partitions, pushed=PushedBounds(min_timestamp_ms=least_ms))
-    assert all(one.metadata.max_timestamp_ms >= least_ms for share in shares for one in share.stretches)
+    assert all(one.metadata.max_timestamp_ms >= least_ms for share in shares for one in share.segment_slices)
     found = [row["offset"] for share in shares for row in opened.rows_of(share, min_timestamp_ms=least_ms)]
     wanted = [offset for offset, timestamp in all_rows(opened) if timestamp >= least_ms]
     assert found == sorted(found)

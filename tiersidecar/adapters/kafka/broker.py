@@ -62,7 +62,10 @@ async def fetch_committed(
     """
 
     async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[_Answer]:
-        answers = {one: await _fetch(connection, one, offset, max_bytes, last_fetched_epoch) for one in group}
+        answers = {
+            topic_id_partition: await _fetch(connection, topic_id_partition, offset, max_bytes, last_fetched_epoch)
+            for topic_id_partition in group
+        }
         return {(one.topic, one.partition): _told(row) for one, row in answers.items()}
 
     answer = (await routes.ask_leaders([partition], ask, str, max_age_s=max_age_s))[partition]
@@ -82,7 +85,10 @@ def _told(row: Any) -> _Answer:
         records=bytes(row.records or b""),
         high_watermark=Offset(row.high_watermark),
         last_stable_offset=Offset(row.last_stable_offset),
-        aborted=tuple((int(one.producer_id), Offset(one.first_offset)) for one in row.aborted_transactions or ()),
+        aborted=tuple(
+            (int(transaction.producer_id), Offset(transaction.first_offset))
+            for transaction in row.aborted_transactions or ()
+        ),
     )
 
 

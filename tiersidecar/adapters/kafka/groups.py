@@ -120,7 +120,9 @@ class KafkaGroups:
             response = await connection.ask(api, lambda version: make(version, chunk))
             for group in response.groups:
                 if group.error_code is ErrorCode.none:
-                    found[group.group_id] = [(one.client_id, one.client_host.lstrip("/")) for one in group.members]
+                    found[group.group_id] = [
+                        (member.client_id, member.client_host.lstrip("/")) for member in group.members
+                    ]
             return {}
 
         await self._ask_coordinators(api, groups, ask)

@@ -64,7 +64,10 @@ class BrokerLocalReads:
             records=bytes(row.records or b""),
             high_watermark=Offset(row.high_watermark),
             last_stable_offset=Offset(row.last_stable_offset),
-            aborted=tuple((one.producer_id, Offset(one.first_offset)) for one in row.aborted_transactions or ()),
+            aborted=tuple(
+                (transaction.producer_id, Offset(transaction.first_offset))
+                for transaction in row.aborted_transactions or ()
+            ),
         )
 
     async def find_offset(

@@ -38,14 +38,14 @@ _INT64_MAX = 2**63 - 1
 
 def write_proposal(proposal: DeleteProposal) -> bytes:
     """The record's value."""
-    tip = proposal.topic_id_partition
+    topic_id_partition = proposal.topic_id_partition
     document = {
         "v": SCHEMA_VERSION,
         "kind": "delete-records",
         "cluster_id": proposal.cluster_id,
-        "topic_id": format_uuid(tip.topic_id),
-        "topic": tip.topic,
-        "partition": tip.partition,
+        "topic_id": format_uuid(topic_id_partition.topic_id),
+        "topic": topic_id_partition.topic,
+        "partition": topic_id_partition.partition,
         "offset": proposal.offset,
         "leader_epoch": proposal.leader_epoch,
         "low_watermark": proposal.low_watermark,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import SecretStr
-
 from tiersidecar.adapters.stores.azure_settings import AzureSettings
 from tiersidecar.app.config.store_azure import AzureStore
 from tiersidecar.app.config.store_base import MIB
+from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import ConfigError
 
 _BLOCK_MEMORY_BYTES = 128 * MIB
@@ -26,11 +25,11 @@ def azure_settings(section: AzureStore) -> AzureSettings:
         account_name=section.azure_account_name,
         container=section.azure_container_name,
         endpoint_url=section.azure_endpoint_url,
-        account_key=_revealed(section.azure_account_key),
-        sas_token=_revealed(section.azure_sas_token),
+        account_key=plain(section.azure_account_key),
+        sas_token=plain(section.azure_sas_token),
         tenant_id=section.azure_tenant_id,
         client_id=section.azure_client_id,
-        client_secret=_revealed(section.azure_client_secret),
+        client_secret=plain(section.azure_client_secret),
         federated_token_file=section.azure_federated_token_file,
         authority_url=section.azure_authority_host,
         block_size_bytes=block_size_bytes,
@@ -43,10 +42,6 @@ def azure_settings(section: AzureStore) -> AzureSettings:
         verify_tls=section.azure_certificate_check_enabled,
         key_prefix=section.key_prefix,
     )
-
-
-def _revealed(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()
 
 
 def _read_authorities(key: str, path: str | None) -> str | None:

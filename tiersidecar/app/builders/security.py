@@ -6,8 +6,6 @@ import ssl
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from pydantic import SecretStr
-
 from tiersidecar.adapters.kafka.authorizer import CallerListener
 from tiersidecar.adapters.kafka.security import (
     ClientCredentials,
@@ -20,6 +18,7 @@ from tiersidecar.adapters.kafka.security import (
 from tiersidecar.app.config.broker import BrokerSection
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.services import ReadSection
+from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import ConfigError
 from tiersidecar.ports.broker import Credentials
 
@@ -38,12 +37,12 @@ def broker_security(section: BrokerSection) -> SecuritySettings:
         security_protocol=SecurityProtocol(section.security_protocol),
         sasl_mechanism=None if section.sasl_mechanism is None else SaslMechanism(section.sasl_mechanism),
         username=section.sasl_username,
-        password=_revealed(section.sasl_password),
+        password=plain(section.sasl_password),
         oauth_token_source=_token_source(section),
         ssl_ca_file=section.ssl_ca_location,
         ssl_certificate_file=section.ssl_certificate_location,
         ssl_key_file=section.ssl_key_location,
-        ssl_key_password=_revealed(section.ssl_key_password),
+        ssl_key_password=plain(section.ssl_key_password),
         ssl_check_hostname=section.ssl_endpoint_identification_algorithm == "https",
     )
 
@@ -72,11 +71,11 @@ def known_callers(read: ReadSection) -> KnownCallers:
 
     return KnownCallers(
         KnownCaller(
-            token=_revealed(one.bearer_token),
-            subject=one.certificate_subject,
-            credentials=Credentials(username=one.sasl_username, password=_revealed(one.sasl_password)),
+            token=plain(caller.bearer_token),
+            subject=caller.certificate_subject,
+            credentials=Credentials(username=caller.sasl_username, password=plain(caller.sasl_password)),
         )
-        for one in read.callers
+        for caller in read.callers
     )
 
 
@@ -114,11 +113,7 @@ def _token_source(section: BrokerSection) -> OauthTokenSource | None:
     return ClientCredentials(
         token_endpoint_url=url,
         client_id=section.sasl_oauthbearer_client_credentials_client_id or "",
-        client_secret=_revealed(section.sasl_oauthbearer_client_credentials_client_secret) or "",
+        client_secret=plain(section.sasl_oauthbearer_client_credentials_client_secret) or "",
         scope=section.sasl_oauthbearer_scope,
         ca_file=section.sasl_oauthbearer_ssl_ca_location,
     )
-
-
-def _revealed(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()

@@ -28,14 +28,14 @@ def _topic_id(text: str) -> Uuid:
 def adopt(
     topic_id: Annotated[str, typer.Argument(metavar="TOPIC_ID", help="The topic's id, as kafka-topics shows it.")],
     config_file: ConfigFile,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this nothing is changed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this option nothing is changed.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the remote data of a topic id this cluster's.
 
-    Nothing is copied or deleted of an id that this cluster never led, or that another cluster has claimed in the store.
-    Adopting it ends that: be sure that the other cluster does not use these data any more. Where no topic of that id
-    exists in this cluster, its data are deleted afterwards as those of a deleted topic.
+    Nothing is copied or deleted for an id that this cluster never led, or that another cluster has claimed in the store.
+    Adopting the id ends that: make sure that the other cluster no longer uses this data. If this cluster has no topic of that
+    id, its data is then deleted like that of a deleted topic.
     """
     wanted = _topic_id(topic_id)
     manner = Manner(config_file=config_file, yes=yes, dry_run=not yes, as_json=as_json)
@@ -43,10 +43,14 @@ def adopt(
 
 
 async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
-    """Whose the data are now, and what adopting them means."""
+    """Return which cluster owns the data now, and what adopting it changes."""
     cluster_id = (await session.broker.describe_cluster()).cluster_id
-    recorded = {tip: (tip, state) for tip, state in _states(session).items() if tip.topic_id == topic_id}
-    partitions = [recorded[tip] for tip in sorted(recorded)]
+    recorded = {
+        topic_id_partition: (topic_id_partition, state)
+        for topic_id_partition, state in _states(session).items()
+        if topic_id_partition.topic_id == topic_id
+    }
+    partitions = [recorded[topic_id_partition] for topic_id_partition in sorted(recorded)]
     error = (await session.broker.describe_topic_ids([topic_id])).get(topic_id)
     async with _open_store(session) as store:
         owner = await _owner(session, store, topic_id)
@@ -59,23 +63,32 @@ async def look_at_adoption(session: Session, topic_id: Uuid) -> Intent:
         "owner_in_the_store": owner or None,
     }
     if not partitions:
-        return Intent(facts=facts, refusal="no record of the state topic names this topic id")
-    if owner == cluster_id and all(session.state.is_ours(tip) for tip, _ in partitions):
+        return Intent(
+            facts=facts,
+            refusal="no record of the state topic names this topic id: check the id with `kafka-topics --describe`",
+        )
+    if owner == cluster_id and all(session.state.is_ours(topic_id_partition) for topic_id_partition, _ in partitions):
         return Intent(facts=facts)
-    steps = ["the owner object in the store names this cluster", "so do the records of the state topic"]
+    steps = ["the owner object in the store will name this cluster", "so will the records of the state topic"]
     if error is not None:
         steps.append("no topic of this id exists here: its remote data are deleted after deletes.topic.grace.ms")
     return Intent(facts=facts, steps=tuple(steps), apply=lambda: _adopt(session, cluster_id, partitions))
 
 
 def _states(session: Session) -> dict[TopicIdPartition, PartitionState]:
-    """Of this cluster's records and of others'."""
-    foreign = {tip: one.state for tip, one in session.state.foreign_partitions().items()}
-    return foreign | {tip: session.state.partition_state(tip) for tip in session.state.partitions()}
+    """Return the states of all partitions, from this cluster's records and from those of others."""
+    foreign = {
+        topic_id_partition: partition.state
+        for topic_id_partition, partition in session.state.foreign_partitions().items()
+    }
+    return foreign | {
+        topic_id_partition: session.state.partition_state(topic_id_partition)
+        for topic_id_partition in session.state.partitions()
+    }
 
 
 async def _owner(session: Session, store: Store, topic_id: Uuid) -> str:
-    """The cluster that the owner object names; empty where there is none, or none that can be read."""
+    """Return the cluster that the owner object names; empty if there is none, or none that can be read."""
     from tiersidecar.domain.errors import ObjectNotFoundError
     from tiersidecar.tasks.topic_owners import owner_key, read_owning_cluster
 
@@ -86,23 +99,23 @@ async def _owner(session: Session, store: Store, topic_id: Uuid) -> str:
 
 
 async def _adopt(session: Session, cluster_id: str, partitions: list[tuple[TopicIdPartition, PartitionState]]) -> None:
-    """The store first: what the records say is acted upon at once."""
+    """Write the owner object first, because sidecars act on the records at once."""
     from tiersidecar.ports.store import BytesBody
     from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
 
-    tip = partitions[0][0]
+    topic_id_partition = partitions[0][0]
     owner = TopicOwner(
         cluster_id=cluster_id,
-        topic=tip.topic,
+        topic=topic_id_partition.topic,
         claimed_ms=session.clock.now_ms(),
         broker_id=-1,
         incarnation="adopted",
     )
     async with _open_store(session) as store:
-        key = owner_key(session.config.store.key_prefix, tip.topic_id)
-        await store.put_object(key, BytesBody(owner.write(tip.topic_id)))
-    for one, state in partitions:
-        await session.state.publish_partition_state(one, state)
+        key = owner_key(session.config.store.key_prefix, topic_id_partition.topic_id)
+        await store.put_object(key, BytesBody(owner.write(topic_id_partition.topic_id)))
+    for partition, state in partitions:
+        await session.state.publish_partition_state(partition, state)
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
-"""Asks the sidecars of a cluster over HTTP, all at once, each for a short time.
+"""Ask the sidecars of a cluster over HTTP, all at once, each for a short time.
 
-Which there are, any of them tells that has read the state topic: first the one whose ``status.listen`` the configuration
-has; if it does not answer, the state topic itself is read, which takes a second longer.
+Any sidecar that has read the state topic returns their list.  The first one asked is at the configuration's ``status.listen``.
+If it does not answer, the state topic itself is read, which takes a second longer.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _DIRECT = direct_opener()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSidecar:
-    """``node_id`` is None while only its address is known; ``note`` is why it need not be asked, empty where it is.
+    """A sidecar to ask; ``node_id`` is None while only its address is known, and ``note`` says why it is not asked.
 
-    ``secret`` is what it is asked with (``status.cluster.secret``), None where the cluster has none.
+    ``secret`` signs the request (``status.cluster.secret``); None if the cluster has none.
     """
 
     address: str
@@ -66,7 +66,7 @@ class KnownSidecar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """``document`` is None where ``problem`` says why there is none; ``code`` is HTTP's, 0 where nothing came."""
+    """A sidecar's answer; without a ``document`` the ``problem`` says why.  ``code`` is HTTP's, 0 without an answer."""
 
     sidecar: KnownSidecar
     document: Mapping[str, Any] | None = None
@@ -75,10 +75,10 @@ class Answer:
 
 
 def find_sidecars(config: Config, addresses: Sequence[str] = ()) -> list[KnownSidecar]:
-    """The sidecars of the cluster; ``addresses`` are those of whom a caller wants to have it asked.
+    """Return the sidecars of the cluster, as one of ``addresses``, or of the configuration's own, lists them.
 
     Raises:
-        TiersidecarError: none answers, and the state topic cannot be read either.
+        TiersidecarError: no sidecar answers, and the state topic cannot be read either.
     """
     secret = plain(config.status.cluster_secret)
     named = addresses or (str(config.status.advertised_by("127.0.0.1")),)
@@ -101,7 +101,7 @@ def find_sidecars(config: Config, addresses: Sequence[str] = ()) -> list[KnownSi
 
 
 def _is_list_of_sidecars(document: Mapping[str, Any]) -> bool:
-    """Something else may listen there."""
+    """Check the form: another program may listen at the address."""
     rows, kinds = document.get("sidecars"), (int, str, str, str, bool)
     return isinstance(rows, list) and all(
         isinstance(row, dict) and [type(row.get(name)) for name in _STATUS_FIELDS] == [*kinds] for row in rows
@@ -109,7 +109,7 @@ def _is_list_of_sidecars(document: Mapping[str, Any]) -> bool:
 
 
 def known_sidecars(rows: Sequence[Mapping[str, Any]], secret: str | None = None) -> list[KnownSidecar]:
-    """From what a sidecar, or the state topic, says of them; ``secret`` is what they are asked with."""
+    """Build the list from the rows of a sidecar or of the state topic; ``secret`` signs requests to them."""
     found = (SidecarStatus(**{name: row[name] for name in _STATUS_FIELDS}) for row in rows)
     return [
         KnownSidecar(
@@ -132,13 +132,13 @@ def _from_state_topic(config: Config) -> list[dict[str, Any]]:
 
     async def look() -> list[dict[str, Any]]:
         async with open_session(config, with_metadata=False) as session:
-            return [asdict(one) for one in sidecars_of(session.state.known_leases(), session.clock.now_ms())]
+            return [asdict(sidecar) for sidecar in sidecars_of(session.state.known_leases(), session.clock.now_ms())]
 
     return asyncio.run(look())
 
 
 def ask(sidecars: Sequence[KnownSidecar], path: str, timeout_s: float) -> list[Answer]:
-    """Their answers, in their order, after ``timeout_s`` at most."""
+    """Return the answers in the order of ``sidecars``, after ``timeout_s`` at most."""
     answers: dict[int, Answer] = {}
     deadline_s = time.monotonic() + timeout_s
 

@@ -1,6 +1,6 @@
-"""How every command that changes something goes: look, show, ask, look again, do.
+"""Run a command that changes something: look, show, ask, look again, apply.
 
-The first lines show what is there and what will be done; a refusal says why and changes nothing (exit code 1).
+The output begins with the present state and the steps; a refusal gives its reason and changes nothing (exit code 1).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ DONE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """``facts`` are what is there, ``steps`` what will be done, in order; ``refusal`` why it is not done at all.
-    ``details`` are facts for ``--json`` alone, of which ``notes`` say to people what matters.
+    """What a command found and will do: ``facts`` are the present state, ``steps`` the changes in order.
 
-    No steps and no refusal: it is so already.  ``apply`` does the steps and gives what came of them; it may be called
-    again after a failure.
+    ``refusal`` says why nothing is changed.  ``details`` are facts for ``--json`` alone, and ``notes`` summarize them.  Without
+    steps and refusal nothing needs to change.  ``apply`` carries out the steps and returns the result; it may be called again
+    after a failure.
     """
 
     facts: Mapping[str, Any]
@@ -53,7 +53,7 @@ Look = Callable[["Session"], Awaitable[Intent]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """How the operator wants it done."""
+    """Options of the operator: which file, whether to ask, and how to print."""
 
     config_file: Path
     yes: bool
@@ -63,13 +63,13 @@ class Manner:
 
 
 def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None:
-    """Open what ``look`` needs, show its intent, and carry it out.
+    """Open a session for ``look``, show its intent, and carry it out.
 
     Raises:
         typer.Exit: always, with the exit code.
     """
     if manner.as_json and not (manner.yes or manner.dry_run):
-        raise typer.BadParameter("--json asks nothing: give --yes or --dry-run as well")
+        raise typer.BadParameter("--json does not ask: add --yes or --dry-run")
     try:
         config = load_config(manner.config_file, os.environ)
         configure_logging(config.logging.model_copy(update={"level": "error"}))
@@ -83,9 +83,9 @@ async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadat
     from tiersidecar.app.commands.session import open_session
 
     async with AsyncExitStack() as stack:
-        with manner.console.status("connecting, and reading the sidecars' topics") as status:
+        with manner.console.status("connecting to the broker and reading the sidecars' topics") as status:
             session = await stack.enter_async_context(open_session(config, with_metadata=with_metadata))
-            status.update("looking at what is there")
+            status.update("reading the present state")
             intent = await look(session)
         if not manner.as_json:
             _show(intent, manner.console)
@@ -96,7 +96,7 @@ async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadat
                 intent = await _looked_at_again(session, look, intent, manner.console)
             if not intent.refusal:
                 assert intent.apply is not None  # steps come with their doing
-                with manner.console.status("doing it"):
+                with manner.console.status("applying the changes"):
                     outcome = await intent.apply() or {}
                 done = True
         if manner.as_json:
@@ -110,12 +110,12 @@ async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadat
 
 
 async def _looked_at_again(session: Session, look: Look, shown: Intent, console: Console) -> Intent:
-    """What holds now: an answer may take hours, and what was safe then may delete what is not remote by now."""
+    """Look again after the question: it may have waited for hours, and a step that was safe may now lose data."""
     now = await look(session)
     if now.refusal:
         console.print(f"[red]refused:[/red] {_safe(now.refusal)}", soft_wrap=True)
     elif now.steps != shown.steps:
-        refusal = "what there is to do has changed since it was shown; run the command again"
+        refusal = "the steps have changed since they were shown; run the command again"
         console.print(f"[red]refused:[/red] {refusal}", soft_wrap=True)
         return replace(now, refusal=refusal)
     return now
@@ -123,7 +123,7 @@ async def _looked_at_again(session: Session, look: Look, shown: Intent, console:
 
 async def _is_confirmed(config: Config, manner: Manner) -> bool:
     if config.mode is Mode.OBSERVE:
-        manner.console.print("[red]error:[/red] mode is observe: nothing is written", soft_wrap=True)
+        manner.console.print("[red]error:[/red] mode is observe: nothing was changed", soft_wrap=True)
         return False
     if manner.yes:
         return True
@@ -149,7 +149,7 @@ def _show_facts(facts: Mapping[str, Any], console: Console) -> None:
 
 
 def _safe(text: str) -> str:
-    """As text of a console: neither markup nor control characters of whoever named a thing."""
+    """Escape markup and control characters, which names of topics and clients may contain."""
     return escape(printable(text))
 
 

@@ -1,4 +1,4 @@
-"""``tiersidecar cat``: records of a partition, from both tiers, by the read service."""
+"""``tiersidecar cat``: print records of a partition from both tiers, through the read service."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ import typer
 
 from tiersidecar.app.commands.asking import direct_opener
 from tiersidecar.app.commands.looking import DONE, look
-from tiersidecar.app.commands.ls import parse_target
-from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.commands.options import ConfigFile, parse_target
 from tiersidecar.app.config.config import Config
 from tiersidecar.domain.errors import ReadRefusedError
 
@@ -41,12 +40,12 @@ def cat(
             metavar="TIME", help="From the first record of this time: 2026-01-31T08:15:00Z, or ms since 1970."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many records.")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Print at most this many records.")] = 100,
     until: Annotated[int | None, typer.Option(metavar="N", min=0, help="Stop before this offset.")] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Kafka's record batches as they are, not NDJSON; needs --until.")
+        bool, typer.Option("--raw", help="Write Kafka's record batches, not NDJSON; needs --until.")
     ] = False,
-    as_base64: Annotated[bool, typer.Option("--base64", help="Keys and values as base64, not as text.")] = False,
+    as_base64: Annotated[bool, typer.Option("--base64", help="Print keys and values as base64, not as text.")] = False,
     committed: Annotated[bool, typer.Option("--committed", help="Leave out records of aborted transactions.")] = False,
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="The read service; by default read.listen of the configuration.")
@@ -67,13 +66,13 @@ def cat(
 ) -> None:
     """Print records of a partition, from the remote log start to the high watermark, as JSON lines or raw batches.
 
-    The broker says who may read: without --user or --token-file, what ANONYMOUS may.
+    The broker decides who may read. Without --user or --token-file the request is made as ANONYMOUS.
     """
     topic, partition = parse_target(target)
     if partition is None:
         raise typer.BadParameter(f"{target} has no partition: TOPIC/PARTITION", param_hint="TOPIC/PARTITION")
     if (offset is None) == (time is None):
-        raise typer.BadParameter("one of --offset and --time says where to begin", param_hint="--offset")
+        raise typer.BadParameter("give either --offset or --time: where to begin", param_hint="--offset")
     if raw and until is None:
         raise typer.BadParameter("--raw needs --until: batches have no limit by number", param_hint="--until")
     time_ms = None if time is None else parse_time(time)
@@ -96,7 +95,7 @@ def cat(
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since 1970 of either form; a time without a zone is UTC."""
+    """Return milliseconds since 1970 of either form; a time without a zone is UTC."""
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
@@ -136,29 +135,29 @@ def _tls(ca_file: Path | None) -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class _Service:
-    """The read service, as one caller."""
+    """Requests to the read service, as one caller."""
 
     base: str
     headers: Mapping[str, str]
     tls: ssl.SSLContext
 
     def offset_of(self, path: str, time_ms: int) -> int:
-        """The first offset at or after a time.
+        """Return the offset of the first record at or after a time.
 
         Raises:
-            ReadRefusedError: there is none, or it is not told.
+            ReadRefusedError: there is none, or the service refused.
         """
         with self._open(f"{path}/offsets?timestamp={time_ms}") as response:
             found = json.loads(response.read())["offset"]
         if found is None or found < 0:
-            raise ReadRefusedError(url=self.base, reason="no record is of that time or later")
+            raise ReadRefusedError(url=self.base, reason="no record has this time or a later one")
         return int(found)
 
     def copy(self, path: str) -> None:
-        """To standard output.
+        """Copy a response to standard output.
 
         Raises:
-            ReadRefusedError: the service refused, or broke off.
+            ReadRefusedError: the service refused, or ended the response early.
         """
         with self._open(path) as response:
             while piece := self._piece(response):
@@ -170,7 +169,7 @@ class _Service:
             return bytes(response.read(_PIECE_BYTES))
         except (http.client.HTTPException, OSError) as error:
             sys.stdout.flush()
-            reason = "it broke off: what was printed is good, and is not all; its log says why"
+            reason = "the service ended the response early: the output is valid but incomplete; its log has the reason"
             raise ReadRefusedError(url=self.base, reason=reason) from error
 
     def _open(self, path: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a command that failed says on standard error: the error's own sentences, and where to look."""
+"""Print the error of a failed command on standard error, and where to look."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAILED, WRONG_USAGE = 1, 2
 
 
 def complain(error: TiersidecarError, console: Console, config_file: Path | None = None) -> int:
-    """Print it, and give the exit code.  ``config_file`` is the configuration that the command ran with, if it got so far."""
+    """Print ``error`` and return the exit code; with ``config_file``, the configuration used, also print a hint."""
     for sentence in str(error).splitlines():
         console.print(f"[red]error:[/red] {escape(sentence)}", soft_wrap=True)
     if config_file is not None and (hint := _hint(error, config_file)):
@@ -25,14 +25,12 @@ def _hint(error: TiersidecarError, config_file: Path) -> str:
     match error:
         case BrokerUnreachableError():
             keys = "broker.bootstrap.servers and broker.security.protocol"
-            return f"Does the broker run, and are {keys} in {config_file} those of a listener of its?"
+            return f"Is the broker running, and do {keys} in {config_file} belong to one of its listeners?"
         case BrokerRefusedError(error="UNKNOWN_TOPIC_OR_PARTITION"):
-            return (
-                f"There is none of this name, or the user of the broker section in {config_file} may not Describe it."
-            )
+            return f"It does not exist, or the user of the broker section in {config_file} may not Describe it."
         case BrokerRefusedError() if "AUTHORIZATION" in error.error:
-            return "docs/operations/acls.md has the rights that the daemon and its commands need."
+            return "docs/operations/acls.md lists the rights that the daemon and its commands need."
         case BrokerRefusedError() if "SASL" in error.error:
-            return f"Look at broker.sasl.* in {config_file}."
+            return f"Check broker.sasl.* in {config_file}."
         case _:
             return ""

@@ -1,4 +1,4 @@
-"""``tiersidecar delete-records``: move the start of a partition, remotely and locally."""
+"""``tiersidecar delete-records``: move the log start of a partition, remote and local."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def delete_records(
 ) -> None:
     """Delete all records of a partition below an offset, remote and local ones.
 
-    The offset may lie in the middle of a segment. Nobody reads below it from then on through the gateway or the read service;
-    remote segments that lie wholly below it are deleted by the leader's sidecar once user.delete.delay is over, and so are the
-    broker's own. Until then `tiersidecar undelete` brings them back, and who asks the broker itself reads what it still has.
+    The offset may be inside a segment. From then on gateway and read service return nothing below it. After
+    user.delete.delay the leader's sidecar deletes the remote segments that end below it, and the broker's records. Until then
+    `tiersidecar undelete` restores them, and clients of the broker itself still read what it has.
     """
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
     carry_out(lambda session: look_at_deletion(session, topic, partition, offset), manner)
 
 
 async def look_at_deletion(session: Session, topic: str, partition: int, offset: int) -> Intent:
-    """What is there, and what deleting up to ``offset`` means."""
+    """Return the present state, and what deleting up to ``offset`` changes."""
     from tiersidecar.app.config.values import Quantity
     from tiersidecar.ports.broker import OffsetSpec
     from tiersidecar.reading.user_deletes import UserDelete
 
     view = await session.partition(topic, partition)
-    tip = view.topic_id_partition
+    topic_id_partition = view.topic_id_partition
     log_start, high_watermark = (
         await session.offset(view, OffsetSpec.EARLIEST),
         await session.offset(view, OffsetSpec.LATEST),
     )
-    known = session.state.partition_state(tip)
+    known = session.state.partition_state(topic_id_partition)
     target = Offset(high_watermark if offset == HIGH_WATERMARK else offset)
     facts = {
         "topic": topic,
@@ -68,8 +68,8 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
         "high_watermark": high_watermark,
         "offset": target,
     }
-    if session.policy(topic, tip.topic_id) is None:
-        return Intent(facts=facts, refusal="the topic is not tiered; kafka-delete-records deletes its records")
+    if session.policy(topic, topic_id_partition.topic_id) is None:
+        return Intent(facts=facts, refusal="the topic is not tiered: use kafka-delete-records")
     if target > high_watermark:
         return Intent(facts=facts, refusal=f"offset {target} is above the high watermark {high_watermark}")
     # What can be undone for a while stays in the broker's log as long; the leader's sidecar deletes it when it is due.
@@ -79,10 +79,10 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
     later = f", once {Quantity('duration_ms').format(delay_ms)} are over" if delay_ms else ""
     steps = []
     if not delete.is_said(known):
-        segments = (await session.remote_segments([tip]))[tip]
-        if lost := _reason_state_lost(session, tip, segments):
+        segments = (await session.remote_segments([topic_id_partition]))[topic_id_partition]
+        if lost := _reason_state_lost(session, topic_id_partition, segments):
             return Intent(facts=facts, refusal=lost)
-        below = [one for one in segments if one.end_offset < target]
+        below = [segment for segment in segments if segment.end_offset < target]
         size_bytes = sum(one.segment_size_in_bytes for one in below)
         if target < known.remote_log_start_offset and view.leader_epoch == known.remote_log_start_epoch:
             moved = f"the remote log starts at {known.remote_log_start_offset} already; no later undelete goes below {target}"
@@ -98,16 +98,18 @@ async def look_at_deletion(session: Session, topic: str, partition: int, offset:
     return Intent(facts=facts, steps=tuple(steps), apply=lambda: _delete(session, view, delete))
 
 
-def _reason_state_lost(session: Session, tip: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata]) -> str:
-    """A delete would make the first record of a partition that the state topic has forgotten, and so hide that it has."""
+def _reason_state_lost(
+    session: Session, topic_id_partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata]
+) -> str:
+    """Return why the state topic seems to have lost the partition: a delete would write a new record and hide that."""
     from tiersidecar.decide.lost_logs import KnownOfPartition, reason_log_lost
     from tiersidecar.domain.states import RemoteLogSegmentState
 
     return reason_log_lost(
         KnownOfPartition(
-            has_record=tip in session.state.partitions(),
+            has_record=topic_id_partition in session.state.partitions(),
             was_claimed=True,  # else the leader's sidecar will have made its first record in a moment
-            has_segments=any(one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for one in segments),
+            has_segments=any(segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for segment in segments),
             was_seen=False,  # that is the sidecar's affair
             remote_log_start_offset=-1,
             held_offset=-1,
@@ -118,17 +120,21 @@ def _reason_state_lost(session: Session, tip: TopicIdPartition, segments: Sequen
 
 
 async def _delete(session: Session, view: LeaderView, delete: UserDelete) -> None:
-    """Said first: whatever comes after it may be done by the leader's next round."""
+    """Publish the delete first: if this process ends, the leader's next round does the rest."""
     from tiersidecar.app.builders.retain import trash_delays
     from tiersidecar.app.commands.session import operator
     from tiersidecar.reading.user_deletes import Asker
 
-    tip = view.topic_id_partition
+    topic_id_partition = view.topic_id_partition
     now_ms = decision_ms(session.clock.now_ms(), [session.state.lease(str(view.leader_id))])
     asker = Asker(by=operator("delete-records"), now_ms=now_ms, delays=trash_delays(session.config))
-    await delete.say(session.state, tip, asker)
+    await delete.say(session.state, topic_id_partition, asker)
     if not delete.trims:
         return
-    answer = (await session.broker.delete_records({tip: delete.offset}, leader_epochs={tip: view.leader_epoch}))[tip]
+    answer = (
+        await session.broker.delete_records(
+            {topic_id_partition: delete.offset}, leader_epochs={topic_id_partition: view.leader_epoch}
+        )
+    )[topic_id_partition]
     if answer.error is not None:
-        raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
+        raise BrokerRefusedError(api="DeleteRecords", subject=str(topic_id_partition), error=answer.error)

@@ -1,7 +1,4 @@
-"""``tiersidecar events``: the metadata topic, decoded, as it is and as it grows.
-
-Events of the metadata topic as lines: values in, text out.
-"""
+"""``tiersidecar events``: print the events of the metadata topic, and follow new ones."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tiersidecar.app.commands.looking import DONE, look
-from tiersidecar.app.commands.ls import parse_target
-from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.commands.options import ConfigFile, parse_target
 from tiersidecar.app.config.config import Config
 from tiersidecar.domain.errors import BrokerRefusedError, CorruptDataError
 
@@ -31,7 +27,7 @@ from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """An event, and where and when it was written; ``problem`` in its stead where it cannot be read."""
+    """An event with its place and time in the topic; ``problem`` says why an unreadable one has no ``event``."""
 
     partition: int
     offset: int
@@ -41,7 +37,7 @@ class Recorded:
 
     @property
     def owner(self) -> TopicIdPartition | None:
-        """Whose event it is."""
+        """Return the partition that the event concerns."""
         if self.event is None:
             return None
         if isinstance(self.event, RemotePartitionDeleteMetadata):
@@ -49,7 +45,7 @@ class Recorded:
         return self.event.remote_log_segment_id.topic_id_partition
 
     def is_of(self, topic: str | None, partition: int | None) -> bool:
-        """Whether it is asked for; what cannot be read always is."""
+        """Return whether the event is selected; an unreadable one always is."""
         owner = self.owner
         if owner is None or topic is None:
             return True
@@ -58,12 +54,12 @@ class Recorded:
 
 @dataclass(slots=True)
 class EventLines:
-    """Knows the offsets of segments whose begin it has seen: updates do not tell them."""
+    """Formats events; it remembers the offsets of segments, which updates do not contain."""
 
     _known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = field(default_factory=dict)
 
     def document(self, recorded: Recorded) -> dict[str, Any]:
-        """One event as JSON."""
+        """Return an event as a JSON document."""
         event, owner = recorded.event, recorded.owner
         where = {
             "time_ms": recorded.time_ms,
@@ -95,7 +91,7 @@ class EventLines:
         }
 
     def text(self, recorded: Recorded) -> str:
-        """One event as a line for people."""
+        """Return an event as a line of text."""
         said = self.document(recorded)
         head = f"{moment(recorded.time_ms)}  {recorded.partition}@{recorded.offset}"
         if said["kind"] == "unreadable":
@@ -119,13 +115,13 @@ def events(
     target: Annotated[
         str | None, typer.Argument(metavar="TOPIC[/PARTITION]", help="Only of this topic or partition.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events come, until Ctrl-C.")] = False,
-    last: Annotated[int, typer.Option(metavar="N", min=0, help="Begin with the last N; 0: with all there are.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new events, until Ctrl-C.")] = False,
+    last: Annotated[int, typer.Option(metavar="N", min=0, help="Begin with the last N events; 0 shows all.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
 ) -> None:
-    """Print what was said of remote segments: copies begun and finished, deletions begun and finished.
+    """Print the events of remote segments: copies and deletions, begun and finished.
 
-    Compaction is off for this topic, so it is the history of each segment for as long as the topic keeps it.
+    The topic is not compacted, so it has the whole history of each segment within its own retention.
     """
     topic, partition = (None, None) if target is None else parse_target(target)
     lines = EventLines()
@@ -149,12 +145,12 @@ async def _read(
     last: int,
     follow: bool,
 ) -> None:
-    """The old ones in the order of their time: their partitions are read as they come."""
+    """Print the existing events in order of time, then follow; partitions are read in any order."""
     async with _consumer(config) as consumer:
         ends = await consumer.end_offsets(consumer.assignment())
         kept: deque[Recorded] = deque()
         while any([await consumer.position(one) < end for one, end in ends.items()]):
-            kept += [one for one in await _next(consumer) if is_asked_for(one)]
+            kept += [recorded for recorded in await _next(consumer) if is_asked_for(recorded)]
         found = sorted(kept, key=lambda one: (one.time_ms, one.partition, one.offset))
         for number, one in enumerate(found):
             if last and number < len(found) - last:
@@ -162,14 +158,14 @@ async def _read(
             else:
                 say(one)
         while follow:
-            for one in await _next(consumer):
-                if is_asked_for(one):
-                    say(one)
+            for recorded in await _next(consumer):
+                if is_asked_for(recorded):
+                    say(recorded)
 
 
 @asynccontextmanager
 async def _consumer(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
-    """Over the whole topic from its begin; it commits nothing and joins no group."""
+    """Open a consumer of the whole topic from its beginning; it commits nothing and joins no group."""
     from aiokafka import TopicPartition
 
     from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs

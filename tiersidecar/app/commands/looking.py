@@ -1,4 +1,4 @@
-"""What the commands that only look have in common: the configuration read, an error in its own words, an exit code."""
+"""Run a command that changes nothing: read the configuration, print an error as a sentence, exit with a code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import TiersidecarError
 
 DONE, FOUND = 0, 3
-"""``FOUND``: it was shown, and something in it needs somebody."""
+"""``FOUND``: the result was shown, and an operator must act."""
 
 LookAsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; sizes in bytes, times in ms.")]
 Sidecar = Annotated[
@@ -24,15 +24,15 @@ Sidecar = Annotated[
     typer.Option(
         "--sidecar",
         metavar="HOST:PORT",
-        help="Ask this sidecar's status service where the others are; by default status.listen of the configuration, "
-        "then the state topic. May be given more than once.",
+        help="Ask this sidecar for the list of the others; default: status.listen of the configuration, then the state "
+        "topic. Repeatable.",
     ),
 ]
-Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.05, help="How long each may take.")]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.05, help="Time limit for each sidecar.")]
 
 
 def look(config_file: Path, act: Callable[[Config], int]) -> None:
-    """Do ``act``, and leave with the code that it gives."""
+    """Run ``act`` and exit with the code that it returns."""
     console = Console(stderr=True, highlight=False)
     try:
         config = load_config(config_file, os.environ)

@@ -1,9 +1,8 @@
-"""``tiersidecar ls`` and ``explain``: the segments of a partition, and why each is where it is, by its leader's sidecar."""
+"""``tiersidecar ls`` and ``explain``: the segments of a partition, and why each is where it is."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -12,13 +11,12 @@ import typer
 
 from tiersidecar.app.commands.asking import Answer, KnownSidecar, ask, find_sidecars
 from tiersidecar.app.commands.looking import DONE, FOUND, LookAsJson, Sidecar, Timeout, look
-from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.commands.options import ConfigFile, Target, parse_target
 from tiersidecar.app.commands.tables import moment, size, table
 from tiersidecar.app.config.config import Config
 from tiersidecar.domain.errors import NoSidecarError
 
 _ABOUT = {"copy": "remote", "trim": "local", "expiry": "kept"}
-Target = Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="A topic, or one partition of it.")]
 
 
 def ls(
@@ -30,7 +28,7 @@ def ls(
 ) -> None:
     """List segments: where each is, its offsets, times and sizes.
 
-    Exits with 3 where a partition's leader did not tell.
+    Exits with 3 if the leader's sidecar of a partition did not answer.
     """
 
     def act(config: Config) -> int:
@@ -42,7 +40,7 @@ def ls(
         if as_json:
             typer.echo(json.dumps({"partitions": documents}, indent=2, ensure_ascii=False))
         else:
-            typer.echo("\n\n".join(segments_text(one) for one in documents))
+            typer.echo("\n\n".join(segments_text(document) for document in documents))
         return _complain(topic, partitions, found)
 
     look(config_file, act)
@@ -51,14 +49,16 @@ def ls(
 def explain(
     target: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="A partition.")],
     config_file: ConfigFile,
-    offset: Annotated[int | None, typer.Argument(metavar="OFFSET", min=0, help="Only of this offset.")] = None,
+    offset: Annotated[
+        int | None, typer.Argument(metavar="OFFSET", min=0, help="Only the segment with this offset.")
+    ] = None,
     as_json: LookAsJson = False,
     sidecar: Sidecar = None,
     timeout: Timeout = 5.0,
 ) -> None:
-    """Say why a segment is still local, not remote yet, or gone: each rule with its figures, and when that changes.
+    """Show why a segment is still local, not remote yet, or gone: each rule with its figures, and when that changes.
 
-    Without an offset, of the first segment of each kind. Asks the sidecar that decides it.
+    Without an offset, it shows the first segment of each kind. The answer comes from the sidecar that decides.
     """
 
     def act(config: Config) -> int:
@@ -75,14 +75,6 @@ def explain(
     look(config_file, act)
 
 
-def parse_target(text: str) -> tuple[str, int | None]:
-    """Topic, and partition if there is one; a topic's name has no slash."""
-    match = re.fullmatch(r"([^/]+)(?:/(\d{1,9}))?", text)
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no TOPIC or TOPIC/PARTITION, such as orders/0")
-    return match.group(1), None if match.group(2) is None else int(match.group(2))
-
-
 def _partitions(known: Sequence[KnownSidecar], topic: str, timeout_s: float) -> list[int]:
     answers = ask(known, f"/status?topic={quote(topic)}", timeout_s)
     rows = [row for one in answers if one.code == 200 and one.document for row in one.document["partitions"]]
@@ -94,16 +86,16 @@ def _partitions(known: Sequence[KnownSidecar], topic: str, timeout_s: float) -> 
 
 
 def _of_leader(known: Sequence[KnownSidecar], path: str, timeout_s: float) -> Mapping[str, Any] | str:
-    """The leader's document, or why there is none."""
+    """Return the leader's document, or the reason why there is none."""
     return leaders_answer(ask(known, path, timeout_s))
 
 
 def leaders_answer(answers: Sequence[Answer]) -> Mapping[str, Any] | str:
-    """Of all sidecars that of the leader; in its stead what stands in the way, the leader's own reason first."""
-    for one in answers:
-        if one.code == 200 and one.document is not None:
-            return one.document
-    problems = [(one.code, one.problem or str((one.document or {}).get("problem", ""))) for one in answers]
+    """Return the document of the leader's sidecar, or the reasons why there is none, its own first."""
+    for answer in answers:
+        if answer.code == 200 and answer.document is not None:
+            return answer.document
+    problems = [(answer.code, answer.problem or str((answer.document or {}).get("problem", ""))) for answer in answers]
     own = [text for code, text in problems if code not in (0, 404)]
     silent = [f"broker {a.sidecar.node_id}: {a.problem}" for a in answers if a.code == 0]
     named = [text for code, text in problems if code == 404 and "is led by" in text]
@@ -114,12 +106,12 @@ def leaders_answer(answers: Sequence[Answer]) -> Mapping[str, Any] | str:
 def _complain(topic: str, partitions: Sequence[int], found: Sequence[Mapping[str, Any] | str]) -> int:
     missing = [(one, why) for one, why in zip(partitions, found, strict=True) if isinstance(why, str)]
     for partition, why in missing:
-        typer.echo(f"{topic}/{partition}: its leader's sidecar did not tell: {why}", err=True)
+        typer.echo(f"{topic}/{partition}: its leader's sidecar did not answer: {why}", err=True)
     return FOUND if missing else DONE
 
 
 def segments_text(document: Mapping[str, Any]) -> str:
-    """The segments of a partition as a table, and what they come to."""
+    """Return the segments of a partition as a table below a line with their counts."""
     rows = document["segments"]
     columns = ("state", "first", "last", "size", "newest record", "copied or changed", "written", "segment id")
     lines = [
@@ -144,7 +136,7 @@ def segments_text(document: Mapping[str, Any]) -> str:
 
 
 def explanation_text(document: Mapping[str, Any]) -> str:
-    """One paragraph for each segment, one line for each rule."""
+    """Return a paragraph for each segment, with a line for each rule."""
     if document["missing"]:
         return f"{document['topic']}/{document['partition']}: {document['missing']}"
     return "\n\n".join(_account_text(one) for one in document["accounts"]) or "it has no segment"

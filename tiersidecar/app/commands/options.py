@@ -1,7 +1,8 @@
-"""Options that the commands have in common."""
+"""Arguments and options that several commands share, and their parsers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +15,10 @@ from tiersidecar.app.config.values import Address, Quantity
 ConfigFile = Annotated[
     Path,
     typer.Option(
-        "--config", "-c", metavar="FILE", envvar="TIERSIDECAR_CONFIG", help="The sidecar's configuration (YAML)."
+        "--config", "-c", metavar="FILE", envvar="TIERSIDECAR_CONFIG", help="The sidecar's configuration file (YAML)."
     ),
 ]
+Target = Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="A topic, or one partition of it.")]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 Partition = Annotated[int, typer.Option("--partition", "-p", metavar="N", min=0, help="The partition.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
@@ -25,7 +27,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; n
 
 
 def quantity(kind: str, at_least: int) -> Callable[[str], int]:
-    """A parser for ``7d`` or ``10GiB``, as in the configuration."""
+    """Return a parser for ``7d`` (``kind`` ms) or ``10GiB`` (bytes), as in the configuration."""
     known = Quantity("duration_ms", at_least=at_least) if kind == "ms" else Quantity("size", at_least=at_least)
 
     def parse(text: str) -> int:
@@ -38,8 +40,20 @@ def quantity(kind: str, at_least: int) -> Callable[[str], int]:
 
 
 def address(text: str) -> Address:
-    """``host:port``, as in the configuration."""
+    """Parse ``host:port``, as in the configuration."""
     try:
         return Address.parse(text)
     except PydanticCustomError as error:
         raise typer.BadParameter(error.message()) from None
+
+
+def parse_target(text: str) -> tuple[str, int | None]:
+    """Return the topic and the partition of ``TOPIC`` or ``TOPIC/PARTITION``; a topic's name has no slash.
+
+    Raises:
+        typer.BadParameter: it is neither.
+    """
+    match = re.fullmatch(r"([^/]+)(?:/(\d{1,9}))?", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is neither TOPIC nor TOPIC/PARTITION, such as orders/0")
+    return match.group(1), None if match.group(2) is None else int(match.group(2))

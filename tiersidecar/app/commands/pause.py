@@ -1,4 +1,4 @@
-"""``tiersidecar pause`` and ``resume``: let copies, or deletes and trims, stand still, of a topic or of all."""
+"""``tiersidecar pause`` and ``resume``: stop copies, or deletes and trims, of one topic or of all topics."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
 
 _STANDS_STILL = {
-    PauseKind.COPIES: "nothing more is copied; local data stay on the brokers' disks until they are remote",
-    PauseKind.DELETES: "nothing more is trimmed, expired or deleted, remotely and on the brokers' disks, which grow",
+    PauseKind.COPIES: "no further segment is copied; local data stays on the brokers' disks until it is remote",
+    PauseKind.DELETES: "nothing is trimmed, expired or deleted, neither remote data nor on the brokers' disks, which grow",
 }
 _GOES_ON = {
-    PauseKind.COPIES: "copying goes on",
-    PauseKind.DELETES: "trims and expiry go on, by the same rules and the same guard as ever; what is due goes",
+    PauseKind.COPIES: "copying continues",
+    PauseKind.DELETES: "trims and expiry continue, by the same rules and the same guard; what is due is deleted",
 }
 
 Topic = Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="One topic; or give --all.")]
-All = Annotated[bool, typer.Option("--all", help="All topics, those that are made later too.")]
+All = Annotated[bool, typer.Option("--all", help="All topics, including those created later.")]
 Copies = Annotated[bool, typer.Option("--copies", help="Only copies to the store.")]
 Deletes = Annotated[bool, typer.Option("--deletes", help="Only deletes, remote ones and trims of the brokers' disks.")]
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="Why: status, explain and the log say it.")]
+Reason = Annotated[str, typer.Option(metavar="TEXT", help="The reason, shown by status, explain and the log.")]
 
 
 def pause(
@@ -43,11 +43,10 @@ def pause(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let copies, or deletes and trims, or both, stand still, until `tiersidecar resume`.
+    """Stop copies, or deletes and trims, or both, until `tiersidecar resume`.
 
-    A record in the state topic, which all sidecars of the cluster obey, those that are started later too. What is being
-    copied or deleted at this moment is finished. Reads and pins go on. What is paused already stays as it is, with its
-    reason.
+    The pause is a record in the state topic. All sidecars of the cluster obey it, including those started later. A segment that
+    is being copied or deleted is finished. Reads and pins continue. An existing pause is kept with its reason.
     """
     _require_one(topic, everything=everything)
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
@@ -65,9 +64,9 @@ def resume(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """End what `tiersidecar pause` began: of just this topic, or with --all just the pause of all topics.
+    """End a pause: that of this topic, or with --all only the pause of all topics.
 
-    Expiry decides anew, and its guard too: a large share that has come due meanwhile stops it, as ever.
+    Expiry and its guard decide again: if a large share has become due meanwhile, the guard stops expiry.
     """
     _require_one(topic, everything=everything)
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
@@ -81,13 +80,13 @@ def _require_one(topic: str | None, *, everything: bool) -> None:
 
 
 def _kinds(*, copies: bool, deletes: bool) -> tuple[PauseKind, ...]:
-    """Neither means both."""
+    """Return the kinds that were requested; neither option means both."""
     asked = {PauseKind.COPIES: copies, PauseKind.DELETES: deletes}
     return tuple(kind for kind, is_asked in asked.items() if is_asked or not any(asked.values()))
 
 
 async def look_at_pause(session: Session, topic: str | None, kinds: Sequence[PauseKind], reason: str) -> Intent:
-    """What stands still already, and what will."""
+    """Return what is paused already, and what will be."""
     from tiersidecar.app.commands.session import operator
 
     things = await _things(session, topic, kinds)
@@ -104,7 +103,7 @@ async def look_at_pause(session: Session, topic: str | None, kinds: Sequence[Pau
 
 
 async def look_at_resume(session: Session, topic: str | None, kinds: Sequence[PauseKind]) -> Intent:
-    """What stands still, and what goes on."""
+    """Return what is paused, and what will continue."""
     topic_id = await _topic_id(session, topic)
     known = session.state.pauses()
     plan = decide_resume(known, topic_id, kinds, topic or "")
@@ -128,7 +127,9 @@ async def _things(session: Session, topic: str | None, kinds: Sequence[PauseKind
     views = await session.broker.describe_partitions([topic])
     live = [views[0].topic_id_partition.topic_id] if views else []
     gone = dict.fromkeys(
-        tip.topic_id for tip in session.state.partitions() if tip.topic == topic and tip.topic_id not in live
+        topic_id_partition.topic_id
+        for topic_id_partition in session.state.partitions()
+        if topic_id_partition.topic == topic and topic_id_partition.topic_id not in live
     )
     things = {PausedThing(kind=kind, topic_id=topic_id): "" for topic_id in live for kind in kinds}
     if PauseKind.DELETES in kinds:
@@ -142,7 +143,7 @@ async def _things(session: Session, topic: str | None, kinds: Sequence[PauseKind
 
 
 async def _topic_id(session: Session, topic: str | None) -> Uuid | None:
-    """A topic that is gone is known by the pause that it still has: the deletion of its remote data stands still, too."""
+    """Return the topic's id; a deleted topic is found by its pause, which also stops the deletion of its remote data."""
     if topic is None:
         return None
     paused = [one.thing.topic_id for one in session.state.pauses() if one.topic == topic]
@@ -169,7 +170,7 @@ def _facts(topic: str | None, known: Sequence[Pause]) -> dict[str, object]:
 
 
 async def _brokers_that_go_on(session: Session) -> tuple[str, ...]:
-    """A sidecar of a former release does not know the record."""
+    """Return notes on brokers whose sidecar is of a release that does not know pauses."""
     described = await session.broker.describe_cluster()
     leases = {one.broker_id: one for one in session.state.known_leases()}
     deaf = sorted(

@@ -1,4 +1,4 @@
-"""Who reads a topic, as far as its brokers know: what ``tiersidecar enable`` says before it asks."""
+"""Find the readers of a topic that its brokers know, for the notes of ``tiersidecar enable``."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
 
 _MOST_SHOWN = 20
 NOT_KNOWN = (
-    "brokers do not tell over Kafka's protocol which clients read without a group, or keep their offsets elsewhere: look at "
-    "the brokers' request log, or their JMX metrics where they are on"
+    "Kafka's protocol does not show clients that read without a group or keep their offsets elsewhere: look at the "
+    "brokers' request log, or at their JMX metrics"
 )
 
 
 async def readers_of(
     session: Session, topic: str, views: Sequence[LeaderView], plan: SwitchPlan
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What is to say of the readers: as JSON, and as notes for people."""
+    """Return the readers as a JSON document, and as notes for the operator."""
     try:
         partitions = await _planned(session, topic, views, plan)
         groups = await _groups(session, topic, partitions)
     except (BrokerRefusedError, BrokerUnreachableError) as error:
-        says = f"which groups read it cannot be told: {error}"
+        says = f"the groups that read it are not known: {error}"
         return {"readers": {"groups": None, "problem": says, "not_known": NOT_KNOWN}}, (says, NOT_KNOWN)
     is_limited = any(limit >= 0 for limit in _local_limits(plan))
     policy = session.policy(topic, views[0].topic_id_partition.topic_id) or session.config.unnamed_policy
     harms = decide_harm(groups, partitions, is_limited=is_limited, holds=policy.holds)
-    hurt = [one for one in harms if one.hurt is not Hurt.NOT]
+    hurt = [harm for harm in harms if harm.hurt is not Hurt.NOT]
     notes = [f"hurt {one.hurt}: {harm_text(one)}" for one in hurt[:_MOST_SHOWN]]
     notes += [f"and {len(hurt) - _MOST_SHOWN} more groups: --json has all"] if len(hurt) > _MOST_SHOWN else []
     notes.append(f"{len(harms)} groups have read it, {len(hurt)} of them would be hurt or may be")
@@ -55,7 +55,7 @@ async def readers_of(
         notes.append(
             "its name is that of a Kafka Streams application's internal topic, which it reads from the brokers"
         )
-    document = {"groups": [_document(one) for one in harms], "problem": None, "not_known": NOT_KNOWN}
+    document = {"groups": [_document(harm) for harm in harms], "problem": None, "not_known": NOT_KNOWN}
     return {"readers": document}, (*notes, NOT_KNOWN)
 
 
@@ -64,7 +64,7 @@ def _document(harm: Harm) -> dict[str, Any]:
 
 
 def _local_limits(plan: SwitchPlan) -> tuple[int, int]:
-    """By time and by size, as they hold: what is said to be as the total is."""
+    """Return the local limits by time and size, in effect; AS_TOTAL is replaced by the total limit."""
     time_ms = plan.retention_ms if plan.local_retention_ms == AS_TOTAL else plan.local_retention_ms
     size_bytes = plan.retention_bytes if plan.local_retention_bytes == AS_TOTAL else plan.local_retention_bytes
     return time_ms, size_bytes
@@ -73,8 +73,8 @@ def _local_limits(plan: SwitchPlan) -> tuple[int, int]:
 async def _planned(
     session: Session, topic: str, views: Sequence[LeaderView], plan: SwitchPlan
 ) -> list[PlannedPartition]:
-    """Where the brokers' disks would begin by local retention, about: trims end at segments, and by size records are taken to
-    be of one size."""
+    """Return approximately where the brokers' logs would begin: trims end at segments, and by size all records count as equal
+    in size."""
     from tiersidecar.ports.broker import OffsetSpec
 
     limit_ms, limit_bytes = _local_limits(plan)
@@ -87,27 +87,30 @@ async def _planned(
         session.broker.describe_log_sizes(topic),
     )
     found = []
-    for tip in epochs:
-        for answer in (starts[tip], ends[tip], by_time[tip]):
+    for topic_id_partition in epochs:
+        for answer in (starts[topic_id_partition], ends[topic_id_partition], by_time[topic_id_partition]):
             if answer.error is not None:
-                raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+                raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         kept = planned_start(
-            starts[tip].offset,
-            ends[tip].offset,
-            by_time[tip].offset if limit_ms >= 0 else None,
-            sizes.get(tip.partition),
+            starts[topic_id_partition].offset,
+            ends[topic_id_partition].offset,
+            by_time[topic_id_partition].offset if limit_ms >= 0 else None,
+            sizes.get(topic_id_partition.partition),
             limit_bytes,
         )
         found.append(
             PlannedPartition(
-                partition=tip.partition, log_start_offset=starts[tip].offset, keeps_from=kept, end=ends[tip].offset
+                partition=topic_id_partition.partition,
+                log_start_offset=starts[topic_id_partition].offset,
+                keeps_from=kept,
+                end=ends[topic_id_partition].offset,
             )
         )
     return found
 
 
 async def _groups(session: Session, topic: str, partitions: Sequence[PlannedPartition]) -> list[ReadingGroup]:
-    """Every group with an offset of the topic, or of which nobody says whether it has one."""
+    """Return each group that has an offset of the topic, or for which that could not be found out."""
     from tiersidecar.ports.broker import GroupType
 
     groups = session.broker.groups

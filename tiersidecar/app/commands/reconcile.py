@@ -63,7 +63,8 @@ DeepShare = Annotated[
     float, typer.Option(metavar="SHARE", min=0.001, max=1.0, help="Share of segments that --deep reads.")
 ]
 PutReport = Annotated[
-    bool, typer.Option("--put-report", help="Put the report into the store too, where the daemons' metrics find it.")
+    bool,
+    typer.Option("--put-report", help="Also put the report into the store, from which the daemons take their metrics."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON document.")]
 
@@ -71,7 +72,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as one J
 Local = Annotated[
     bool,
     typer.Option(
-        "--local", help="In this process, without Spark: for up to a million objects, a kilobyte of memory each."
+        "--local", help="Run in this process, without Spark: up to a million objects, at a kilobyte of memory each."
     ),
 ]
 
@@ -96,15 +97,17 @@ def reconcile(
 ) -> None:
     """Compare all objects of the store with all remote log metadata, on Spark or with --local in this process.
 
-    Changes nothing. The report says what is missing, superfluous, stuck or contradicting, and what to do about each;
+    Changes nothing. The report lists what is missing, superfluous, stuck or contradictory, and what to do about each;
     `tiersidecar repair` does part of it. Exit codes: 0 clean, 3 findings, 1 failed, 2 wrong usage.
     """
     if inventory and inventory_time is None and not inventory[0].endswith("manifest.json"):
         raise typer.BadParameter("an inventory needs --inventory-time", param_hint="--inventory")
     if local and inventory:
-        raise typer.BadParameter("--local lists the store: an inventory takes Spark", param_hint="--inventory")
+        raise typer.BadParameter("--local lists the store: an inventory needs Spark", param_hint="--inventory")
     if inventory_format not in {"csv", "orc", "parquet"}:
-        raise typer.BadParameter(f"{inventory_format!r} is none of csv, orc, parquet", param_hint="--inventory-format")
+        raise typer.BadParameter(
+            f"{inventory_format!r} is not one of csv, orc, parquet", param_hint="--inventory-format"
+        )
     console = Console(stderr=True, highlight=False)
     try:
         config = load_config(config_file, os.environ)
@@ -176,7 +179,7 @@ def _run(
 
 @contextmanager
 def _progress(console: Console) -> Iterator[Callable[[str], None]]:
-    """Say what is being done; on a terminal with the time that it takes, else once for each step (what is before a colon)."""
+    """Yield a function that shows the step: on a terminal with its time, else one line per step (the text before a colon)."""
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
     ) as progress:

@@ -1,4 +1,4 @@
-"""The commands that act on a running cluster, put into the command line in one call."""
+"""Add the commands that work on a running cluster to the command line."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def register_commands(app: typer.Typer) -> None:
     app.command("status", short_help="Show the whole cluster.")(status)
     app.command("topics", short_help="List tiered topics.")(topics)
     app.command("ls", short_help="List segments.")(ls)
-    app.command("explain", short_help="Say why a segment is where it is.")(explain)
+    app.command("explain", short_help="Show why a segment is where it is.")(explain)
     app.command("cat", short_help="Print records of a partition.")(cat)
-    app.command("verify", short_help="Read remote segments back, and check them.")(verify)
-    app.command("events", short_help="Print what was said of remote segments.")(events)
+    app.command("verify", short_help="Read remote segments back and check them.")(verify)
+    app.command("events", short_help="Print the events of remote segments.")(events)
     app.command("enable", short_help="Tier a topic.")(enable)
-    app.command("disable", short_help="Stop tiering a topic, and put its own retention back.")(disable)
-    app.command("pause", short_help="Let copies or deletes stand still.")(pause)
+    app.command("disable", short_help="Stop tiering a topic; restore its retention.")(disable)
+    app.command("pause", short_help="Stop copies or deletes for a while.")(pause)
     app.command("resume", short_help="End a pause.")(resume)
     app.command("delete-records", short_help="Delete records below an offset, remote and local.")(delete_records)
     app.command("accept-log-loss", short_help="Confirm that all replicas of a partition were lost.")(accept_log_loss)
@@ -41,10 +41,10 @@ def register_commands(app: typer.Typer) -> None:
         accept_topic_loss
     )
     app.command("adopt", short_help="Make the remote data of a topic id this cluster's.")(adopt)
-    app.command("reconcile", short_help="Compare the store with the metadata, on Spark.")(reconcile)
+    app.command("reconcile", short_help="Compare the store with the metadata.")(reconcile)
     app.command("repair", short_help="Repair what a reconcile report found.")(repair)
     app.command("serve", short_help="Serve a bucket without any broker, read-only.")(serve)
     app.add_typer(store, name="store", short_help="Check the object store.")
-    app.add_typer(trash, name="trash", short_help="List, purge or export what is to be deleted.")
-    app.command("undelete", short_help="Bring back what is in the trash.")(undelete)
-    app.command("release", short_help="Let retention go on after an undelete.")(release)
+    app.add_typer(trash, name="trash", short_help="List, purge or export what will be deleted.")
+    app.command("undelete", short_help="Restore what is in the trash.")(undelete)
+    app.command("release", short_help="Let retention continue after an undelete.")(release)

@@ -1,4 +1,4 @@
-"""``tiersidecar repair REPORT``: do what can be proved to be right about a report's findings."""
+"""``tiersidecar repair REPORT``: correct those findings of a report whose correction can be proved to be right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tiersidecar.app.repair_run import PlannedStep, Repairer, RepairSettings
 
 OUTCOMES_FILE = "recopies.json"
-"""In the report's directory: what became of each request for another copy."""
+"""File in the report's directory with the result of each request for another copy."""
 
 _TIME = quantity("ms", at_least=0)
 _SHOWN_STEPS = 50
@@ -27,7 +27,7 @@ _SHOWN_STEPS = 50
 ReportDir = Annotated[
     Path, typer.Argument(metavar="REPORT", exists=True, file_okay=False, help="Directory that `reconcile` wrote.")
 ]
-Apply = Annotated[bool, typer.Option("--apply", help="Do it; without, only say what would be done.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this option only show what would be done.")]
 Grace = Annotated[
     int, typer.Option(metavar="TIME", parser=_TIME, help="Time between the mark on a leftover object and its deletion.")
 ]
@@ -38,7 +38,7 @@ MostOrphans = Annotated[
     float, typer.Option(metavar="SHARE", min=0, max=1, help="Refuse a report with a larger share of orphans.")
 ]
 Wait = Annotated[
-    int, typer.Option(metavar="TIME", parser=_TIME, help="How long to wait at most for what sidecars copy again.")
+    int, typer.Option(metavar="TIME", parser=_TIME, help="Maximum time to wait for the copies that sidecars make.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -53,11 +53,11 @@ def repair(
     wait: Wait = "10m",  # type: ignore[assignment]
     as_json: AsJson = False,
 ) -> None:
-    """Repair what a reconcile report found, as far as it can be proved to be right.
+    """Repair what a reconcile report found, as far as the repair can be proved to be right.
 
-    Each finding is looked at again. Leftover objects are marked, and a later run deletes them once the grace is over; stuck
-    copies and dangling deletions are ended; what is missing or damaged is copied again by a sidecar whose broker still has
-    it, or said to be unrecoverable. Nothing is changed without --apply.
+    Each finding is checked again. Leftover objects are marked, and a later run deletes them after the grace. Stuck copies and
+    dangling deletions are ended. What is missing or damaged is copied again by a sidecar whose broker still has it, or reported
+    as unrecoverable. Nothing is changed without --apply.
     """
     from tiersidecar.app.repair_run import RepairSettings
 
@@ -67,7 +67,7 @@ def repair(
 
 
 async def look_at_report(session: Session, report: Path, settings: RepairSettings, most_orphans: float) -> Intent:
-    """What of the report is still so, and what is done about it."""
+    """Return which findings of the report still hold, and the step for each."""
     from tiersidecar.app.reconcile_facts import read_topic_bounds
     from tiersidecar.app.repair_run import Repairer, read_report, report_facts
 
@@ -77,7 +77,7 @@ async def look_at_report(session: Session, report: Path, settings: RepairSetting
     bounds = await read_topic_bounds(session.broker, session.config.remote_log_metadata_topic_name)
     refused = refusal(report_facts(summary, session.config, cluster.cluster_id, bounds), most_orphans)
     if not refused and not session.config.deletes_enabled:
-        refused = "deletes.enabled is false"
+        refused = "deletes.enabled is false in the configuration: repair would delete"
     if refused:
         return Intent(facts=facts, refusal=refused)
     repairer = Repairer(session, settings)
@@ -99,11 +99,11 @@ async def look_at_report(session: Session, report: Path, settings: RepairSetting
 
 
 async def _do(repairer: Repairer, doing: Sequence[PlannedStep], report: Path) -> dict[str, object]:
-    """What was copied again, what is lost, and what is still to come; of each request the whole story is in the report."""
+    """Apply the steps; return counts of what was copied, is lost and is pending, and write all outcomes to the report."""
     from tiersidecar.app.repair_recopy import counts
 
     outcomes = await repairer.apply(doing)
     if outcomes:
-        documents = [one.document() for one in outcomes]
+        documents = [outcome.document() for outcome in outcomes]
         (report / OUTCOMES_FILE).write_text(json.dumps(documents, indent=2) + "\n", encoding="utf-8")
     return dict(counts(outcomes))

@@ -1,4 +1,4 @@
-"""What a command has open: broker, state topic, and the metadata of the partitions that it asks for."""
+"""Open what a command works with: broker, state topic, and the metadata of the partitions concerned."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOOK_AGAIN_S = 0.05
 
 
 def operator(command: str) -> str:
-    """Who acts, for people: a state record says it."""
+    """Return the author for state records: the user's name and the command."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a uid without a name
@@ -43,7 +43,7 @@ def operator(command: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Open for the length of one command."""
+    """Connections of one command, open while it runs."""
 
     config: Config
     broker: KafkaBroker
@@ -52,7 +52,7 @@ class Session:
     clock: Clock
 
     async def partitions(self, topic: str) -> tuple[LeaderView, ...]:
-        """All partitions, ascending.
+        """Return all partitions of a topic, ascending.
 
         Raises:
             BrokerRefusedError: there is no such topic.
@@ -63,10 +63,10 @@ class Session:
         return views
 
     async def partition(self, topic: str, partition: int) -> LeaderView:
-        """One partition.
+        """Return one partition.
 
         Raises:
-            BrokerRefusedError: there is none of this number.
+            BrokerRefusedError: the topic has no partition of this number.
         """
         for view in await self.partitions(topic):
             if view.topic_id_partition.partition == partition:
@@ -74,15 +74,15 @@ class Session:
         raise BrokerRefusedError(api="Metadata", subject=f"{topic}-{partition}", error="UNKNOWN_TOPIC_OR_PARTITION")
 
     def topic_state(self, topic_id: Uuid) -> TopicState | None:
-        """What the state topic says of it."""
+        """Return the state topic's record of the topic."""
         return self.state.topic_state(topic_id)
 
     def policy(self, topic: str, topic_id: Uuid) -> TopicPolicy | None:
-        """How the topic is tiered; None: not at all."""
+        """Return how the topic is tiered; None if it is not."""
         return resolved_policy(self.config.policy_for(topic), self.topic_state(topic_id), self.config.unnamed_policy)
 
     async def offset(self, view: LeaderView, spec: OffsetSpec | int) -> Offset:
-        """An offset of the partition, fenced by its leader epoch; -1 where no record has that time.
+        """Return an offset of the partition, fenced by its leader epoch; -1 if no record has that time.
 
         Raises:
             BrokerRefusedError: with the partition's error.
@@ -96,7 +96,7 @@ class Session:
     async def remote_segments(
         self, partitions: Iterable[TopicIdPartition]
     ) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
-        """Remote segments of each partition, ascending by start offset.
+        """Return the remote segments of each partition, ascending by start offset.
 
         Raises:
             MetadataNotReadyError: the metadata topic could not be replayed in time.
@@ -106,7 +106,7 @@ class Session:
         return {tip: list(metadata.list_remote_log_segments(tip)) for tip in wanted}
 
     async def follow(self, partitions: Sequence[TopicIdPartition]) -> MetadataLog:
-        """The metadata of just these partitions, replayed to its end as it was when this was called.
+        """Return the metadata of only these partitions, replayed to the end that the topic has now.
 
         Raises:
             MetadataNotReadyError: the metadata topic could not be replayed in time.

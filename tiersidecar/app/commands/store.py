@@ -1,6 +1,6 @@
-"""``tiersidecar store check``: whether a store keeps its promises, how quick it is, and how much may be tiered to it.
+"""``tiersidecar store check``: test the guarantees of a store, its speed, and how much can be tiered to it.
 
-Exit codes: 0 all promises kept, 3 one is broken, 1 failed, 2 wrong configuration or usage.
+Exit codes: 0 all guarantees are kept, 3 one is broken, 1 failed, 2 wrong configuration or usage.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def check(
     ] = "16MiB",  # type: ignore[assignment]  # typer parses defaults too
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Write, list, read, overwrite and delete under a prefix of its own in the configured store.
+    """Write, list, read, overwrite and delete below a prefix of its own in the configured store.
 
-    Nothing else is touched, and nothing stays behind, also after Ctrl-C. Says which promises the store breaks (some accept
-    a conditional write and ignore the condition), the latency of each verb, throughput by requests at once, and an estimate of
-    what this machine may tier in an hour. Exit codes: 0 all kept, 3 a promise is broken, 1 failed, 2 wrong usage.
+    Nothing else is touched, and everything is removed at the end, also after Ctrl-C. Reports the guarantees that the store
+    breaks (some accept a conditional write and ignore the condition), the latency of each verb, throughput by requests at once,
+    and an estimate of what this machine can tier in an hour. Exit codes: 0 all kept, 3 one is broken, 1 failed, 2 wrong usage.
     """
     console = Console(stderr=True, highlight=False)
     try:
@@ -104,5 +104,5 @@ def _shown(found: StoreCheck) -> str:
         "",
         table(("AT ONCE", "UPLOAD", "READ"), rates),
         "",
-        f"This machine may tier about {size_text(found.tiered_bytes_per_hour)} an hour: each byte goes up and is read back.",
+        f"This machine can tier about {size_text(found.tiered_bytes_per_hour)} an hour: each byte goes up and is read back.",
     ])  # fmt: skip

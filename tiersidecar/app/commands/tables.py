@@ -1,4 +1,4 @@
-"""Plain tables, and how sizes, times and counts are written in them: text in, text out."""
+"""Format plain tables, and sizes, times and counts in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiersidecar.domain.readable import duration_text, moment_text, printable, s
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns apart by two spaces, numbers and sizes to the right; a cell that is None is empty."""
+    """Return the rows as text: columns two spaces apart, numbers and sizes right-aligned, None as an empty cell."""
     lines = [tuple(columns), *(tuple(_text(cell) for cell in row) for row in rows)]
     widths = [max(len(line[number]) for line in lines) for number in range(len(columns))]
     rightward = [any(_is_amount(row[number]) for row in rows) for number in range(len(columns))]
@@ -23,23 +23,23 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 class Amount(str):
-    """A text that stands to the right, as numbers do."""
+    """A text that is right-aligned like a number."""
 
     __slots__ = ()
 
 
 def size(size_bytes: int | None) -> Amount:
-    """``1.5 GiB``; empty where it is not known."""
+    """Return ``1.5 GiB``; empty if it is not known."""
     return Amount("" if size_bytes is None else size_text(size_bytes))
 
 
 def duration(time_ms: float | None) -> Amount:
-    """``3d 4h``; empty where it is not known."""
+    """Return ``3d 4h``; empty if it is not known."""
     return Amount("" if time_ms is None else duration_text(time_ms))
 
 
 def moment(time_ms: int | None) -> str:
-    """``2026-01-31T08:15:00Z``; empty where it is not known, or is no time."""
+    """Return ``2026-01-31T08:15:00Z``; empty if it is not known, or negative."""
     return "" if time_ms is None or time_ms < 0 else moment_text(time_ms)
 
 

@@ -1,4 +1,4 @@
-"""``tiersidecar enable`` and ``disable``: the broker's own retention taken over, and put back."""
+"""``tiersidecar enable`` and ``disable``: take over the broker's own retention, and restore it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,20 @@ def _limit(name: str, unit: str, least: int, text: str) -> Any:
 def enable(
     topic: Topic,
     config_file: ConfigFile,
-    mode: Annotated[RetentionMode, typer.Option(help="strict: only the sidecar deletes; race: the broker goes on.")] = (
-        RetentionMode.STRICT
-    ),
+    mode: Annotated[
+        RetentionMode, typer.Option(help="strict: only the sidecar deletes; race: the broker continues to delete.")
+    ] = (RetentionMode.STRICT),
     retention_ms: Annotated[
         int | None, _limit("--retention-ms", "ms", -1, "Total retention by time; default: what the broker keeps today.")
     ] = None,
     retention_bytes: Annotated[
-        int | None, _limit("--retention-bytes", "bytes", -1, "Total retention by size, per partition; likewise.")
+        int | None,
+        _limit(
+            "--retention-bytes",
+            "bytes",
+            -1,
+            "Total retention by size, per partition; default: what the broker keeps today.",
+        ),
     ] = None,
     local_retention_ms: Annotated[
         int | None, _limit("--local-retention-ms", "ms", -2, "Retention on the broker's disk by time.")
@@ -64,8 +70,8 @@ def enable(
 ) -> None:
     """Tier a topic: its retention becomes the total one, and in strict mode only the sidecar deletes from then on.
 
-    The broker's own settings are taken down first, and put back by disable. Before it asks, it says which groups would be
-    hurt: those that have not read what local retention takes off the brokers' disks.
+    The broker's own settings are recorded first, and disable restores them. Before the question, the command names the groups
+    that would be hurt: those that have not read what local retention removes from the brokers' disks.
     """
     wanted = WantedTiering(
         mode=mode,
@@ -89,16 +95,16 @@ def disable(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Stop tiering a topic, and put the broker's own retention back.
+    """Stop tiering a topic, and restore the broker's own retention.
 
-    Remote data stay readable and expire as before. Refused where the restored retention would delete what is not remote.
+    Remote data stays readable and expires as before. Refused if the restored retention would delete what is not remote.
     """
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
     carry_out(lambda session: look_at_disabling(session, topic, delete_remote=delete_remote), manner)
 
 
 async def look_at_enabling(session: Session, topic: str, wanted: WantedTiering) -> Intent:
-    """What the broker's settings are, and what enabling changes."""
+    """Return the broker's settings, and what enabling changes."""
     views = await session.partitions(topic)
     topic_id = views[0].topic_id_partition.topic_id
     if topic in session.config.internal_topics:
@@ -121,7 +127,7 @@ async def look_at_enabling(session: Session, topic: str, wanted: WantedTiering) 
 
 
 async def look_at_disabling(session: Session, topic: str, *, delete_remote: bool) -> Intent:
-    """What is not remote yet, and what disabling changes."""
+    """Return what is not remote yet, and what disabling changes."""
     views = await session.partitions(topic)
     topic_id = views[0].topic_id_partition.topic_id
     known = _known(session, topic, topic_id)
@@ -146,7 +152,7 @@ async def look_at_disabling(session: Session, topic: str, *, delete_remote: bool
 async def _disable(
     session: Session, topic: str, partitions: Sequence[TopicIdPartition], plan: SwitchPlan, mode: TieringMode
 ) -> None:
-    """What an undelete holds is let go by a deletion of everything."""
+    """Apply the plan; a deletion of everything also ends the holds of an undelete."""
     if mode is TieringMode.DELETING:
         await _call_off_former(session, topic_id=partitions[0].topic_id)
     await _apply(session, topic, partitions[0].topic_id, plan, mode)
@@ -159,19 +165,21 @@ async def _disable(
 
 
 async def _call_off_former(session: Session, topic_id: Uuid) -> None:
-    """A former deletion of everything, which was called off: no sidecar need have looked since, and by its entries this one
-    would be due at once."""
+    """Remove the trash entries of an earlier deletion of everything that was revoked: by them this one would be due at once,
+    since no sidecar may have removed them yet."""
     state = session.topic_state(topic_id)
     if state is not None and state.mode == TieringMode.DELETING:
         return
-    for tip in [one for one in session.state.trash_partitions() if one.topic_id == topic_id]:
-        former = [one for one in session.state.trash(tip) if one.kind is TrashKind.DISABLE]
-        await session.state.take_out_of_trash(tip, former)
+    for topic_id_partition in [
+        partition for partition in session.state.trash_partitions() if partition.topic_id == topic_id
+    ]:
+        former = [one for one in session.state.trash(topic_id_partition) if one.kind is TrashKind.DISABLE]
+        await session.state.take_out_of_trash(topic_id_partition, former)
 
 
 async def _apply(session: Session, topic: str, topic_id: Uuid, plan: SwitchPlan, mode: TieringMode) -> None:
-    """State first: switched on, what the broker had must be durable before it is changed; switched off, the sidecars must
-    have let go of the trimming before the broker deletes again."""
+    """Publish the state, then change the broker's settings: the former settings must be durable before they change, and the
+    sidecars must stop trimming before the broker deletes again."""
     await session.state.publish_topic_state(topic_id, _state(topic, plan, mode))
     if plan.changes:
         await session.broker.alter_topic_configs(topic, plan.changes)
@@ -220,20 +228,22 @@ async def _partition_facts(
     sizes = await session.broker.describe_log_sizes(topic)
     found = []
     for view in views:
-        tip = view.topic_id_partition
+        topic_id_partition = view.topic_id_partition
         log_start = await session.offset(view, OffsetSpec.EARLIEST)
         high_watermark = await session.offset(view, OffsetSpec.LATEST)
         kept_from = log_start if retention_ms < 0 else await session.offset(view, session.clock.now_ms() - retention_ms)
-        parts = parts_of_history(remote[tip], await _epoch_ends(session, view, remote[tip], log_start))
+        parts = parts_of_history(
+            remote[topic_id_partition], await _epoch_ends(session, view, remote[topic_id_partition], log_start)
+        )
         stop = copied_stop(parts, log_start)
         found.append(
             PartitionFacts(
-                partition=tip.partition,
+                partition=topic_id_partition.partition,
                 log_start_offset=log_start,
                 high_watermark=high_watermark,
                 copied_stop=stop,
                 kept_from=high_watermark if kept_from < 0 else kept_from,
-                local_bytes=sizes.get(tip.partition),
+                local_bytes=sizes.get(topic_id_partition.partition),
                 remote_bytes_still_local=copied_bytes(parts, log_start, stop),
             )
         )
@@ -243,23 +253,25 @@ async def _partition_facts(
 async def _epoch_ends(
     session: Session, view: LeaderView, segments: Sequence[RemoteLogSegmentMetadata], log_start_offset: Offset
 ) -> dict[int, Offset]:
-    """Where the leader's log ends each epoch of ``segments``, without those that its log does not have: an unclean election may
-    have ended what was copied in them.  Segments that end below ``log_start_offset`` matter to nobody here.
+    """Return where the leader's log ends each epoch of ``segments``.
+
+    Epochs that its log does not have are left out: an unclean election may have undone what was copied in them.  Segments that
+    end below ``log_start_offset`` do not matter here.
 
     Raises:
-        BrokerRefusedError: another leads by now, or in another epoch.
+        BrokerRefusedError: another broker leads by now, or this one in another epoch.
     """
     from tiersidecar.ports.broker import EpochAsked
 
-    tip, ends = view.topic_id_partition, dict[int, Offset]()
+    topic_id_partition, ends = view.topic_id_partition, dict[int, Offset]()
     asked = {
         one.epoch for each in segments if each.end_offset >= log_start_offset for one in each.segment_leader_epochs
     }
     for epoch in sorted(asked):
         question = EpochAsked(current_epoch=view.leader_epoch, epoch=epoch)
-        answer = (await session.broker.end_of_epochs({tip: question}))[tip]
+        answer = (await session.broker.end_of_epochs({topic_id_partition: question}))[topic_id_partition]
         if answer.error is not None:
-            raise BrokerRefusedError(api="OffsetForLeaderEpoch", subject=str(tip), error=answer.error)
+            raise BrokerRefusedError(api="OffsetForLeaderEpoch", subject=str(topic_id_partition), error=answer.error)
         if answer.epoch == epoch:
             ends[epoch] = answer.end_offset
     return ends
@@ -268,22 +280,29 @@ async def _epoch_ends(
 async def _whole_segments(
     session: Session, partitions: Sequence[TopicIdPartition]
 ) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
-    """Without those that are to be copied again: the store has lost something of them, so the broker's copy may be the only
-    one."""
+    """Return the remote segments, without those to be copied again: the store has lost a part of them, and the broker's copy
+    may be the only one."""
     from tiersidecar.ports.recopy import segments_of
 
     remote = await session.remote_segments(partitions)
-    lost = {tip: segments_of(session.state.recopies(tip)) for tip in partitions}
-    return {tip: [one for one in remote[tip] if one.remote_log_segment_id.uuid not in lost[tip]] for tip in partitions}
+    lost = {
+        topic_id_partition: segments_of(session.state.recopies(topic_id_partition)) for topic_id_partition in partitions
+    }
+    return {
+        topic_id_partition: [
+            one for one in remote[topic_id_partition] if one.remote_log_segment_id.uuid not in lost[topic_id_partition]
+        ]
+        for topic_id_partition in partitions
+    }
 
 
 def _state_steps(session: Session, topic: str, topic_id: Uuid, plan: SwitchPlan, mode: TieringMode) -> tuple[str, ...]:
     if session.topic_state(topic_id) == _state(topic, plan, mode):
         return ()
     texts = {
-        TieringMode.STRICT: "the sidecars copy it and trim behind the copies",
+        TieringMode.STRICT: "the sidecars copy it, and trim what is remote",
         TieringMode.RACE: "the sidecars copy it, and the broker deletes by its own retention",
-        TieringMode.DETACHED: "the sidecars copy and trim it no more; what is remote stays readable and expires",
+        TieringMode.DETACHED: "the sidecars no longer copy or trim it; remote data stays readable and expires",
         TieringMode.DELETING: "the sidecars delete all its remote data, once delete.delay is over",
     }
     return (f"state topic: {mode.value}; {texts[mode]}",)
@@ -312,7 +331,7 @@ def _facts(topic: str, known: KnownTiering | None, plan: SwitchPlan) -> dict[str
 def _notes(wanted: WantedTiering) -> tuple[str, ...]:
     if wanted.mode is RetentionMode.RACE:
         return (
-            "in race mode the broker deletes what it likes; what was not copied by then is lost to the remote tier",
+            "in race mode the broker deletes by its own retention; what was not copied by then is not in the remote tier",
         )
     return ("consumers that read from the broker itself skip what has left its disk",)
 
@@ -321,13 +340,13 @@ def _notes_of_disabling(known: KnownTiering | None, *, delete_remote: bool) -> t
     if known is None:
         return ()
     of_data = (
-        "all records that only the store has are lost once delete.delay is over; until then undelete brings them back"
+        "all records that only the store has are lost after delete.delay; until then undelete restores them"
         if delete_remote
-        else "records that only the store has are read from the sidecar alone; enable takes tiering up again"
+        else "records that only the store has can be read through the sidecars only; enable resumes tiering"
     )
     if known.former_settings:
         return (of_data,)
     not_known = (
-        "the broker's settings before were not taken down (the topic was tiered by the configuration alone): they stay"
+        "the topic was tiered by the configuration alone: no former settings of the broker's are known to restore"
     )
     return (of_data, not_known)

@@ -1,4 +1,4 @@
-"""``tiersidecar trash``: what is decided to be deleted and not done yet: list it, delete it now, write it back as files."""
+"""``tiersidecar trash``: list what was given up and is not deleted yet, delete it now, or export it as files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from rich.console import Console
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
 from tiersidecar.app.commands.complaints import complain
-from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
+from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes, parse_target
 from tiersidecar.app.commands.tables import table
-from tiersidecar.app.commands.undelete import parse_target
 from tiersidecar.app.config.config import load_config
 from tiersidecar.app.logging import configure_logging
 from tiersidecar.decide.trash import purged_deletes
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
     from tiersidecar.app.commands.session import Session
 
 trash = typer.Typer(
-    name="trash", help="What is decided to be deleted, and is not yet.", no_args_is_help=True, rich_markup_mode=None
+    name="trash", help="Data that was given up and is not deleted yet.", no_args_is_help=True, rich_markup_mode=None
 )
 
 
 class ExportFormat(StrEnum):
-    """``RAW``: record batches, as the broker's segment files have them.  ``NDJSON``: one JSON document a record."""
+    """Form of exported files: ``RAW`` is record batches as in segment files, ``NDJSON`` a JSON document per record."""
 
     RAW = "raw"
     NDJSON = "ndjson"
@@ -53,7 +52,7 @@ def ls(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only of this topic.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """List what was decided to be deleted and is not yet, with who decided it, why, and when it is due.
+    """List what was given up and is not deleted yet, with author, reason and due time.
 
     A deleted topic is listed with its id, which `trash export` takes.
     """
@@ -78,7 +77,7 @@ def purge(
 ) -> None:
     """Delete what is in the trash of a topic or partition now, without waiting until it is due. It cannot be undone.
 
-    The leader's sidecar does it in its next round. What is decided later waits as ever.
+    The leader's sidecar does it in its next round. Data that is given up later waits as usual.
     """
     topic, partition = parse_target(target)
     manner = Manner(config_file=config_file, yes=yes, dry_run=dry_run, as_json=as_json)
@@ -88,15 +87,15 @@ def purge(
 @trash.command("export", short_help="Write a deleted topic's remote log back as files.")
 def export(
     topic_id: Annotated[str, typer.Option("--topic-id", metavar="ID", help="As `trash ls` shows it.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", file_okay=False, help="Directory; made if missing.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", file_okay=False, help="Directory; created if missing.")],
     config_file: ConfigFile,
-    form: Annotated[ExportFormat, typer.Option("--format", help="raw: record batches; ndjson: a line a record.")] = (
+    form: Annotated[ExportFormat, typer.Option("--format", help="raw: record batches; ndjson: a line per record.")] = (
         ExportFormat.RAW
     ),
 ) -> None:
-    """Write what is remote of a topic into files, a directory a partition, at its offsets.
+    """Write the remote data of a topic into files, in a directory per partition, with its offsets.
 
-    raw gives segment files that begin with their base offset, as kafka-dump-log reads them.
+    raw writes segment files named by their base offset, as kafka-dump-log reads them.
     """
 
     async def write(session: Session) -> None:
@@ -133,29 +132,33 @@ def _parsed(topic_id: str) -> Uuid:
 
 
 async def listed(session: Session, topic: str | None) -> list[dict[str, Any]]:
-    """Every entry, with what it holds back of the store."""
-    partitions = sorted(tip for tip in session.state.trash_partitions() if topic in (None, tip.topic))
+    """Return a row for each entry, with the segments that it keeps in the store."""
+    partitions = sorted(
+        topic_id_partition
+        for topic_id_partition in session.state.trash_partitions()
+        if topic in (None, topic_id_partition.topic)
+    )
     rows = []
-    for tip in partitions:
-        segments = (await session.remote_segments([tip]))[tip]
-        state = session.state.partition_state(tip)
+    for topic_id_partition in partitions:
+        segments = (await session.remote_segments([topic_id_partition]))[topic_id_partition]
+        state = session.state.partition_state(topic_id_partition)
         counted = set[Uuid]()
-        for entry in session.state.trash(tip):
+        for entry in session.state.trash(topic_id_partition):
             held = [
-                one
-                for one in waiting(entry, segments, start_offset=state.highest_start)
-                if one.remote_log_segment_id.uuid not in counted
+                segment
+                for segment in waiting(entry, segments, start_offset=state.highest_start)
+                if segment.remote_log_segment_id.uuid not in counted
             ]
-            counted |= {one.remote_log_segment_id.uuid for one in held}
-            rows.append(_row(session, tip, entry, held, is_void=entry.is_undone(state.start_generation)))
+            counted |= {segment.remote_log_segment_id.uuid for segment in held}
+            rows.append(_row(session, topic_id_partition, entry, held, is_void=entry.is_undone(state.start_generation)))
     return rows
 
 
 def waiting(
     entry: TrashEntry, segments: Iterable[RemoteLogSegmentMetadata], *, start_offset: int
 ) -> list[RemoteLogSegmentMetadata]:
-    """Of ``segments`` those that are finished and that the entry speaks of, below the start where it speaks of offsets."""
-    finished = [one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    """Return the finished segments that the entry covers; for an entry with an offset, those below the start."""
+    finished = [segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
     covered = [one for one in finished if entry.covers(one, Lineage.of([]))]
     if entry.kind in BY_NAME or entry.kind in {TrashKind.TOPIC, TrashKind.DISABLE}:
         return covered
@@ -164,7 +167,7 @@ def waiting(
 
 def _row(
     session: Session,
-    tip: TopicIdPartition,
+    topic_id_partition: TopicIdPartition,
     entry: TrashEntry,
     held: Sequence[RemoteLogSegmentMetadata],
     *,
@@ -173,20 +176,24 @@ def _row(
     is_due = TrashTime(now_ms=session.clock.now_ms()).is_due(entry)
     state = "undone" if is_void else "purged" if entry.is_purged else "due" if is_due else "waiting"
     return {
-        "topic": tip.topic,
-        "topic_id": format_uuid(tip.topic_id),
-        "partition": tip.partition,
+        "topic": topic_id_partition.topic,
+        "topic_id": format_uuid(topic_id_partition.topic_id),
+        "partition": topic_id_partition.partition,
         "kind": entry.kind.value,
         "up_to": entry.up_to if entry.up_to >= 0 else None,
         "segments": len(held),
-        "bytes": sum(one.segment_size_in_bytes for one in held),
+        "bytes": sum(segment.segment_size_in_bytes for segment in held),
         "state": state,
         "decided": _iso(entry.decided_ms),
         "due": _iso(entry.due_ms),
         "by": entry.all_by,
         "deciders": [
-            {"by": one.by, "decided": _iso(one.decided_ms), "up_to": one.up_to if one.up_to >= 0 else None}
-            for one in entry.decisions
+            {
+                "by": decision.by,
+                "decided": _iso(decision.decided_ms),
+                "up_to": decision.up_to if decision.up_to >= 0 else None,
+            }
+            for decision in entry.decisions
         ],
         "reason": entry.reason,
     }
@@ -206,21 +213,26 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 async def look_at_purge(session: Session, topic: str, partition: int | None, topic_id: str | None) -> Intent:
-    """What is in the trash of it."""
+    """Return what is in the trash of the topic or partition."""
     wanted = None if topic_id is None else _parsed(topic_id)
     partitions = [
-        tip
-        for tip in sorted(session.state.trash_partitions())
-        if tip.topic == topic and partition in (None, tip.partition) and wanted in (None, tip.topic_id)
+        topic_id_partition
+        for topic_id_partition in sorted(session.state.trash_partitions())
+        if topic_id_partition.topic == topic
+        and partition in (None, topic_id_partition.partition)
+        and wanted in (None, topic_id_partition.topic_id)
     ]
     if not partitions:
-        raise TrashError(subject=topic, reason="nothing of it is in the trash")
-    steps, entries = [], {tip: _unpurged(session, tip) for tip in partitions}
-    for tip, known in entries.items():
+        raise TrashError(subject=topic, reason="nothing of it is in the trash: `tiersidecar trash ls` lists what is")
+    steps, entries = (
+        [],
+        {topic_id_partition: _unpurged(session, topic_id_partition) for topic_id_partition in partitions},
+    )
+    for topic_id_partition, known in entries.items():
         if not known:
             continue
-        segments = (await session.remote_segments([tip]))[tip]
-        start_offset = session.state.partition_state(tip).highest_start
+        segments = (await session.remote_segments([topic_id_partition]))[topic_id_partition]
+        start_offset = session.state.partition_state(topic_id_partition).highest_start
         going = {
             one.remote_log_segment_id: one
             for entry in known
@@ -228,28 +240,33 @@ async def look_at_purge(session: Session, topic: str, partition: int | None, top
         }
         size_bytes = sum(one.segment_size_in_bytes for one in going.values())
         steps.append(
-            f"{tip} ({format_uuid(tip.topic_id)}): {len(going)} remote segments ({size_bytes} bytes) are deleted now, for good"
+            f"{topic_id_partition} ({format_uuid(topic_id_partition.topic_id)}): {len(going)} remote segments "
+            f"({size_bytes} bytes) are deleted now, for good"
         )
 
     async def apply() -> None:
-        for tip, known in entries.items():
-            await _purge(session, tip, known)
+        for topic_id_partition, known in entries.items():
+            await _purge(session, topic_id_partition, known)
 
     return Intent(facts={"topic": topic, "partitions": len(partitions)}, steps=tuple(steps), apply=apply)
 
 
-async def _purge(session: Session, tip: TopicIdPartition, entries: Sequence[TrashEntry]) -> None:
-    """What users deleted is final first: a delete of theirs that comes now shares no entry with it."""
+async def _purge(session: Session, topic_id_partition: TopicIdPartition, entries: Sequence[TrashEntry]) -> None:
+    """Make users' deletes final first, so that a new delete shares no entry with them; then mark the entries as purged."""
     from tiersidecar.ports.state_log import PartitionState
 
-    known = session.state.partition_state(tip)
+    known = session.state.partition_state(topic_id_partition)
     final = purged_deletes(entries, known.user_deletes)
     if final:
         said = PartitionState(start_generation=known.start_generation, user_deletes=final)
-        await session.state.publish_partition_state(tip, said)
-    await session.state.put_into_trash(tip, [replace(entry, purged_ms=entry.decided_ms) for entry in entries])
+        await session.state.publish_partition_state(topic_id_partition, said)
+    await session.state.put_into_trash(
+        topic_id_partition, [replace(entry, purged_ms=entry.decided_ms) for entry in entries]
+    )
 
 
-def _unpurged(session: Session, tip: TopicIdPartition) -> list[TrashEntry]:
-    generation = session.state.partition_state(tip).start_generation
-    return [one for one in session.state.trash(tip) if not one.is_purged and not one.is_undone(generation)]
+def _unpurged(session: Session, topic_id_partition: TopicIdPartition) -> list[TrashEntry]:
+    generation = session.state.partition_state(topic_id_partition).start_generation
+    return [
+        one for one in session.state.trash(topic_id_partition) if not one.is_purged and not one.is_undone(generation)
+    ]

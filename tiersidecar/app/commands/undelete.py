@@ -1,4 +1,4 @@
-"""``tiersidecar undelete`` and ``release``: bring back what is in the trash, and let retention go on."""
+"""``tiersidecar undelete`` and ``release``: restore what is in the trash, and let retention continue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
-from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes
+from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Target, Yes, parse_target
 from tiersidecar.decide.undelete import Range, UndeleteView, Undeletion, decide_undelete, may_be_on_its_way, unavailable
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import TrashError
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from tiersidecar.ports.state_log import PartitionState, SeenGeneration
 
 ANSWER_TIMEOUT_S = 15.0
-"""For the leader's sidecar to say that it knows: it looks several times a second."""
+"""Time limit for the confirmation of the leader's sidecar, which looks several times a second."""
 _MARGIN_S = 5.0
-"""For a send that was given up to end, and for what the broker had received by then to be written."""
+"""Time for an abandoned request to end, and for the broker to write what it had received."""
 _LOOK_AGAIN_S = 0.1
 _MEANWHILE = "another has moved or set back its start meanwhile; look again"
-Target = Annotated[str, typer.Argument(metavar="TOPIC[/PARTITION]", help="A topic, or one partition of it.")]
-Apply = Annotated[bool, typer.Option("--apply", help="Do it; without, only say what would be done.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this option only show what would be done.")]
 
 
 def _time(text: str) -> int:
@@ -57,14 +56,14 @@ def undelete(
     apply: Apply = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring back what expiry, users' deletes or `disable --delete-remote` gave up and what is still in the trash.
+    """Restore what expiry, users' deletes or `disable --delete-remote` gave up, and what is still in the trash.
 
-    The remote log start is set back, and a hold keeps retention from moving it again until `tiersidecar release`. A topic that
-    was switched off with deletion is detached then: what is remote stays readable. Nothing is changed without --apply.
+    The remote log start is set back, and a hold keeps retention from moving it again until `tiersidecar release`. A topic whose
+    remote data was being deleted becomes detached: remote data stays readable. Nothing is changed without --apply.
     """
     topic, partition = parse_target(target)
     if to_offset is not None and (partition is None or since is not None):
-        raise typer.BadParameter("--to-offset is of one partition, TOPIC/PARTITION, and without --since")
+        raise typer.BadParameter("--to-offset needs one partition, TOPIC/PARTITION, and excludes --since")
     manner = Manner(config_file=config_file, yes=apply, dry_run=not apply, as_json=as_json)
     wanted = Wanted(topic=topic, partition=partition, to_offset=to_offset, since_ms=since)
     carry_out(lambda session: look_at_undeletion(session, wanted), manner)
@@ -81,7 +80,7 @@ def release(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the operator asked for; ``partition`` of None is all."""
+    """The operator's request; without ``partition`` it concerns all partitions."""
 
     topic: str
     partition: int | None
@@ -89,20 +88,8 @@ class Wanted:
     since_ms: int | None = None
 
 
-def parse_target(text: str) -> tuple[str, int | None]:
-    """``TOPIC`` or ``TOPIC/PARTITION``.
-
-    Raises:
-        typer.BadParameter: it is neither.
-    """
-    topic, slash, number = text.partition("/")
-    if not topic or (slash and not number.isdecimal()):
-        raise typer.BadParameter(f"{text!r} is neither TOPIC nor TOPIC/PARTITION")
-    return topic, int(number) if slash else None
-
-
 async def views_of(session: Session, topic: str, partition: int | None) -> Sequence[LeaderView]:
-    """The partitions that a target means.
+    """Return the partitions of a target.
 
     Raises:
         BrokerRefusedError: there is none.
@@ -113,7 +100,7 @@ async def views_of(session: Session, topic: str, partition: int | None) -> Seque
 
 
 async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
-    """What is in the trash, and what undoing brings back."""
+    """Return what is in the trash, and what the undelete restores."""
     views = await views_of(session, wanted.topic, wanted.partition)
     plans = {view: await _plan(session, view, wanted) for view in views}
     facts = {"topic": wanted.topic, "partitions": [_facts(session, view, plan) for view, plan in plans.items()]}
@@ -127,7 +114,7 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
     if is_deleting:
         steps.append("state topic: detached; the topic is tiered no more, and what is remote stays readable")
     for view, plan in needed.items():
-        size_bytes = sum(one.segment_size_in_bytes for one in plan.segments)
+        size_bytes = sum(segment.segment_size_in_bytes for segment in plan.segments)
         steps.append(
             f"partition {view.topic_id_partition.partition}: the log starts at {plan.offset} again; "
             f"{len(plan.segments)} remote segments ({size_bytes} bytes) come back, and a hold keeps retention off them"
@@ -145,8 +132,8 @@ async def look_at_undeletion(session: Session, wanted: Wanted) -> Intent:
 
 
 def _is_race(session: Session, view: LeaderView) -> bool:
-    tip = view.topic_id_partition
-    policy = session.policy(tip.topic, tip.topic_id)
+    topic_id_partition = view.topic_id_partition
+    policy = session.policy(topic_id_partition.topic, topic_id_partition.topic_id)
     return policy is None or policy.mode is RetentionMode.RACE
 
 
@@ -158,7 +145,7 @@ def _hole(session: Session, view: LeaderView, begin: int, stop: int) -> str:
 
 
 async def _reason_to_wait(session: Session) -> str:
-    """A sidecar of a former release that leads would go on by the start before, and delete what is to come back."""
+    """Return why to wait: a leader's sidecar of a former release would still delete what is to be restored."""
     described = await session.broker.describe_cluster()
     without = session.config.deletes_brokers_without_sidecar
     return reason_to_wait_for_sidecars(described.brokers, session.state.lease, without)
@@ -167,15 +154,15 @@ async def _reason_to_wait(session: Session) -> str:
 async def _plan(session: Session, view: LeaderView, wanted: Wanted) -> Undeletion:
     from tiersidecar.ports.broker import OffsetSpec
 
-    tip = view.topic_id_partition
-    segments = (await session.remote_segments([tip]))[tip]
-    finished = [one for one in segments if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    topic_id_partition = view.topic_id_partition
+    segments = (await session.remote_segments([topic_id_partition]))[topic_id_partition]
+    finished = [segment for segment in segments if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
     lineage = Lineage.of(sorted({entry for one in finished for entry in one.segment_leader_epochs}))
     log_start = await session.offset(view, OffsetSpec.EARLIEST)
-    known = session.state.partition_state(tip)
+    known = session.state.partition_state(topic_id_partition)
     return decide_undelete(
         UndeleteView(
-            entries=session.state.trash(tip),
+            entries=session.state.trash(topic_id_partition),
             generation=known.start_generation,
             start_offset=max(known.highest_start, 0),
             segments=segments,
@@ -197,7 +184,7 @@ def _facts(session: Session, view: LeaderView, plan: Undeletion) -> dict[str, An
         "remote_log_start_offset": known.highest_start,
         "offset": plan.offset,
         "segments": len(plan.segments),
-        "bytes": sum(one.segment_size_in_bytes for one in plan.segments),
+        "bytes": sum(segment.segment_size_in_bytes for segment in plan.segments),
         "entries": len(session.state.trash(view.topic_id_partition)),
         "refusal": plan.refusal or None,
     }
@@ -209,7 +196,7 @@ def _is_deleting(session: Session, view: LeaderView) -> bool:
 
 
 async def _undelete(session: Session, first: LeaderView, needed: dict[LeaderView, Undeletion]) -> dict[str, Any]:
-    """Deletion switched off first, or it would be decided again; then the start, which voids what was decided before."""
+    """End the deletion of the topic first, or it would be decided again; then set the start back, which voids decisions."""
     topic_id = first.topic_id_partition.topic_id
     state = session.topic_state(topic_id)
     if state is not None and _is_deleting(session, first):
@@ -238,8 +225,11 @@ def _may_be_on_its_way(session: Session, view: LeaderView) -> bool:
 
 
 def _most_on_its_way_s(session: Session) -> float:
-    """How long after it is undone a deletion that was not seen to be undone may still arrive: one that a leader's sidecar sent
-    right after its last look, even one that has ended since.  See docs/operations/retention.md for what this leaves."""
+    """Return how long after the undelete a deletion may still arrive, in seconds.
+
+    A leader's sidecar may have sent it right after its last look, and may have ended since.  docs/operations/retention.md
+    describes what this leaves.
+    """
     from tiersidecar.tasks.local_start import ASKED_WITHIN_S
     from tiersidecar.tasks.removal import BEGUN_WITHIN_S
 
@@ -248,16 +238,16 @@ def _most_on_its_way_s(session: Session) -> float:
 
 
 async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> bool:
-    """Whether a deletion of it may be on its way."""
+    """Set the start back; return whether a deletion of the partition may be on its way."""
     from tiersidecar.app.commands.session import operator
     from tiersidecar.ports.state_log import Hold, PartitionState
 
-    tip = view.topic_id_partition
+    topic_id_partition = view.topic_id_partition
     await session.state.catch_up()
-    known, entries = session.state.partition_state(tip), session.state.trash(tip)
+    known, entries = session.state.partition_state(topic_id_partition), session.state.trash(topic_id_partition)
     may_come = _may_be_on_its_way(session, view)
     if any(one.id.generation != known.start_generation + 1 for one in plan.kept):
-        raise TrashError(subject=str(tip), reason=_MEANWHILE)
+        raise TrashError(subject=str(topic_id_partition), reason=_MEANWHILE)
     hold = Hold(
         serial=_next_serial(known),
         is_held=True,
@@ -267,7 +257,7 @@ async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> boo
         reason="undelete",
     )
     await session.state.publish_partition_state(
-        tip,
+        topic_id_partition,
         PartitionState(
             remote_log_start_offset=plan.offset,
             remote_log_start_epoch=view.leader_epoch,
@@ -278,19 +268,19 @@ async def _set_back(session: Session, view: LeaderView, plan: Undeletion) -> boo
             kept=plan.kept,
         ),
     )
-    now = session.state.partition_state(tip)
+    now = session.state.partition_state(topic_id_partition)
     if (now.start_generation, now.remote_log_start_offset) != (known.start_generation + 1, plan.offset):
-        raise TrashError(subject=str(tip), reason=_MEANWHILE)
-    await session.state.take_out_of_trash(tip, entries)
-    if meanwhile := [one.offset for one in now.user_deletes if one not in plan.user_deletes]:
+        raise TrashError(subject=str(topic_id_partition), reason=_MEANWHILE)
+    await session.state.take_out_of_trash(topic_id_partition, entries)
+    if meanwhile := [delete.offset for delete in now.user_deletes if delete not in plan.user_deletes]:
         reason = f"a user has deleted what is below offset {max(meanwhile)} meanwhile; that is not undone, look again"
-        raise TrashError(subject=str(tip), reason=reason)
+        raise TrashError(subject=str(topic_id_partition), reason=reason)
     return may_come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What came back of a partition; ``lost`` says what did not, though it was there when that was looked at."""
+    """What was restored of a partition; ``lost`` names what was not, although it existed at the first look."""
 
     facts: Mapping[str, Any]
     lost: str = ""
@@ -299,42 +289,45 @@ class _Found:
 async def _look_what_came_back(
     session: Session, view: LeaderView, plan: Undeletion, seen: SeenGeneration | None
 ) -> _Found:
-    """A deletion that was sent before the leader read that it is undone is not undone.  From its answer on it sends none."""
+    """Compare with the plan: a deletion that the leader sent before it read the undelete cannot be undone."""
     from tiersidecar.ports.broker import OffsetSpec
 
-    tip = view.topic_id_partition
+    topic_id_partition = view.topic_id_partition
     segments = [
-        one
-        for one in (await session.remote_segments([tip]))[tip]
-        if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        segment
+        for segment in (await session.remote_segments([topic_id_partition]))[topic_id_partition]
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
     ]
     stop = max(await session.offset(view, OffsetSpec.EARLIEST), 0)
     missing = unavailable(segments, plan.offset, stop, () if seen is None else seen.pinned)
     facts = {
-        "partition": tip.partition,
+        "partition": topic_id_partition.partition,
         "from_offset": plan.offset,
         "missing": [list(one) for one in missing],
         "confirmed": seen is not None,
     }
     offsets = ", ".join(f"{begin} to {end - 1}" for begin, end in _beyond(missing, plan.holes))
-    lost = f"partition {tip.partition}: offsets {offsets} were due, and deleted while this was done; the rest came back"
+    name = f"partition {topic_id_partition.partition}"
+    lost = f"{name}: offsets {offsets} were due, and deleted while this was done; the rest came back"
     return _Found(facts=facts, lost=lost if offsets else "")
 
 
 def _beyond(missing: Sequence[Range], expected: Sequence[Range]) -> list[Range]:
-    """What is missing and was not said to be."""
+    """Return the missing ranges that were not announced."""
     return [one for one in missing if not any(begin <= one[0] and one[1] <= stop for begin, stop in expected)]
 
 
 async def _answer(session: Session, view: LeaderView) -> SeenGeneration | None:
-    """The leader's answer, None where it gives none in time: its sidecar is away or at a long deletion.  Whatever it deletes
-    next it asks the state topic for right before."""
-    tip, clock = view.topic_id_partition, session.clock
-    wanted = session.state.partition_state(tip).start_generation
+    """Return the leader's confirmation; None if none arrives in time, because its sidecar is away or busy with a deletion.
+
+    Before its next deletion the sidecar reads the state topic.
+    """
+    topic_id_partition, clock = view.topic_id_partition, session.clock
+    wanted = session.state.partition_state(topic_id_partition).start_generation
     until_s = clock.monotonic_s() + ANSWER_TIMEOUT_S
     while clock.monotonic_s() < until_s:
         await session.state.catch_up()
-        seen = session.state.partition_state(tip).seen
+        seen = session.state.partition_state(topic_id_partition).seen
         if seen is not None and seen.generation >= wanted and seen.leader_epoch >= view.leader_epoch:
             return seen
         await clock.sleep(_LOOK_AGAIN_S)
@@ -342,7 +335,7 @@ async def _answer(session: Session, view: LeaderView) -> SeenGeneration | None:
 
 
 def _held_until(known: PartitionState) -> Offset:
-    """The start before, and no less than a hold before lasts to: users' deletes may have moved the start less far since."""
+    """Return the former start, or the end of a former hold if that is higher (after users' deletes)."""
     lasting = known.hold.until if known.hold is not None and known.hold.is_held else NO_OFFSET
     return max(lasting, known.highest_start)
 
@@ -352,25 +345,27 @@ def _next_serial(known: PartitionState) -> int:
 
 
 async def look_at_release(session: Session, topic: str, partition: int | None) -> Intent:
-    """Which holds there are."""
+    """Return the holds that exist."""
     views = await views_of(session, topic, partition)
     held = [
         view.topic_id_partition
         for view in views
         if (hold := session.state.partition_state(view.topic_id_partition).hold) is not None and hold.is_held
     ]
-    steps = tuple(f"partition {tip.partition}: retention moves its start again" for tip in held)
-    facts = {"topic": topic, "held": [tip.partition for tip in held]}
+    steps = tuple(
+        f"partition {topic_id_partition.partition}: retention moves its start again" for topic_id_partition in held
+    )
+    facts = {"topic": topic, "held": [topic_id_partition.partition for topic_id_partition in held]}
 
     return Intent(facts=facts, steps=steps, apply=lambda: end_holds(session, held))
 
 
 async def end_holds(session: Session, partitions: Sequence[TopicIdPartition]) -> None:
-    """Release those of ``partitions`` that are held."""
+    """End the holds of ``partitions``."""
     from tiersidecar.ports.state_log import PartitionState
 
-    for tip in partitions:
-        hold = session.state.partition_state(tip).hold
+    for topic_id_partition in partitions:
+        hold = session.state.partition_state(topic_id_partition).hold
         if hold is not None and hold.is_held:
             over = replace(hold, serial=hold.serial + 1, is_held=False)
-            await session.state.publish_partition_state(tip, PartitionState(hold=over))
+            await session.state.publish_partition_state(topic_id_partition, PartitionState(hold=over))

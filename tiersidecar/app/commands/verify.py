@@ -1,6 +1,6 @@
-"""``tiersidecar verify``: read remote segments back from the store, and say whether each is sound.
+"""``tiersidecar verify``: read remote segments back from the store, and report whether each is sound.
 
-Exit codes: 0 all are sound, 3 something is not, 1 failed, 2 wrong usage.
+Exit codes: 0 all are sound, 3 one is not, 1 failed, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from tiersidecar.app.commands.looking import DONE, FOUND, look
-from tiersidecar.app.commands.ls import parse_target
-from tiersidecar.app.commands.options import ConfigFile, quantity
+from tiersidecar.app.commands.options import ConfigFile, parse_target, quantity
 from tiersidecar.app.config.config import Config
 from tiersidecar.domain.ids import format_uuid, parse_uuid
 from tiersidecar.domain.readable import printable, size_text
@@ -33,19 +32,19 @@ Target = Annotated[
 Rate = Annotated[
     int | None,
     typer.Option(
-        metavar="SIZE", parser=quantity("bytes", at_least=1), help="Read at most so much per second, such as 50MiB."
+        metavar="SIZE", parser=quantity("bytes", at_least=1), help="Maximum rate of reads per second, such as 50MiB."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON for each segment, as it is done.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON for each segment once it is checked.")]
 
 
 def verify(target: Target, config_file: ConfigFile, rate: Rate = None, as_json: AsJson = False) -> None:
-    """Read remote segments back from the store, whole, and check all that can be checked.
+    """Read remote segments back from the store, whole, and check everything that can be checked.
 
-    The manifest says what the metadata say; all objects have the right sizes; every chunk opens; of every batch the
-    checksum, the offsets and the leader epoch are right; the indexes point at batches that hold what they say; transaction
-    index and producer snapshot have all that the batches tell. These are the checks of `reconcile --deep`. Changes nothing.
-    Exit codes: 0 all are sound, 3 something is not, 1 failed, 2 wrong usage.
+    The manifest must agree with the metadata, and all objects must have their sizes. Every chunk must decode, and every batch
+    must have the right checksum, offsets and leader epoch. Index entries must match their batches. Transaction index and
+    producer snapshot must have everything that the batches imply. These are the checks of `reconcile --deep`. Changes nothing.
+    Exit codes: 0 all are sound, 3 one is not, 1 failed, 2 wrong usage.
     """
     topic, partition = parse_target(target)
 
@@ -70,7 +69,7 @@ def _is_id(text: str) -> bool:
 
 @contextmanager
 def _listening(*, as_json: bool) -> Iterator[Listener]:
-    """Lines on standard output; on standard error how far it is, if that is a terminal, and what it came to."""
+    """Print results on standard output; progress (on a terminal) and totals on standard error."""
     from tiersidecar.app.verify_run import Listener
 
     console = Console(stderr=True, highlight=False)
@@ -99,18 +98,18 @@ def _listening(*, as_json: bool) -> Iterator[Listener]:
     with progress:
         yield Listener(begin=begin, read=read, verified=verified)
     if not as_json:
-        counts = ", ".join(f"{verdicts.count(one)} {one}" for one in dict.fromkeys(verdicts))
+        counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
         read_text = f"{size_text(read_bytes)} read"
         console.print(f"{len(verdicts)} segments{f': {counts}' if counts else ''}; {read_text}", soft_wrap=True)
 
 
 def document(one: Verified) -> dict[str, Any]:
-    """A segment as ``--json`` prints it: sizes in bytes, offsets inclusive."""
-    tip = one.segment.topic_id_partition
+    """Return a segment as ``--json`` prints it: sizes in bytes, offsets inclusive."""
+    topic_id_partition = one.segment.topic_id_partition
     return {
-        "topic": tip.topic,
-        "topic_id": format_uuid(tip.topic_id),
-        "partition": tip.partition,
+        "topic": topic_id_partition.topic,
+        "topic_id": format_uuid(topic_id_partition.topic_id),
+        "partition": topic_id_partition.partition,
         "segment_id": format_uuid(one.segment.remote_log_segment_id.uuid),
         "start_offset": one.segment.start_offset,
         "end_offset": one.segment.end_offset,
@@ -125,9 +124,11 @@ def document(one: Verified) -> dict[str, Any]:
 
 
 def text(one: Verified) -> str:
-    """A segment for people, and a line for each finding."""
-    tip, segment = one.segment.topic_id_partition, one.segment
-    name = f"{tip.topic}/{tip.partition} {format_uuid(segment.remote_log_segment_id.uuid)}"
+    """Return a line for the segment, and one for each finding."""
+    topic_id_partition, segment = one.segment.topic_id_partition, one.segment
+    name = (
+        f"{topic_id_partition.topic}/{topic_id_partition.partition} {format_uuid(segment.remote_log_segment_id.uuid)}"
+    )
     size = size_text(segment.segment_size_in_bytes)
     lines = [f"{one.verdict:10}  {name}  offsets {segment.start_offset} to {segment.end_offset}, {size}"]
     lines += [f"  {found.kind}: {found.key}: {found.detail} -> {found.action}" for found in one.findings]

@@ -46,8 +46,8 @@ def expected_transactions(
     """
     walk = TransactionWalk(open_at_start)
     scanner = SegmentScanner(where=where, base_offset=base_offset, transactions=walk)
-    for one in slices:
-        scanner.feed(one)
+    for buffer in slices:
+        scanner.feed(buffer)
     scanner.finish()
     return walk.finish()
 

@@ -38,11 +38,11 @@ class KnownCallers:
     def __init__(self, callers: Iterable[KnownCaller] = ()) -> None:
         callers = tuple(callers)
         # By digest, so that the time of a look-up tells nothing of how much of a token was right.
-        self._by_token = {_digest(one.token): one.credentials for one in callers if one.token is not None}
+        self._by_token = {_digest(caller.token): caller.credentials for caller in callers if caller.token is not None}
         self._by_subject = {
-            _name(x509.Name.from_rfc4514_string(one.subject)): one.credentials
-            for one in callers
-            if one.subject is not None
+            _name(x509.Name.from_rfc4514_string(caller.subject)): caller.credentials
+            for caller in callers
+            if caller.subject is not None
         }
 
     def credentials_of(self, presented: Credentials) -> Credentials:

@@ -50,29 +50,32 @@ class BothTiers:
         latest = await self._local_offsets(partitions, OffsetSpec.LATEST)
         remote: dict[TopicIdPartition, OffsetRange] = {}
         local: dict[TopicIdPartition, OffsetRange] = {}
-        for one in partitions:
-            there = await self._remote.bounds(one)
+        for partition in partitions:
+            there = await self._remote.bounds(partition)
             # After a crash the broker's log start is that of a minute ago: it may have what a user has deleted since.
-            log_start = min(there.log_start, latest[one])
+            log_start = min(there.log_start, latest[partition])
             # Nothing is remote: the broker's log is all there is.
             is_tiered = there.end > there.start
-            border = there.end if is_tiered else max(earliest[one], log_start)
+            border = there.end if is_tiered else max(earliest[partition], log_start)
             start = there.start if is_tiered else border
-            bounds = LogBounds(start=start, end=max(border, latest[one]))
+            bounds = LogBounds(start=start, end=max(border, latest[partition]))
             find = _FindInBoth(self._remote, self._broker, border, log_start)
-            wanted = await wanted_range(one, self._options, bounds, find)
+            wanted = await wanted_range(partition, self._options, bounds, find)
             if wanted.start < min(wanted.end, border):
-                remote[one] = OffsetRange(start=wanted.start, end=min(wanted.end, border))
+                remote[partition] = OffsetRange(start=wanted.start, end=min(wanted.end, border))
             begin = max(wanted.start, border)
-            if begin < min(wanted.end, earliest[one]):
+            if begin < min(wanted.end, earliest[partition]):
                 # A hole: the broker has trimmed what was never remote.
                 if self._options.fail_on_data_loss:
                     raise OffsetOutOfRangeError(
-                        subject=f"{one} (a hole between the tiers)", offset=begin, start=earliest[one], stop=latest[one]
+                        subject=f"{partition} (a hole between the tiers)",
+                        offset=begin,
+                        start=earliest[partition],
+                        stop=latest[partition],
                     )
-                begin = earliest[one]
+                begin = earliest[partition]
             if begin < wanted.end:
-                local[one] = OffsetRange(start=begin, end=wanted.end)
+                local[partition] = OffsetRange(start=begin, end=wanted.end)
         return Parted(remote=remote, local=local)
 
     async def _local_offsets(

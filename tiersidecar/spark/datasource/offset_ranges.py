@@ -54,8 +54,10 @@ def chosen_partitions(
         ConfigError: a topic or partition that is named does not exist.
     """
     by_topic: dict[str, dict[int, TopicIdPartition]] = {}
-    for one in sorted(existing, key=lambda one: (one.topic, one.partition)):
-        by_topic.setdefault(one.topic, {})[one.partition] = one
+    for topic_id_partition in sorted(
+        existing, key=lambda topic_id_partition: (topic_id_partition.topic, topic_id_partition.partition)
+    ):
+        by_topic.setdefault(topic_id_partition.topic, {})[topic_id_partition.partition] = topic_id_partition
     if subscription.pattern is not None:
         names = [name for name in by_topic if name not in INTERNAL_TOPICS and subscription.pattern.fullmatch(name)]
         return tuple(one for name in names for one in by_topic[name].values())

@@ -113,4 +113,6 @@ class BatchCollector:
 def _joined(added: list[BatchColumns]) -> BatchColumns:
     if len(added) == 1:
         return added[0]
-    return BatchColumns(*(np.concatenate([getattr(one, name) for one in added]) for name in BatchColumns.__slots__))
+    return BatchColumns(
+        *(np.concatenate([getattr(columns, name) for columns in added]) for name in BatchColumns.__slots__)
+    )

@@ -169,7 +169,9 @@ class _Parser:
         form = 'expected {"topic": [0, 1], ...}'
         assigned: dict[str, tuple[int, ...]] = {}
         for topic, partitions in document.items():
-            if not isinstance(partitions, list) or not all(_is_number(one) and one >= 0 for one in partitions):
+            if not isinstance(partitions, list) or not all(
+                _is_number(partition) and partition >= 0 for partition in partitions
+            ):
                 self._fault("assign", f"{topic}: {form}")
             else:
                 assigned[topic] = tuple(sorted(set(partitions)))

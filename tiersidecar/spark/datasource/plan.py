@@ -15,7 +15,7 @@ CUT_AT_MULTIPLES_OF_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class SegmentSlice:
     """Wanted of one remote segment: records from ``start_offset`` up to, not including, ``stop_offset``, of the batches that
     begin in ``byte_range`` of the .log.
 
@@ -42,52 +42,54 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one task reads: stretches of one partition, in the order of their offsets."""
+    """The work of one task: slices of segments of one partition, in the order of their offsets."""
 
-    stretches: tuple[Stretch, ...]
+    segment_slices: tuple[SegmentSlice, ...]
 
     @property
     def size_bytes(self) -> int:
-        return sum(len(stretch.byte_range) for stretch in self.stretches)
+        return sum(len(segment_slice.byte_range) for segment_slice in self.segment_slices)
 
 
 def plan_shares(
-    partitions: Iterable[Sequence[Stretch]], *, max_bytes: int, min_shares: int | None = None
+    partitions: Iterable[Sequence[SegmentSlice]], *, max_bytes: int, min_shares: int | None = None
 ) -> tuple[Share, ...]:
-    """Shares of ``max_bytes`` at most, save where one stretch cannot be cut any further; smaller ones, so that there are
+    """Shares of ``max_bytes`` at most, save where one slice cannot be cut any further; smaller ones, so that there are
     about ``min_shares``.
 
-    ``partitions`` holds the stretches of each partition, ascending.  Together the shares are exactly these.
+    ``partitions`` holds the segment_slices of each partition, ascending.  Together the shares are exactly these.
     """
-    wanted = [list(stretches) for stretches in partitions]
+    wanted = [list(segment_slices) for segment_slices in partitions]
     if min_shares is not None:
-        total_bytes = sum(len(stretch.byte_range) for stretches in wanted for stretch in stretches)
+        total_bytes = sum(
+            len(segment_slice.byte_range) for segment_slices in wanted for segment_slice in segment_slices
+        )
         max_bytes = max(min(max_bytes, -(-total_bytes // min_shares)), 1)
-    return tuple(share for stretches in wanted for share in _shares(stretches, max_bytes))
+    return tuple(share for segment_slices in wanted for share in _shares(segment_slices, max_bytes))
 
 
-def _shares(stretches: Iterable[Stretch], max_bytes: int) -> Iterator[Share]:
-    taken: list[Stretch] = []
+def _shares(segment_slices: Iterable[SegmentSlice], max_bytes: int) -> Iterator[Share]:
+    taken: list[SegmentSlice] = []
     size_bytes = 0
-    for stretch in stretches:
-        for part in _parts(stretch, max_bytes):
+    for segment_slice in segment_slices:
+        for part in _parts(segment_slice, max_bytes):
             if taken and size_bytes + len(part.byte_range) > max_bytes:
-                yield Share(stretches=tuple(taken))
+                yield Share(segment_slices=tuple(taken))
                 taken, size_bytes = [], 0
             taken.append(part)
             size_bytes += len(part.byte_range)
     if taken:
-        yield Share(stretches=tuple(taken))
+        yield Share(segment_slices=tuple(taken))
 
 
-def _parts(stretch: Stretch, max_bytes: int) -> Iterator[Stretch]:
-    """The stretch, cut at multiples of a chunk's size where shares of ``max_bytes`` are larger than that."""
-    whole = stretch.byte_range
+def _parts(segment_slice: SegmentSlice, max_bytes: int) -> Iterator[SegmentSlice]:
+    """Yield the slice, cut at multiples of a chunk's size where shares of ``max_bytes`` are larger than that."""
+    whole = segment_slice.byte_range
     step = max_bytes // CUT_AT_MULTIPLES_OF_BYTES * CUT_AT_MULTIPLES_OF_BYTES or max_bytes
     if len(whole) <= max_bytes:
-        yield stretch
+        yield segment_slice
         return
     first_cut = whole.start // step * step + step
     edges = [whole.start, *range(first_cut, whole.stop, step), whole.stop]
     for start, stop in pairwise(edges):
-        yield replace(stretch, byte_range=ByteRange(start, stop))
+        yield replace(segment_slice, byte_range=ByteRange(start, stop))

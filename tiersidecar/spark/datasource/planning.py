@@ -18,7 +18,7 @@ from tiersidecar.reading.undecided_transactions import Undecided
 from tiersidecar.spark.datasource.filters import PushedBounds
 from tiersidecar.spark.datasource.offset_ranges import LogBounds, OffsetRange, check_named, wanted_range
 from tiersidecar.spark.datasource.options import ReadOptions
-from tiersidecar.spark.datasource.plan import Share, Stretch, plan_shares
+from tiersidecar.spark.datasource.plan import SegmentSlice, Share, plan_shares
 
 _AT_ONCE = 16
 
@@ -99,11 +99,11 @@ class Planner:
         check_named(self._options, partitions)
         places = asyncio.Semaphore(_AT_ONCE)
 
-        async def stretches(partition: TopicIdPartition) -> list[Stretch]:
+        async def segment_slices(partition: TopicIdPartition) -> list[SegmentSlice]:
             async with places:
-                return [one async for one in self._stretches(partition, pushed)]
+                return [segment_slice async for segment_slice in self._segment_slices(partition, pushed)]
 
-        wanted = [stretches(one) for one in partitions if pushed.takes(one.topic, one.partition)]
+        wanted = [segment_slices(one) for one in partitions if pushed.takes(one.topic, one.partition)]
         tasks = [asyncio.create_task(one) for one in wanted]
         try:
             # Not a TaskGroup: what went wrong is to be told as it is, not as a group of one.
@@ -118,7 +118,7 @@ class Planner:
             min_shares=self._options.min_partitions,
         )
 
-    async def _stretches(self, partition: TopicIdPartition, pushed: PushedBounds) -> AsyncIterator[Stretch]:
+    async def _segment_slices(self, partition: TopicIdPartition, pushed: PushedBounds) -> AsyncIterator[SegmentSlice]:
         bounds = await self._tier.bounds(partition)
         wanted = await wanted_range(partition, self._options, bounds, self._tier)
         start, stop = max(wanted.start, pushed.min_offset), min(wanted.end, pushed.stop_offset)
@@ -126,8 +126,8 @@ class Planner:
         async for located, begin in self._segments(partition, OffsetRange(start=start, end=max(start, stop))):
             latest_ms = located.metadata.max_timestamp_ms
             if pushed.min_timestamp_ms is None or latest_ms >= pushed.min_timestamp_ms:
-                stretch = await self._stretch(located, begin, min(located.stop_offset, stop))
-                yield replace(stretch, aborted=(*stretch.aborted, *_hidden(undecided, stretch)))
+                segment_slice = await self._segment_slice(located, begin, min(located.stop_offset, stop))
+                yield replace(segment_slice, aborted=(*segment_slice.aborted, *_hidden(undecided, segment_slice)))
 
     async def _undecided(self, partition: TopicIdPartition, start: int, stop: int) -> list[Undecided]:
         """The transactions that begin in what is wanted and whose end lies in a hole: where data may be lost, these are."""
@@ -160,12 +160,12 @@ class Planner:
             return min(segment.start_offset, end)
         return end
 
-    async def _stretch(self, located: Located, start: int, stop: int) -> Stretch:
+    async def _segment_slice(self, located: Located, start: int, stop: int) -> SegmentSlice:
         metadata = located.metadata
         byte_range = ByteRange(0, metadata.segment_size_in_bytes)
         if start > metadata.start_offset or stop < metadata.next_offset:
             byte_range = await self._bytes_of(located, start, stop)
-        return Stretch(
+        return SegmentSlice(
             metadata=metadata,
             start_offset=Offset(start),
             stop_offset=Offset(stop),
@@ -187,13 +187,13 @@ class Planner:
             return ()
         found = await self._reads.aborted.collect(located, start, stop)
         beyond = (await self._tier.end(located.metadata.topic_id_partition)).beyond
-        return (*found, *(one for one in beyond if one.first_offset < stop))
+        return (*found, *(transaction for transaction in beyond if transaction.first_offset < stop))
 
 
-def _hidden(undecided: Sequence[Undecided], stretch: Stretch) -> tuple[AbortedTransaction, ...]:
-    """Those that reach into the stretch, as if they had been aborted in their holes."""
+def _hidden(undecided: Sequence[Undecided], segment_slice: SegmentSlice) -> tuple[AbortedTransaction, ...]:
+    """Return those that reach into the slice, as if they had been aborted in their holes."""
     return tuple(
         AbortedTransaction(one.producer_id, one.first_offset, Offset(one.hole.stop - 1), Offset(one.hole.stop))
         for one in undecided
-        if one.first_offset < stretch.stop_offset and stretch.start_offset < one.hole.start
+        if one.first_offset < segment_slice.stop_offset and segment_slice.start_offset < one.hole.start
     )

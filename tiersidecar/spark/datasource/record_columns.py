@@ -73,15 +73,15 @@ def legacy_rows(
     Raises:
         CorruptDataError: as :func:`~tiersidecar.formats.kafka.records.read_records`.
     """
-    records = [one for one in read_records(batch, where=where) if start_offset <= one.offset < stop_offset]
+    records = [record for record in read_records(batch, where=where) if start_offset <= record.offset < stop_offset]
     columns = [
-        [one.key for one in records],
-        [one.value for one in records],
+        [record.key for record in records],
+        [record.value for record in records],
         [shape.topic] * len(records),
         [shape.partition] * len(records),
-        [one.offset for one in records],
-        [one.timestamp_ms * _MICROSECONDS_PER_MS for one in records],
-        [_legacy_type(header, one) for one in records],
+        [record.offset for record in records],
+        [record.timestamp_ms * _MICROSECONDS_PER_MS for record in records],
+        [_legacy_type(header, record) for record in records],
         *([[None] * len(records)] if shape.include_headers else []),
     ]
     schema = shape.schema

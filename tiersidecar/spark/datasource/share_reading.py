@@ -32,7 +32,7 @@ from tiersidecar.spark.datasource.batch_columns import (
     read_batch_columns,
 )
 from tiersidecar.spark.datasource.opened_batches import BatchCollector
-from tiersidecar.spark.datasource.plan import Share, Stretch
+from tiersidecar.spark.datasource.plan import SegmentSlice, Share
 from tiersidecar.spark.datasource.record_columns import RowShape, legacy_rows, rows_of
 
 MOST_ROWS = 65_536
@@ -119,9 +119,9 @@ class Reads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A stretch with its manifest read: batches from ``begin`` on, up to byte ``stop`` (exclusive), where one begins."""
+    """A segment slice with its manifest: batches from ``begin`` up to byte ``stop`` (exclusive), where a batch begins."""
 
-    stretch: Stretch
+    segment_slice: SegmentSlice
     segment: RemoteSegment
     begin: Beginning
     stop: int
@@ -145,48 +145,55 @@ class ShareReader:
             CorruptDataError: what is there is broken.
         """
         opening: deque[Future[_Opened]] = deque()
-        for number, _ in enumerate(share.stretches):
+        for number, _ in enumerate(share.segment_slices):
             # The next one's manifest comes while this one is read.
-            while len(opening) < 2 and number + len(opening) < len(share.stretches):
-                opening.append(self._loop.start(self._open(share.stretches[number + len(opening)])))
+            while len(opening) < 2 and number + len(opening) < len(share.segment_slices):
+                opening.append(self._loop.start(self._open(share.segment_slices[number + len(opening)])))
             yield from self._rows_of(opening.popleft().result())
 
-    async def _open(self, stretch: Stretch) -> _Opened:
-        metadata = stretch.metadata
+    async def _open(self, segment_slice: SegmentSlice) -> _Opened:
+        metadata = segment_slice.metadata
         segment = await self._reads.manifests.open(metadata)
         size = metadata.segment_size_in_bytes
-        if stretch.is_whole and self._min_timestamp_ms is None:
-            return _Opened(stretch=stretch, segment=segment, begin=first_batch(metadata), stop=size)
+        if segment_slice.is_whole and self._min_timestamp_ms is None:
+            return _Opened(segment_slice=segment_slice, segment=segment, begin=first_batch(metadata), stop=size)
         indexes = await self._reads.indexes.indexes(metadata)
-        begin = max(self._begin_at_offset(stretch, indexes), _begin_at_byte(stretch, indexes))
+        begin = max(self._begin_at_offset(segment_slice, indexes), _begin_at_byte(segment_slice, indexes))
         return _Opened(
-            stretch=stretch, segment=segment, begin=begin, stop=_batch_at(indexes, stretch.byte_range.stop, size)
+            segment_slice=segment_slice,
+            segment=segment,
+            begin=begin,
+            stop=_batch_at(indexes, segment_slice.byte_range.stop, size),
         )
 
-    def _begin_at_offset(self, stretch: Stretch, indexes: RemoteIndexes) -> Beginning:
-        offset = int(stretch.start_offset)
+    def _begin_at_offset(self, segment_slice: SegmentSlice, indexes: RemoteIndexes) -> Beginning:
+        offset = int(segment_slice.start_offset)
         if self._min_timestamp_ms is not None:
             # Nothing up to this entry's offset is as late as wanted.
             offset = max(offset, indexes.time_index.lookup(self._min_timestamp_ms - 1).offset)
-        if offset <= stretch.metadata.start_offset:
-            return first_batch(stretch.metadata)
-        return beginning_of(indexes, stretch.metadata, offset)
+        if offset <= segment_slice.metadata.start_offset:
+            return first_batch(segment_slice.metadata)
+        return beginning_of(indexes, segment_slice.metadata, offset)
 
     def _rows_of(self, opened: _Opened) -> Iterator[pa.RecordBatch]:
-        stretch = opened.stretch
-        tip, key = stretch.metadata.topic_id_partition, opened.segment.keys.log
+        segment_slice = opened.segment_slice
+        topic_id_partition, key = segment_slice.metadata.topic_id_partition, opened.segment.keys.log
         maker = RowMaker(
-            RowShape(topic=tip.topic, partition=tip.partition, include_headers=self._include_headers),
+            RowShape(
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                include_headers=self._include_headers,
+            ),
             WantedRows(
-                start_offset=stretch.start_offset,
-                stop_offset=stretch.stop_offset,
-                aborted=aborted_ranges(stretch.aborted),
+                start_offset=segment_slice.start_offset,
+                stop_offset=segment_slice.stop_offset,
+                aborted=aborted_ranges(segment_slice.aborted),
                 min_timestamp_ms=self._min_timestamp_ms,
             ),
             where=key,
         )
         plan = cut_plan(
-            opened.segment, opened.begin, start_offset=stretch.start_offset, stop_offset=stretch.stop_offset
+            opened.segment, opened.begin, start_offset=segment_slice.start_offset, stop_offset=segment_slice.stop_offset
         )
         # A batch ends at the stop, and nothing comes behind it.
         cutter = BatchCutter(replace(plan, file_size_bytes=opened.stop))
@@ -224,17 +231,19 @@ class ShareReader:
                 chunk.cancel()
 
 
-def _begin_at_byte(stretch: Stretch, indexes: RemoteIndexes) -> Beginning:
+def _begin_at_byte(segment_slice: SegmentSlice, indexes: RemoteIndexes) -> Beginning:
     positions = indexes.offset_index.positions
-    place = bisect_left(positions, stretch.byte_range.start)
-    if stretch.byte_range.start == 0:
-        return first_batch(stretch.metadata)
+    place = bisect_left(positions, segment_slice.byte_range.start)
+    if segment_slice.byte_range.start == 0:
+        return first_batch(segment_slice.metadata)
     if place == len(positions):
         return Beginning(
-            stretch.metadata.segment_size_in_bytes, stretch.metadata.next_offset, stretch.metadata.next_offset
+            segment_slice.metadata.segment_size_in_bytes,
+            segment_slice.metadata.next_offset,
+            segment_slice.metadata.next_offset,
         )
     offset = indexes.offset_index.base_offset + indexes.offset_index.relative_offsets[place]
-    return beginning_of(indexes, stretch.metadata, offset)
+    return beginning_of(indexes, segment_slice.metadata, offset)
 
 
 def _batch_at(indexes: RemoteIndexes, position: int, size: int) -> int:

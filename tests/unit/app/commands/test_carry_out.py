@@ -51,7 +51,7 @@ def console(monkeypatch: pytest.MonkeyPatch) -> StringIO:
             False,
             2,
             FAILED,
-            "has changed since it was shown",
+            "have changed since they were shown",
             id="somebody else changed the topic meanwhile: refused",
         ),
     ],

@@ -35,8 +35,10 @@ def test_no_time() -> None:
     ("arguments", "code", "words"),
     [
         pytest.param(["orders", "--offset", "0"], 2, "has no partition", id="which partition"),
-        pytest.param(["orders/0"], 2, "--offset and --time", id="from where"),
-        pytest.param(["orders/0", "--offset", "0", "--time", "0"], 2, "--offset and --time", id="from two places"),
+        pytest.param(["orders/0"], 2, "either --offset or --time", id="from where"),
+        pytest.param(
+            ["orders/0", "--offset", "0", "--time", "0"], 2, "either --offset or --time", id="from two places"
+        ),
         pytest.param(["orders/0", "--offset", "0", "--raw"], 2, "--until", id="raw without an end"),
         pytest.param(["orders/0", "--offset", "0", "--url", "http://127.0.0.1:9"], 1, "role read", id="nobody there"),
         pytest.param(["orders/0", "--offset", "0", "--token-file", "/no/such"], 2, "cannot be read", id="no token"),

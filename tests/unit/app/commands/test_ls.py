@@ -10,7 +10,8 @@ import typer
 from tests.support.expiry import HOUR_MS, segments
 from tests.unit.decide.test_explain import Given
 from tiersidecar.app.commands.asking import Answer, KnownSidecar
-from tiersidecar.app.commands.ls import explanation_text, leaders_answer, parse_target, segments_text
+from tiersidecar.app.commands.ls import explanation_text, leaders_answer, segments_text
+from tiersidecar.app.commands.options import parse_target
 from tiersidecar.decide.explain import Stops, explain
 from tiersidecar.decide.segment_rows import segment_rows
 from tiersidecar.services.status.documents import explanation_document, row_document
