@@ -1,4 +1,4 @@
-"""The audit topic: the gateway's audit events as records, for those who must not depend on a log file."""
+"""Write the gateway's audit events as records of a topic, for pipelines that do not read log files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tiersidecar.ports.telemetry import Telemetry
 log = structlog.get_logger(__name__)
 
 _MAX_QUEUED = 10_000
-"""Of each kind of event."""
+"""Events of each kind that wait in memory."""
 _MAX_TEXT = 512
 _AT_ONCE = 100
-"""Of each kind, too."""
+"""Events of each kind that are written together."""
 _PAUSE_S, _MAX_PAUSE_S = 0.2, 10.0
 _LAST_WORDS_S = 2.0
 
@@ -49,7 +49,7 @@ class KafkaAuditTopic:
     """``services.gateway.audit.AuditTopic``: a bounded queue for each kind of event, written with acks=all; what does not
     fit is counted as lost.
 
-    Anybody can have conversations refused, and may fill the queue of those while the topic is away: no delete is lost by that.
+    Any client can cause refusals and fill their queue while the topic is unavailable; deletes have a queue of their own.
     """
 
     def __init__(self, topic: str, *, producer: SendRecord, clock: Clock, telemetry: Telemetry) -> None:
@@ -59,7 +59,7 @@ class KafkaAuditTopic:
         self._empty.set()
 
     def tell(self, event: str, facts: Mapping[str, object]) -> None:
-        """See the Protocol."""
+        """Queue the event, or count it as lost if the queue of its kind is full."""
         queue = self._queues[event]
         if len(queue) >= _MAX_QUEUED:
             self._telemetry.count(GATEWAY_AUDIT_LOST)

@@ -1,4 +1,4 @@
-"""Time and chance from the operating system."""
+"""Provide time, ids and randomness from the operating system."""
 
 from __future__ import annotations
 

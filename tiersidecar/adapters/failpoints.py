@@ -1,4 +1,4 @@
-"""Failpoints by environment: how the crash tests end, stall, freeze or fail a real daemon at a named place."""
+"""Arm failpoints by environment: crash tests kill, stall, freeze or fail a real daemon at a named place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLE = "TIERSIDECAR_FAILPOINTS"
 
 class FailpointAction(StrEnum):
     """``KILL``: SIGKILL to this process.  ``STALL``: wait for ever.  ``FREEZE``: SIGSTOP, so that the whole process stands
-    still until somebody sends SIGCONT.  ``RAISE``: :class:`FailpointError`."""
+    still until SIGCONT arrives.  ``RAISE``: :class:`FailpointError`."""
 
     KILL = "kill"
     STALL = "stall"
@@ -28,14 +28,14 @@ class FailpointAction(StrEnum):
 
 
 class FailpointError(RetriableError):
-    """What a failpoint set to ``raise`` raises."""
+    """Raised by a failpoint that is set to ``raise``."""
 
     def __init__(self, *, name: str) -> None:
         super().__init__(name)
         self.name = name
 
     def __str__(self) -> str:
-        return f"failpoint {self.name} was told to fail"
+        return f"failpoint {self.name} is set to fail"
 
 
 @dataclass(slots=True)
@@ -53,14 +53,17 @@ class _Armed:
 
 
 class EnvironmentFailpoints:
-    """``<name>=<kill|stall|freeze|raise>[@<n>]`` joined by semicolons; with ``@n`` the n-th hit alone acts, else every one."""
+    """Failpoints of the form ``<name>=<kill|stall|freeze|raise>[@<n>]``, joined by semicolons.
+
+    With ``@n`` only the n-th hit acts, otherwise every hit.
+    """
 
     def __init__(self, armed: Mapping[str, _Armed]) -> None:
         self._armed = armed
 
     @classmethod
     def from_environment(cls, variable: str = VARIABLE) -> AllFailpoints:
-        """What ``variable`` says; the no-op where it is unset or empty.
+        """Return the failpoints of ``variable``; the no-op if it is unset or empty.
 
         Raises:
             ConfigError: it cannot be understood.
@@ -98,7 +101,7 @@ class EnvironmentFailpoints:
 
 
 def parse_failpoints(text: str, *, source: str = VARIABLE) -> dict[str, _Armed]:
-    """Failpoints by name.
+    """Return the failpoints of ``text`` by name.
 
     Raises:
         ConfigError: all faults of ``text`` at once.

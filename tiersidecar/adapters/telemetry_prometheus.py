@@ -1,6 +1,6 @@
-"""Telemetry on prometheus-client, with registries of our own.
+"""Implement telemetry with prometheus-client, in registries of its own.
 
-A metric with a label ``partition`` lives twice: as it is in the detailed registry, and summed over its partitions in the
+A metric with a label ``partition`` exists twice: as it is in the detailed registry, and summed over its partitions in the
 plain one.  At 4,000 partitions the detailed series are too many for every scrape; the sums are what alerts need.
 """
 

@@ -1,4 +1,4 @@
-"""What of this machine, and of addresses seen from it, does not fit a configuration (``check-config --connect``)."""
+"""Find what of this machine, and of addresses seen from it, does not fit a configuration (``check-config --connect``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which broker and which store the Spark data source reads: the daemon's configuration file, or its keys as options."""
+"""Find the broker and the store of the Spark data source: the daemon's configuration file, or its keys as options."""
 
 from __future__ import annotations
 

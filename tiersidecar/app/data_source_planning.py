@@ -1,4 +1,4 @@
-"""The driver's part of the data source, put together: broker, metadata, and the store's small objects."""
+"""Plan a read on Spark's driver: with the broker, the metadata and the small objects of the store."""
 
 from __future__ import annotations
 

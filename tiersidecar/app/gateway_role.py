@@ -1,4 +1,4 @@
-"""The role ``gateway``: Kafka's protocol, in front of the local broker."""
+"""Run the role ``gateway``: Kafka's protocol in front of the local broker."""
 
 from __future__ import annotations
 

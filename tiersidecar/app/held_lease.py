@@ -1,4 +1,4 @@
-"""A lease that a command claims, keeps renewed and releases, so that only one such command acts in a cluster at a time."""
+"""Claim, renew and release a lease, so that only one such command acts in a cluster at a time."""
 
 from __future__ import annotations
 

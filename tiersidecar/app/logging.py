@@ -1,6 +1,6 @@
-"""Structured logs on standard error: one event per fact, library logs in the same stream, no secrets.
+"""Configure structured logs on standard error: one event per fact, library logs in the same stream, no secrets.
 
-What libraries say again and again: aiokafka alone tells of a broker that is away 30 times a second.
+Repeated messages of libraries are held back: aiokafka alone reports an unavailable broker 30 times a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The role ``read``: the HTTP read service over the remote tier, built by plain constructor calls."""
+"""Run the role ``read``: the HTTP read service over the remote tier."""
 
 from __future__ import annotations
 

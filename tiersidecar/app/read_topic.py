@@ -1,4 +1,4 @@
-"""Tiered topics to their very end: what is remote from the store, what is only local by Spark's Kafka source."""
+"""Read tiered topics to their end: remote records from the store, local ones through Spark's Kafka source."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the cluster says before and after a listing: its topics, and where the metadata topic begins and ends.
-
-Where a topic begins and ends, and which one it is: made anew under the same name, it has another id.
-"""
+"""Read from the cluster, before and after a listing: its topics, and id, begin and end of the metadata topic."""
 
 from __future__ import annotations
 

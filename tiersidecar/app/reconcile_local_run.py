@@ -1,4 +1,4 @@
-"""One reconcile run in this process, from the configuration to the report: for small stores, without Spark."""
+"""Run reconcile in this process, from the configuration to the report: for small stores, without Spark."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What every reconcile run asks and says, on Spark or in this process.
+"""The parts of every reconcile run, on Spark or in this process: options, summary, and what the store records.
 
-What the store itself says: which cluster a topic id's remote data belong to, and what the last reconcile run saw.
+The store records which cluster owns the remote data of a topic id, and what the last reconcile run saw.
 """
 
 from __future__ import annotations

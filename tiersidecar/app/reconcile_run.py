@@ -1,8 +1,7 @@
-"""One reconcile run, from the configuration to the report.
+"""Run reconcile on Spark, from the configuration to the report.
 
-The configured store and keys, opened where Spark's executors run: from the configuration file there, with its secrets.
-
-Only the file's path travels; ``spark-submit --files`` may bring the file.
+Executors open store and keys from the configuration file on their machine, with its secrets.  Only the file's path is sent to
+them; ``spark-submit --files`` may provide the file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What repair looks at before it decides: one partition's metadata and the objects of one finding, as they are now.
+"""Look, before repair decides, at one partition's metadata and the objects of one finding, as they are now.
 
-Marks: which leftovers were seen when, so that a later run deletes only what has been one all the while.
-
-Each run that marks puts one object of JSON lines under ``<key.prefix>.tiersidecar/reconcile/marks/``.
+Marks record which leftovers were seen when, so that a later run deletes only what has been a leftover since.  Each run that
+marks writes one object of JSON lines below ``<key.prefix>.tiersidecar/reconcile/marks/``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asks the sidecars to copy again what a report found missing or damaged, and waits for what becomes of it."""
+"""Request copies from the sidecars for what a report found missing or damaged, and wait for the outcomes."""
 
 from __future__ import annotations
 

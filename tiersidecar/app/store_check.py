@@ -1,6 +1,6 @@
-"""What a store gives: how long its verbs take, how much goes through it, and which of the promises it keeps.
+"""Measure a store: the latency of its verbs, its throughput, and which guarantees it keeps.
 
-Everything happens under a prefix of its own, which is emptied at the end, however that comes.
+Everything happens under a prefix of its own, which is emptied at the end in any case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write what is remote of a topic into files, at its offsets: of a deleted topic there is nothing else left."""
+"""Write the remote data of a topic into files, with its offsets: nothing else is left of a deleted topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verify remote segments of a running cluster: which they are by the metadata topic, and each read back from the store."""
+"""Verify remote segments of a running cluster: find them in the metadata topic, and read each back from the store."""
 
 from __future__ import annotations
 

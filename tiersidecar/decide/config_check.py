@@ -1,6 +1,6 @@
-"""What of a configuration does not fit the store, the broker and the machine that it names (``check-config --connect``).
+"""Find what of a configuration does not fit the store, the broker and the machine (``check-config --connect``).
 
-Facts in, findings out: each says what is wrong, and what to do about it.
+Facts in, findings out: each says what is wrong and what to do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which readers of a topic would be hurt by tiering it, as far as brokers know them (``tiersidecar enable``).
+"""Decide which readers of a topic would be hurt by tiering it, as far as brokers know them (``tiersidecar enable``).
 
-What leaves the brokers' disks is read through the gateway and the read service alone: a reader that asks the broker itself for
-less than the planned local start is sent to ``auto.offset.reset``, and skips what lies between without a word.
+What leaves the brokers' disks can be read only through the gateway and the read service.  A reader that asks the broker for an
+offset below the planned local start falls back to ``auto.offset.reset`` and skips records silently.
 """
 
 from __future__ import annotations

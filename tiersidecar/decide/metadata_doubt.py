@@ -1,5 +1,7 @@
-"""Whether the metadata topic can be taken for the whole truth about a bucket: if not, an object that no event names is no
-leftover, but may be what events were lost of."""
+"""Decide whether the metadata topic is the whole truth about a bucket.
+
+If it is not, an object without events may be data whose events were lost, and no leftover.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Gaps and overlaps in the offsets of one partition's live lineage.
+"""Find gaps and overlaps in the offsets of one partition's live lineage.
 
-The lineage is what the finished segments' own epochs tell, by Kafka's rule: what a later epoch starts at or below is cut off.
+The lineage follows from the finished segments' own epochs, by Kafka's rule: what a later epoch starts at or below is cut off.
 A segment of another history (an unclean election, a zombie) is left to expiry and is no part of the line.  Of a segment that
 was cut, readers still get the front, by its epochs: there is no gap.  But it makes no other segment needless, for as a whole it
 is of another history.
 
 Overlaps are normal where leaders changed, for replicas roll differently and each copies from the segment that holds the
-first offset not yet remote (DESIGN.md section 3; S-042).  What is not normal: a segment that was begun by the broker which had
+first offset not yet remote (S-042).  What is not normal: a segment that was begun by the broker which had
 itself already finished one with all of its offsets.
 """
 

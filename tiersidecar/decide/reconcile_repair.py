@@ -1,8 +1,8 @@
-"""What repair does about one finding, once everything has been looked at again.
+"""Decide what repair does about one finding, after everything has been looked at again.
 
 Nothing is deleted that cannot be proved to be needless: objects with a readable manifest may be all that is left of a segment
 whose events were lost, so they go only if the metadata say that the segment's deletion has begun, or if live segments hold
-the same records.  Objects whose manifest cannot be read, or is of another segment, are left to people.  Whole reports are
+the same records.  Objects whose manifest cannot be read, or is of another segment, are left to operators.  Whole reports are
 refused where they cannot be right.
 """
 

@@ -1,4 +1,4 @@
-"""What is wrong with one segment: what the metadata say of it, beside the objects that were listed under its keys.
+"""Find what is wrong with one segment, by its metadata and the objects that were listed under its keys.
 
 The events are seen at two cuts: ``before`` the listing began, and ``after`` it ended.  Whatever was copied, expired or deleted
 meanwhile differs between the two, and is no finding (U12): an object must be there only if its segment was finished before

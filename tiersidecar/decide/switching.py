@@ -1,4 +1,4 @@
-"""What switching tiering on or off means for a topic's settings on the broker, and when it may not be done (U10)."""
+"""Decide how enabling or disabling changes a topic's settings on the broker, and when it is refused (U10)."""
 
 from __future__ import annotations
 

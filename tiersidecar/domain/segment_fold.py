@@ -1,5 +1,5 @@
-"""One segment's events, folded without the rest of its partition: what :class:`~tiersidecar.domain.metadata_cache
-.RemoteLogMetadataCache` makes of them, kept beyond DELETE_SEGMENT_FINISHED.
+"""Fold one segment's events without the rest of its partition, as :class:`~tiersidecar.domain.metadata_cache
+.RemoteLogMetadataCache` does, and keep the result beyond DELETE_SEGMENT_FINISHED.
 
 The cache answers a daemon's questions and forgets what is deleted; a reconcile run asks what became of each object.
 Both take the rules from :mod:`tiersidecar.domain.states`, and a property test holds them together.

@@ -2,8 +2,8 @@
 
 Every chunk opens, every batch's checksum holds, offsets rise and stay within the segment, leader epochs are those of the
 history uploaded with it; the indexes parse, lie within it, and point at batches that hold what they say; transaction index and
-producer snapshot have all that the batches tell, with what was open where they begin by the snapshot of the segment before, or
-its batches where an election has cut it.  Memory: one chunk at a time.
+producer snapshot have everything that the batches imply, with what was open where they begin by the snapshot of the segment
+before, or by its batches where an election has cut it.  Memory: one chunk at a time.
 """
 
 from __future__ import annotations

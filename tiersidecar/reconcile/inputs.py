@@ -1,4 +1,4 @@
-"""What a reconcile run is told, and what it saw, by whatever engine."""
+"""Inputs of a reconcile run, and its counts, for both engines."""
 
 from __future__ import annotations
 

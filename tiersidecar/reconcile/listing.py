@@ -1,4 +1,4 @@
-"""The store's objects in ranges of keys that together leave nothing out, several at once."""
+"""List the store in ranges of keys that together leave nothing out, several at once."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""The reconcile run in this process, for stores of up to a million objects: the rules of the Spark job, and its report.
+"""Run reconcile in this process, for stores of up to a million objects: with the rules and the report of the Spark job.
 
 1. Events up to the topic's end now are folded.  2. The objects are listed.  3. Events that came meanwhile are folded too,
 marked late.  4. Segments are joined with the objects by key, and what is not plainly in order is decided.  All of it is in
-memory: about a kilobyte for a segment, and a third of one for an object.
-
-The events of a whole metadata topic in memory, by segment.
+memory: about a kilobyte per segment with its events, and a third of one per object.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The report of a run: every finding in Parquet and JSON lines, and one summary in JSON and HTML.
+"""Write the report of a run: every finding in Parquet and JSON lines, and a summary in JSON and HTML.
 
-Findings come to the driver one partition at a time and go straight to the files, so that a bucket which is lost altogether
-can be reported too.
-
-The report as one HTML page without anything from elsewhere.
+Findings reach the driver one partition at a time and go straight to the files, so that the loss of a whole bucket can be
+reported too.  The HTML page loads nothing from elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns of the report's Parquet file; apart, since Arrow comes with the extra `spark` only."""
+"""Columns of the report's Parquet file; a module of its own, because Arrow is in the extra `spark` only."""
 
 from __future__ import annotations
 

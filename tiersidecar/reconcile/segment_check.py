@@ -1,5 +1,7 @@
-"""Rows of segments to findings: the rules of :mod:`tiersidecar.decide.reconcile_segments`, and what they need
-of the store: manifests, and a second look before anything is called missing or too much (U12)."""
+"""Turn rows of segments into findings, by the rules of :mod:`tiersidecar.decide.reconcile_segments`.
+
+The store provides manifests, and a second look before anything is reported as missing or superfluous (U12).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One segment's events to its row, whatever engine groups them.
+"""Turn records of the metadata topic into rows, and one segment's events into its row, for both engines.
 
-Raw records of the metadata topic to rows, by the codec that the daemon replays with.
+The codec is the daemon's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Descriptors that are kept back: clients may not take the last ones, which files, the store and health checks need."""
+"""Reserve descriptors: clients may not take the last ones, which files, the store and health checks need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who stays when there are more HTTP connections than there may be.
+"""Decide which HTTP connections stay when there are more than the limit.
 
 A connection without a request costs its sender nothing, so it protects nothing either: those that wait give way to new ones,
 the longest waiting of the largest crowd first.  Where none waits, one gives way whose client does not take its answer: that

@@ -1,4 +1,4 @@
-"""What every HTTP service needs to listen."""
+"""Listen for HTTP, for every HTTP service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The least pace at which a client takes what is sent to it.
+"""Detect clients that read more slowly than a minimum rate.
 
 A client that takes a byte now and then would keep memory and a place for as long as it likes.
 """

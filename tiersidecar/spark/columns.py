@@ -1,4 +1,4 @@
-"""The columns that pass between the steps of a job."""
+"""Columns that are passed between the steps of a job."""
 
 from __future__ import annotations
 

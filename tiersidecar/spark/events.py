@@ -1,7 +1,4 @@
-"""Raw records of the metadata topic to columns, in Arrow batches, by the codec that the daemon replays with.
-
-The metadata topic as Spark reads it: all of it between two cuts of offsets.
-"""
+"""Read the metadata topic with Spark, between two cuts of offsets, and decode it into columns with the daemon's own codec."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Events to the last state of each segment, by DataFrame operations: nothing of it comes to the driver.
+"""Fold events to the last state of each segment by DataFrame operations: nothing of it comes to the driver.
 
 The states are those of the daemon's cache.  Nearly all segments go the straight way, each state once and one after the
-other: theirs is told from the offsets of those events.  All others, with repeated, refused or reordered events, are
+other: theirs follows from the offsets of those events.  All others, with repeated, refused or reordered events, are
 folded one by one by :func:`tiersidecar.domain.segment_fold.fold_segment`, whose rules are the cache's.  All events of a
 segment are in one partition of the topic, so their offsets order them.
 """

@@ -1,7 +1,6 @@
-"""Lists of a bucket's objects that somebody else made: S3 Inventory in CSV, ORC or Parquet, or any file with such columns.
+"""Read inventories of a bucket: S3 Inventory in CSV, ORC or Parquet, or any file with such columns.
 
-An inventory is hours old: whatever was copied or deleted since is told by the events, of which those before its time count as
-before the listing.
+An inventory is hours old.  The events show what was copied or deleted since; those before its time count as before the listing.
 """
 
 from __future__ import annotations

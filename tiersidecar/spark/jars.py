@@ -1,11 +1,10 @@
-"""Spark's Kafka connector, which pyspark does not bring: four jars, fetched once by Maven into the user's cache.
+"""Fetch Spark's Kafka connector, which pyspark lacks: four jars, once by Maven into the user's cache.
 
 ``spark.jars.packages`` is not used: Ivy cannot hold one of them at another version (docs/design/0007-reconcile.md).  Where
 Maven is not wanted, such as in an image, ``TIERSIDECAR_SPARK_JARS`` names a directory that has them.
 
-Files that were fetched, against the SHA-256 sums that this repository has of them (``sha256sum``'s own format).
-
-What is downloaded or built once per user: Spark's connector, and for tests the broker's jars and servers written in Go.
+Files are checked against the SHA-256 sums of this repository.  Tests use the same cache for the broker's jars and for servers
+written in Go.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Our security settings as options of Spark's Kafka source: Java's client settings, each ``kafka.``-prefixed.
+"""Turn security settings into options of Spark's Kafka source: Java's client settings, each ``kafka.``-prefixed.
 
 Certificates and keys go as PEM text, not as paths: executors need not have the driver's files.
 """

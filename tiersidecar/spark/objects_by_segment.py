@@ -1,9 +1,7 @@
-"""Listed objects to one row per segment, by their keys alone; what is no segment's object has a row of its own.
+"""List the store with the executors in parallel, and group the objects by segment, by their keys alone.
 
-The store's objects, listed by the executors in parallel: each lists ranges of keys that together leave nothing out.
-
-A range begins after one key and ends with another, so that what nobody expects is listed too; the bounds are keys of segments
-that the metadata know, so the ranges are about equally long.
+A range begins after one key and ends with another, so unexpected objects are listed too.  The bounds are keys of segments that
+the metadata know, so the ranges are about equally long.  An object of no segment has a row of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Gaps and overlaps by the rules of :mod:`tiersidecar.decide.reconcile_offsets`, for the partitions that may have any.
+"""Find gaps and overlaps by the rules of :mod:`tiersidecar.decide.reconcile_offsets`, for the partitions that may have any.
 
-Which these are is told without Python, and without sorting: where segments simply follow each other, every start but the first
+Spark finds these without Python, and without sorting: where segments simply follow each other, every start but the first
 is where another one ends.
 """
 

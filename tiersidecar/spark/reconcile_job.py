@@ -1,4 +1,4 @@
-"""The reconcile job: events and objects in, findings out; joined by Spark, decided by :mod:`tiersidecar.decide`.
+"""Run the reconcile job: events and objects in, findings out; joined by Spark, decided by :mod:`tiersidecar.decide`.
 
 1. Events up to the topic's end now are decoded.  2. The objects are listed.  3. Events that came meanwhile are decoded too,
 marked late.  4. All are folded to segments, joined with the objects by key, and what is not plainly in order is decided.
@@ -72,7 +72,7 @@ class Reconciled(Seen):
 
 
 class Reconciler:
-    """One run.  ``say`` is told which step begins, for people."""
+    """One run; ``say`` is called with the name of each step that begins."""
 
     def __init__(self, spark: SparkSession, settings: ReconcileSettings, say: Callable[[str], None]) -> None:
         self._spark, self._settings, self._say = spark, settings, say

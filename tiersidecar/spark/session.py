@@ -1,4 +1,4 @@
-"""The Spark session of the batch jobs: local by default, or whatever master it is given."""
+"""Open the Spark session of the batch jobs: local by default, or on another master."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def open_session(*, app_name: str, master: str = LOCAL, settings: Mapping[str, s
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if is_submitted:
-        # Else SparkConf would not see what spark-submit was told, and our own master would win over its --master.
+        # Otherwise SparkConf would not see the options of spark-submit, and this master would override its --master.
         SparkContext._ensure_initialized()  # noqa: SLF001 - there is no public way
     conf = SparkConf()
     for key, value in (settings or {}).items():

@@ -1,4 +1,4 @@
-"""Our security settings as aiokafka wants them, for its producers and consumers."""
+"""Turn security settings into arguments of aiokafka's producers and consumers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tiersidecar.domain.errors import BrokerUnreachableError
 
 
 def aiokafka_kwargs(settings: SecuritySettings) -> dict[str, Any]:
-    """Keyword arguments for ``AIOKafkaProducer`` and ``AIOKafkaConsumer``: all that concerns security.
+    """Return the keyword arguments for ``AIOKafkaProducer`` and ``AIOKafkaConsumer``: all that concerns security.
 
     Raises:
         ConfigError: certificates that cannot be used.

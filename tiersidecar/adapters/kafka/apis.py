@@ -1,7 +1,7 @@
-"""The requests that we send to brokers: their versions, and their making.
+"""Build the requests that the sidecar sends to brokers, each in a range of versions.
 
-Each runs from the first version with what we need (all are in Kafka 3.9) to the newest that kio knows.  A maker takes the
-version that was agreed on; answers are typed as the newest version, whose fields that we read are in all of them.
+The range begins at the first version with the fields that are needed (all are in Kafka 3.9) and ends at the newest that kio
+knows.  A builder takes the negotiated version.  Responses are typed as the newest version; the fields that are read are in all.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api(Generic[R]):
-    """An API with the versions that we speak, both inclusive, and its newest response."""
+    """An API, its range of versions (both inclusive) and its newest response."""
 
     name: str
     oldest: int
@@ -78,7 +78,7 @@ DESCRIBE_CONFIGS = Api(name="DescribeConfigs", oldest=1, response_type=DescribeC
 INCREMENTAL_ALTER_CONFIGS = Api(name="IncrementalAlterConfigs", oldest=0, response_type=IncrementalAlterConfigsResponse)
 # Flexible, and in both versions of Kafka.
 DESCRIBE_LOG_DIRS = Api(name="DescribeLogDirs", oldest=2, response_type=DescribeLogDirsResponse)
-# Topics by id (KIP-516); any replica answers consumers (KIP-392).  Later versions tell of other brokers, which we do not ask.
+# Topics by id (KIP-516); any replica answers consumers (KIP-392).  Later versions name other brokers, which are not asked.
 FETCH = Api(name="Fetch", oldest=13, response_type=FetchResponse)
 CREATE_TOPICS = Api(name="CreateTopics", oldest=5, response_type=CreateTopicsResponse)
 # Groups by type (KIP-848), many at once (KIP-699, KIP-709).  Version 10 of OffsetFetch is by topic id, which buys us nothing.
@@ -95,13 +95,13 @@ DESCRIBE_SHARE_GROUP_OFFSETS = Api(
 DESCRIBE_CLUSTER = Api(name="DescribeCluster", oldest=0, response_type=DescribeClusterResponse)
 
 NOT_SAID = -(2**31)
-"""For authorized operations: none were asked for, or the broker does not tell them."""
+"""Value of authorized operations that were not requested, or that the broker does not return."""
 
 NEEDED: tuple[Api[Any], ...] = (
     METADATA, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, DELETE_RECORDS, DESCRIBE_CONFIGS, DESCRIBE_LOG_DIRS, FETCH, CREATE_TOPICS,
     LIST_GROUPS, FIND_COORDINATOR, OFFSET_FETCH, DESCRIBE_CLUSTER,
 )  # fmt: skip
-"""What no sidecar can do without."""
+"""APIs that every sidecar needs."""
 
 
 def _schema(api: Api[Any], version: int) -> Any:

@@ -1,4 +1,4 @@
-"""Whether the broker lets a caller read a topic: asked of the broker itself, as that caller (DESIGN.md section 4, rule 7)."""
+"""Ask the broker, with the credentials of a caller, whether that caller may read a topic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CallerListener:
     """The listener that callers' credentials are tried on.
 
     ``sasl_mechanism`` is given where the protocol has SASL, and nowhere else: PLAIN and SCRAM take a caller's username and
-    password, OAUTHBEARER a caller's bearer token, from which the broker itself tells the principal.  Nothing of the daemon's
+    password, OAUTHBEARER a caller's bearer token, from which the broker itself derives the principal.  Nothing of the daemon's
     own identity is in here: a caller without credentials must not be taken for the daemon, and so gets no client certificate
     either.
 

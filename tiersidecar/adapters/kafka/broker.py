@@ -1,7 +1,4 @@
-"""The local broker, and through it the cluster, over Kafka's protocol (:mod:`tiersidecar.ports.broker`).
-
-A leader's own log as a read_committed reader sees it, from the end of the remote tier on (S-156).
-"""
+"""Reach the local broker, and through it the cluster, over Kafka's protocol (:mod:`tiersidecar.ports.broker`)."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ from tiersidecar.ports.broker import (
 _DIVERGED = "its leader has another history"
 
 _Answer = LocalBatches | str
-"""What it gave, or why nothing."""
+"""Batches of a leader, or the error code."""
 
 
 async def fetch_committed(
@@ -55,10 +52,12 @@ async def fetch_committed(
     last_fetched_epoch: LeaderEpoch,
     max_age_s: float,
 ) -> LocalBatches:
-    """Raises:
-    HistoryChangedError: the record before ``offset`` is of another epoch there than ``last_fetched_epoch``.
-    BrokerRefusedError: we may not read the topic, or the leader does not have the offset.
-    BrokerUnreachableError: its leader does not answer.
+    """Fetch a leader's own log as a read_committed reader sees it, from the end of the remote tier on (S-156).
+
+    Raises:
+        HistoryChangedError: the record before ``offset`` is of another epoch there than ``last_fetched_epoch``.
+        BrokerRefusedError: we may not read the topic, or the leader does not have the offset.
+        BrokerUnreachableError: its leader does not answer.
     """
 
     async def ask(connection: BrokerConnection, group: Sequence[TopicIdPartition]) -> Rows[_Answer]:
@@ -66,7 +65,7 @@ async def fetch_committed(
             topic_id_partition: await _fetch(connection, topic_id_partition, offset, max_bytes, last_fetched_epoch)
             for topic_id_partition in group
         }
-        return {(one.topic, one.partition): _told(row) for one, row in answers.items()}
+        return {(one.topic, one.partition): _answer_of(row) for one, row in answers.items()}
 
     answer = (await routes.ask_leaders([partition], ask, str, max_age_s=max_age_s))[partition]
     if answer == _DIVERGED:
@@ -76,7 +75,7 @@ async def fetch_committed(
     return answer
 
 
-def _told(row: Any) -> _Answer:
+def _answer_of(row: Any) -> _Answer:
     if row.error_code is not ErrorCode.none:
         return str(row.error_code.name.upper())
     if row.diverging_epoch.end_offset >= 0:
@@ -181,9 +180,9 @@ class KafkaBroker(KafkaTopicAdmin):
         return ClusterDescription(cluster_id=response.cluster_id or "", brokers=broker_addresses(response))
 
     async def kafka_version(self) -> tuple[int, int]:
-        """(4, 0) or (3, 9): on which side of the change of formats the local broker is, told by the requests it knows.
+        """Return (4, 0) or (3, 9), on which side of the change of formats the local broker is, by the requests that it knows.
 
-        ListOffsets version 10 came with 4.0 (KIP-1075).  Brokers do not tell their version otherwise.
+        ListOffsets version 10 came with 4.0 (KIP-1075).  Brokers do not return their version otherwise.
         """
         newest = (await self._routes.any()).newest_version(apis.LIST_OFFSETS)
         return (4, 0) if newest >= _LIST_OFFSETS_OF_KAFKA_4 else (3, 9)
@@ -340,7 +339,7 @@ class KafkaBroker(KafkaTopicAdmin):
             }
 
         return await self._routes.ask_leaders(
-            offsets, ask, _no_trim, max_age_s=0.0, aside=True, leader_epochs=leader_epochs
+            offsets, ask, _no_trim, max_age_s=0.0, dedicated=True, leader_epochs=leader_epochs
         )
 
     async def describe_log_sizes(self, topic: str) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""One connection to one broker: frames, correlation ids, versions, time limits."""
+"""Keep one connection to one broker: frames, correlation ids, versions, time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that are logged in, made and kept while they are of use."""
+"""Open logged-in connections, and keep them while they are in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What groups have read, from their coordinators (:class:`~tiersidecar.ports.broker.ReadGroups`)."""
+"""Ask coordinators what their groups have read (:class:`~tiersidecar.ports.broker.ReadGroups`)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class KafkaGroups:
 
     async def members(self, groups: Collection[str]) -> dict[str, list[tuple[str, str]]]:
         """Client id and host of each member, by group, as their coordinators know them: of groups of both consumer protocols.
-        One that nobody tells has none; the host of a client of a gateway is the gateway's."""
+        A group that no coordinator returns has none; the host of a client of a gateway is the gateway's."""
         found: dict[str, list[tuple[str, str]]] = {}
         for api, make in (
             (apis.DESCRIBE_GROUPS, apis.describe_groups),
@@ -168,7 +168,7 @@ class KafkaGroups:
         """Each group's answer; what kept one from being answered is its ``error``.
 
         Raises:
-            BrokerUnreachableError: nobody tells the coordinators.
+            BrokerUnreachableError: no broker returned the coordinators.
         """
         if not groups:
             return {}
@@ -185,18 +185,18 @@ class KafkaGroups:
 
         async def ask_one(broker_id: BrokerId, chunk: list[str]) -> Mapping[str, GroupAnswer]:
             try:
-                told: Mapping[str, GroupAnswer] = await ask(await self._routes.broker(broker_id), chunk)
+                answered: Mapping[str, GroupAnswer] = await ask(await self._routes.broker(broker_id), chunk)
             except (BrokerUnreachableError, BrokerRefusedError) as error:
                 return {group: _unknown(f"{api.name}: {error}") for group in chunk}
-            return told
+            return answered
 
         asked = [
             ask_one(broker_id, members[start : start + _GROUPS_PER_REQUEST])
             for broker_id, members in chunks.items()
             for start in range(0, len(members), _GROUPS_PER_REQUEST)
         ]
-        for told in await asyncio.gather(*asked):
-            answers.update(told)
+        for chunk_answers in await asyncio.gather(*asked):
+            answers.update(chunk_answers)
         return {group: answers.get(group, _unknown("UNKNOWN_SERVER_ERROR")) for group in names}
 
 

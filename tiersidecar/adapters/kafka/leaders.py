@@ -1,4 +1,4 @@
-"""Where partitions are led and brokers listen, as the last Metadata responses said."""
+"""Remember partition leaders and broker addresses from the last Metadata responses."""
 
 from __future__ import annotations
 

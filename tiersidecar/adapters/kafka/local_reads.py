@@ -1,4 +1,4 @@
-"""Reads of the broker's own log as a caller: Fetch and ListOffsets with the caller's credentials, never from files."""
+"""Read the broker's own log as a caller: Fetch and ListOffsets with the caller's credentials, never from files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIST_OFFSETS_TIMEOUT_S = 30.0
 
 
 class BrokerLocalReads:
-    """``ports.broker.ReadLocal``, over the connections of the authorizer."""
+    """Implements ``ports.broker.ReadLocal`` over the connections of the authorizer."""
 
     def __init__(self, authorizer: BrokerAuthorizer) -> None:
         self._authorizer = authorizer
@@ -53,7 +53,7 @@ class BrokerLocalReads:
         if row.error_code is ErrorCode.offset_out_of_range:
             error = await self._out_of_range(credentials, topic_id_partition, offset, row)
             if last_fetched_epoch >= 0 and offset >= error.start:
-                # Of an epoch that this broker has not heard of yet it tells this (``Partition.readRecords``).
+                # The broker returns this for an epoch that it does not know yet (``Partition.readRecords``).
                 raise HistoryChangedError(subject=str(topic_id_partition), end_offset=offset)
             raise error
         if row.error_code is not ErrorCode.none:

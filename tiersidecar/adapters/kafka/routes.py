@@ -1,10 +1,8 @@
-"""Which broker a request goes to: any of the bootstrap servers, one broker, or the leaders of partitions.
+"""Route requests: to any bootstrap server, to one broker, or to the leaders of partitions.
 
-Connections for requests that a broker answers only when something has happened, DeleteRecords above all.
-
-A broker works on one request of a connection at a time.  DeleteRecords waits there for every follower to trim as well, half a
-second as a rule, and for its whole timeout once the leadership moves meanwhile: whatever came behind it on the same connection
-(who leads now, may I still trim) would wait as long.
+A broker works on one request of a connection at a time.  DeleteRecords waits for every follower to trim, usually half a second,
+and for its whole timeout if the leadership moves meanwhile.  It has dedicated connections, so that other requests (which broker
+leads now, may this trim continue) do not wait behind it.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH, LeaderEpoch
 
 
-class AsideConnections:
+class DedicatedConnections:
     """At most ``width`` per address, each for one request at a time; those that were used last are used first."""
 
     def __init__(
@@ -85,7 +83,7 @@ class Routes:
     ) -> None:
         self._connector = connector
         self._pool = ConnectionPool(is_usable=connector.is_usable)
-        self._aside = AsideConnections(self._pool, connector.connect)
+        self._dedicated = DedicatedConnections(self._pool, connector.connect)
         self._bootstrap = bootstrap
         self._monotonic_s = monotonic_s
         self._leaders = Leaders()
@@ -141,12 +139,12 @@ class Routes:
         without: Callable[[str], A],
         *,
         max_age_s: float,
-        aside: bool = False,
+        dedicated: bool = False,
         leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
     ) -> dict[TopicIdPartition, A]:
         """Ask each partition's leader, all leaders at once, going by what was learnt within ``max_age_s``.
 
-        ``aside`` is for what a broker answers late: nothing else has to wait for it (:class:`AsideConnections`).
+        ``dedicated`` is for what a broker answers late: nothing else has to wait for it (:class:`DedicatedConnections`).
         ``leader_epochs``: a partition that is led in another epoch than this is not asked (FENCED_LEADER_EPOCH).
         ``without`` makes the answer of a partition that got none, from Kafka's name of the error.
 
@@ -166,7 +164,7 @@ class Routes:
                 groups[leader].append(key)
         async with asyncio.TaskGroup() as tasks:
             outcomes = [
-                (group, tasks.create_task(self._ask_one(leader, group, ask, aside=aside)))
+                (group, tasks.create_task(self._ask_one(leader, group, ask, dedicated=dedicated)))
                 for leader, group in groups.items()
             ]
         results = [(group, task.result()) for group, task in outcomes]
@@ -196,13 +194,13 @@ class Routes:
         return await self._pool.connection(address, lambda: self._connector.connect(address))
 
     async def _ask_one(
-        self, leader: BrokerId, group: Sequence[TopicIdPartition], ask: AskLeader[A], *, aside: bool
+        self, leader: BrokerId, group: Sequence[TopicIdPartition], ask: AskLeader[A], *, dedicated: bool
     ) -> Rows[A] | BrokerUnreachableError | BrokerRefusedError:
         try:
             address = await self._address(leader)
-            if not aside:
+            if not dedicated:
                 return await ask(await self._connect(address), group)
-            async with self._aside.connection(address) as connection:
+            async with self._dedicated.connection(address) as connection:
                 return await ask(connection, group)
         except (BrokerUnreachableError, BrokerRefusedError) as error:
             self._leaders.forget(key.topic for key in group)

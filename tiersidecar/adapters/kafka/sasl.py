@@ -1,6 +1,6 @@
-"""Logging in: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), and how long the login holds (KIP-368).
+"""Log in with SaslHandshake and SaslAuthenticate (KIP-43, KIP-152), and return how long the login is valid (KIP-368).
 
-SCRAM, the client's side (RFC 5802; SHA-256: RFC 7677), as Kafka speaks it: no channel binding, no SASLprep.
+SCRAM (RFC 5802, RFC 7677) is the client's side as in Kafka: without channel binding and SASLprep.
 """
 
 from __future__ import annotations

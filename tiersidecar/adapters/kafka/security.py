@@ -1,4 +1,4 @@
-"""How we prove who we are to a broker, and how it proves itself to us.
+"""Settings of TLS and SASL towards a broker.
 
 The fields are Kafka's client settings of the same meaning; PEM files instead of Java keystores.
 """

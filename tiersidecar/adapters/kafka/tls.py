@@ -1,4 +1,4 @@
-"""TLS towards brokers, following certificates that are renewed on disk."""
+"""Build TLS contexts towards brokers; certificates that are renewed on disk are read again."""
 
 from __future__ import annotations
 

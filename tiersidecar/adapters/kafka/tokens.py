@@ -1,4 +1,4 @@
-"""Bearer tokens for OAUTHBEARER (KIP-255, KIP-768)."""
+"""Fetch and cache bearer tokens for OAUTHBEARER (KIP-255, KIP-768)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics made, and settings of topics and brokers read and changed, over Kafka's protocol (:mod:`tiersidecar.ports.broker`)."""
+"""Create topics, and read and change settings of topics and brokers (:mod:`tiersidecar.ports.broker`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KafkaTopicAdmin:
     def __init__(self, routes: Routes, *, broker_timeout_s: float) -> None:
         self._routes = routes
         self._broker_timeout_s = broker_timeout_s
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
         """As the port says.  Topics that do not exist are left out, and those whose settings we may not see, which a
@@ -102,8 +102,8 @@ class KafkaTopicAdmin:
     def _refused_configs(self, result: DescribeConfigsResult) -> BrokerRefusedError:
         topic = result.resource_name
         failure = refused(apis.DESCRIBE_CONFIGS, f"topic {topic}", result.error_code, result.error_message)
-        if topic not in self._told:
-            self._told.add(topic)
+        if topic not in self._reported:
+            self._reported.add(topic)
             _log.warning("broker.topic_configs.refused", topic=topic, error=failure.error)
         return failure
 

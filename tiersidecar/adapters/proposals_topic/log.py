@@ -1,10 +1,8 @@
-"""The proposals topic (:mod:`tiersidecar.ports.proposals`): one partition, whose records go by time.
+"""Write and read the proposals topic (:mod:`tiersidecar.ports.proposals`): one partition, with retention by time.
 
-A gateway only writes to it, and needs no other right there.  The tier roles make it, and read all of it.
-
-Records of the proposals topic: JSON values with a schema version ``v``, no keys.
-
-Whoever may write there writes what they like: a record is read strictly, and a long one not at all.
+A gateway only writes to it and needs no other right there.  The tier roles create it and read all of it.  Records are JSON
+values with a schema version ``v``, without keys.  A client with Write may write anything, so records are read strictly, and
+long ones are ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _INT64_MAX = 2**63 - 1
 
 
 def write_proposal(proposal: DeleteProposal) -> bytes:
-    """The record's value."""
+    """Return the record's value."""
     topic_id_partition = proposal.topic_id_partition
     document = {
         "v": SCHEMA_VERSION,
@@ -60,7 +58,7 @@ def write_proposal(proposal: DeleteProposal) -> bytes:
 
 
 def read_proposal(value: bytes | None, *, where: str) -> DeleteProposal:
-    """The proposal.
+    """Parse a record's value.
 
     Raises:
         CorruptDataError: it is none of this version's.
@@ -139,7 +137,7 @@ class ProposalsTopicSettings:
 
     @property
     def required_topic(self) -> InternalTopic:
-        """Records carry the broker's time, so that nobody makes an old one young, and are kept for people to look at."""
+        """Return the topic's settings: the broker's time, so that an old record cannot look new; kept for inspection."""
         return InternalTopic(
             name=self.topic,
             partitions=1,

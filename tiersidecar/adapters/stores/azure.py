@@ -1,4 +1,4 @@
-"""Blobs in a container of Azure Blob Storage, or of another server that speaks its protocol, through object_store (Rust)."""
+"""Store objects as blobs of Azure Blob Storage, or of a server with its protocol, through object_store (Rust)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Azure Blob Storage and the way to it say when they fail, as errors of ours."""
+"""Translate failures of Azure Blob Storage and of the network into errors of the store port."""
 
 from __future__ import annotations
 

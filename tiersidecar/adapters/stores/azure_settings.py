@@ -1,4 +1,4 @@
-"""Which container of Azure Blob Storage, and how to speak to it."""
+"""Settings of the Azure store: container, login, timeouts."""
 
 from __future__ import annotations
 

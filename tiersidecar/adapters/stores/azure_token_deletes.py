@@ -1,4 +1,4 @@
-"""Deletes of single blobs under a SAS token.
+"""Delete single blobs with a SAS token.
 
 object_store deletes by Blob Batch only, which not every token and server takes: Azurite answers 500 to a batch under a token.
 """

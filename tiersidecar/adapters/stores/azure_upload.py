@@ -1,4 +1,4 @@
-"""Putting one blob into Azure: in one request when it fits into a block, else as blocks that are committed together."""
+"""Put one blob into Azure: in one request when it fits into a block, else as blocks that are committed together."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.store import ObjectBody
 
 _HANDED_ON_BYTES = 256 * 1024
-"""Handed to obstore in one go, as ``grant`` allows it."""
+"""Bytes passed to obstore at once, as ``grant`` allows."""
 _ABORT_TIMEOUT_S = 10.0
 _DROP_PAUSES_S = (0.0, 0.1, 0.4, 1.0)
-"""A block that the service was still taking in begins the blob anew, and no one is told when it has."""
+"""A block that the service was still taking in creates the blob again, and no response shows when."""
 
 _log = structlog.get_logger(__name__)
 
@@ -153,7 +153,7 @@ class AzureUpload:
 class _Slices:
     """``slices`` as obstore draws them, from a task of ours that ends with the upload.
 
-    obstore does not cancel what it waits for, and tells of an error only that there was one: ``fault`` has it.
+    obstore does not cancel what it waits for, and reports only that there was an error: ``fault`` has it.
     """
 
     def __init__(self, slices: AsyncGenerator[memoryview, None]) -> None:

@@ -1,4 +1,4 @@
-"""From a body's pieces to the parts of an upload: buffers that are filled once, summed, and sent as often as it takes."""
+"""Turn the pieces of a body into parts of an upload: buffers filled once, summed, and sent as often as needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SENT_AT_ONCE = 256 * 1024
 class PartBuffers:
     """``count`` buffers of ``size_bytes``, made when first needed and used again: all the memory that uploads take.
 
-    Who waits for one waits in order, and nobody who holds one waits for another.
+    Callers that wait get one in order, and no caller that holds one waits for another.
     """
 
     def __init__(self, *, count: int, size_bytes: int) -> None:
@@ -138,7 +138,7 @@ class PartBody:
         return self._position
 
     def read(self, count: int = -1) -> bytes:
-        """For botocore, which tells a stream by it; what is sent goes through ``__aiter__``."""
+        """Satisfy botocore, which recognizes a stream by it; the data goes through ``__aiter__``."""
         stop = len(self._view) if count < 0 else self._position + count
         data = bytes(self._view[self._position : stop])
         self._position += len(data)

@@ -1,7 +1,4 @@
-"""Objects in an S3 bucket, Amazon's or another server's.
-
-Multipart uploads that nobody will finish.
-"""
+"""Store objects in an S3 bucket, Amazon's or another server's, and abort abandoned multipart uploads."""
 
 from __future__ import annotations
 

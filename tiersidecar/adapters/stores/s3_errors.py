@@ -1,4 +1,4 @@
-"""What S3 and the way to it say when they fail, as errors of ours."""
+"""Translate failures of S3 and of the network into errors of the store port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What S3's answers say of an object."""
+"""Read the properties of an object from S3's responses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tiersidecar.ports.store import StoredObject
 
 
 def stored_object(key: str, size_bytes: int, answer: Mapping[str, Any]) -> StoredObject:
-    """From the answer to a put or a head.  A put does not tell the object's time: the answer's own stands for it."""
+    """Read the response to a put or a head.  A put returns no time of the object, so the response's time is used."""
     modified = answer.get("LastModified") or _date_of(answer)
     crc32c = decode_crc32c(answer.get("ChecksumCRC32C"), answer.get("ChecksumType"))
     return StoredObject(key=key, size_bytes=size_bytes, modified_ms=_milliseconds(modified), crc32c=crc32c)
 
 
 def listed_object(entry: Mapping[str, Any]) -> StoredObject:
-    """From an entry of a listing, which tells no checksum."""
+    """Read an entry of a listing, which has no checksum."""
     return StoredObject(key=entry["Key"], size_bytes=entry["Size"], modified_ms=_milliseconds(entry["LastModified"]))
 
 

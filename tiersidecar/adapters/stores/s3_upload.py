@@ -1,4 +1,4 @@
-"""Putting one object into S3: in one request when it fits into a part, else as a multipart upload."""
+"""Put one object into S3: in one request when it fits into a part, else as a multipart upload."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ class S3Upload:
         return stored
 
     async def _look(self, filler: PartFiller) -> StoredObject:
-        """The object as the server tells it of itself, where its answer to the upload proves nothing.
+        """Look up the object, if the response to the upload does not prove that it exists.
 
         Raises:
             StoreError: it is not there, or not as we meant it.

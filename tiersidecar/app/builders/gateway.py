@@ -1,4 +1,4 @@
-"""The gateway's parts: the table of rewrites, its TLS on both sides, its limits."""
+"""Build the gateway's parts: the table of rewrites, TLS on both sides, limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiersidecar.services.gateway.unauthenticated import UnauthenticatedLimits
 
 
 def gateway_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresses) -> Rewrites:
-    """By API key; ApiVersions comes last, for it offers clients what the others can rewrite."""
+    """Return the rewrites by API key; ApiVersions comes last, because it offers clients what the others can rewrite."""
     raw_tokens = parts.config.gateway.sasl_raw_tokens
     rewrites = frame_rewrites(advertised, topic_id=tier.tiered.topic_id, raw_tokens=raw_tokens)
     rewrites |= fill_rewrites(parts, tier, advertised)
@@ -30,7 +30,7 @@ def gateway_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddre
 
 
 def advertised_addresses(section: GatewayListenerSection, node_id: int) -> AdvertisedAddresses:
-    """For a gateway in front of broker ``node_id``."""
+    """Return the addresses for a gateway in front of broker ``node_id``."""
     nodes = {node: (address.host, address.port) for node, address in section.advertised_nodes.items()}
     if not nodes and section.advertised_pattern is None:
         nodes[node_id] = (section.listen.host, section.listen.port)
@@ -78,7 +78,7 @@ def listener_settings(config: Config, section: GatewayListenerSection) -> Listen
 
 
 def _broker_tls(config: Config, section: GatewayListenerSection) -> ssl.SSLContext | None:
-    """Without our own certificate: with it, every client would be us."""
+    """Return the TLS context without the sidecar's certificate: with it, every client would be the sidecar."""
     broker = config.broker
     if section.broker_tls == "off" or (section.broker_tls == "auto" and not broker.uses_tls):
         return None

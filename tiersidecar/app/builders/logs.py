@@ -1,4 +1,4 @@
-"""The metadata log and the state log, from the configuration."""
+"""Open the metadata log, the state log and the proposals, as configured."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def open_metadata_log(
     telemetry: Telemetry,
     failpoints: Failpoints = NO_FAILPOINTS,
 ) -> AsyncIterator[MetadataLog]:
-    """``remote.log.metadata.topic.name``; made when missing, unless we only observe.
+    """Open ``remote.log.metadata.topic.name``; it is created if missing, except in ``mode: observe``.
 
     Raises:
         FatalError: at any time, cancelling the body, as :func:`open_metadata_topic` says.
@@ -90,8 +90,11 @@ async def open_state_log(
     roles: frozenset[Role] = frozenset(),
     blocking: Blocking | None = None,
 ) -> AsyncIterator[RequestingStateLog]:
-    """``state.topic.name``; made when missing, unless we only observe.  With ``blocking`` what is known of it is kept in
-    ``state.dir``, in a file per process; a command, which has no role, keeps none."""
+    """Open ``state.topic.name``; it is created if missing, except in ``mode: observe``.
+
+    With ``blocking``, what is known of the topic is kept in ``state.dir``, in a file per process; a command, which has no role,
+    keeps none.
+    """
     topic = config.state_topic_name
     if await _stays_unmade(config, broker, topic, clock):
         yield UnmadeStateLog()
@@ -119,7 +122,7 @@ async def open_state_log(
 
 @asynccontextmanager
 async def open_proposals(config: Config, *, broker: KafkaBroker, clock: Clock, ids: Ids) -> AsyncIterator[Proposals]:
-    """``proposals.topic.name``; nothing where we only observe."""
+    """Open ``proposals.topic.name``; in ``mode: observe`` nothing is written."""
     if config.mode is Mode.OBSERVE:
         yield UnmadeProposals()
         return

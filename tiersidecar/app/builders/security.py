@@ -1,4 +1,4 @@
-"""From the configuration's security settings to those of the Kafka adapter."""
+"""Turn the configuration's security settings into those of the Kafka adapter."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def bootstrap_servers(section: BrokerSection) -> str:
-    """``host:port,...``"""
+    """Return ``host:port,...``."""
     return ",".join(str(address) for address in section.bootstrap_servers)
 
 
 def broker_security(section: BrokerSection) -> SecuritySettings:
-    """For every connection that the sidecar makes in its own name."""
+    """Return the settings of every connection that the sidecar opens as itself."""
     return SecuritySettings(
         security_protocol=SecurityProtocol(section.security_protocol),
         sasl_mechanism=None if section.sasl_mechanism is None else SaslMechanism(section.sasl_mechanism),
@@ -48,7 +48,7 @@ def broker_security(section: BrokerSection) -> SecuritySettings:
 
 
 def caller_listener(config: Config) -> CallerListener:
-    """Where callers' own credentials are tried: the authorization listener, with none of our secrets."""
+    """Return the listener on which callers' credentials are tried, with none of the sidecar's secrets."""
     read, broker = config.read, config.broker
     protocol = SecurityProtocol(read.authorization_security_protocol or broker.security_protocol)
     mechanism = read.authorization_sasl_mechanism or broker.sasl_mechanism or "PLAIN"
@@ -65,7 +65,7 @@ def caller_listener(config: Config) -> CallerListener:
 
 
 def known_callers(read: ReadSection) -> KnownCallers:
-    """Whom ``read.callers`` gives a user of the broker's."""
+    """Return the callers to which ``read.callers`` assigns a user of the broker."""
     # Here, because it loads an HTTP server, and a Spark job that only wants to reach the broker has none.
     from tiersidecar.services.reader.presented import KnownCaller, KnownCallers
 

@@ -1,8 +1,7 @@
-"""The effective configuration for people, and what is allowed but worth a second look.
+"""Print the effective configuration, and warn of what is allowed but questionable.
 
-Keys that are accepted, because a broker's or a plugin's configuration has them, and change nothing in this release.
-
-``check-config`` warns where one is set, the reference marks it, and a test holds this list against what the code reads.
+``WITHOUT_EFFECT`` lists keys that are accepted, because a broker's or a plugin's configuration has them, and change nothing in
+this release.  ``check-config`` warns if one is set, the reference marks it, and a test compares the list with the code.
 """
 
 from __future__ import annotations

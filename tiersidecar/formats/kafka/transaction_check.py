@@ -1,4 +1,4 @@
-"""Whether the transaction index and producer snapshot of a remote segment are what its batches say (DESIGN.md rule 14).
+"""Compare the transaction index and the producer snapshot of a remote segment with its batches.
 
 Earlier versions, and brokers with native tiering, uploaded what the broker's files had: after a broker had lost its producers'
 state, less than the truth.

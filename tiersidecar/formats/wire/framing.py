@@ -1,4 +1,4 @@
-"""Requests and responses in their frames (Kafka protocol guide, "Protocol primitives" and "The messages").
+"""Read and write the frames of requests and responses (Kafka protocol guide, "Protocol primitives" and "The messages").
 
 A frame is an int32 size, which does not count itself, then a header, then a message.  A request's header has the API key,
 its version, a correlation id and the client's id; a response's has the correlation id alone.

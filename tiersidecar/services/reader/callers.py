@@ -1,4 +1,4 @@
-"""Who asks, and what the broker lets them read (DESIGN.md section 4, rule 7)."""
+"""Identify callers, and ask the broker what they may read."""
 
 from __future__ import annotations
 

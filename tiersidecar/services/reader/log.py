@@ -1,4 +1,4 @@
-"""Operations that read the log: batches, records, offsets by timestamp."""
+"""Serve the operations that read the log: batches, records, offsets by timestamp."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Credentials that the broker has not let in yet: tried apart from everything else, a few at a time.
+"""Try credentials that the broker has not admitted yet, separately from everything else and a few at a time.
 
-Anybody can send wrong passwords, and a broker answers each after a tenth of a second or more.  So they wait here, and hold none
-of the places of callers that are known: what has been let in lately passes at once, what was refused lately is refused again
-without asking, for twice as long each time.
+Any client can send wrong passwords, and a broker answers each after a tenth of a second or more.  So they wait here and take no
+place of known callers.  Credentials that were admitted lately pass at once; those refused lately are refused again without a
+request, for twice as long each time.
 """
 
 from __future__ import annotations

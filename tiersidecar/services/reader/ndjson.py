@@ -1,4 +1,4 @@
-"""Records as lines of JSON (NDJSON)."""
+"""Write records as lines of JSON (NDJSON)."""
 
 from __future__ import annotations
 

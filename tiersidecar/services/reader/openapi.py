@@ -1,6 +1,6 @@
-"""The OpenAPI 3.1 description, made from the table of routes.
+"""Build the OpenAPI 3.1 description from the table of routes.
 
-JSON Schemas of what the read service answers; every response of its tests is held against them.
+The tests compare every response with its JSON Schema.
 """
 
 from __future__ import annotations

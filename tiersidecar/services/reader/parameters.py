@@ -1,4 +1,4 @@
-"""What a request may say: names, numbers and choices, each within bounds before anything is done with it."""
+"""Parse the parameters of requests: names, numbers and choices, each checked against bounds first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Operations that tell what there is: topics, partitions, segments.
-
-Which partitions there are to be read here.
-"""
+"""Serve the lists of topics, partitions and segments that can be read here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers present (Basic, Bearer, a client certificate), and for whom the operator keeps credentials of Kafka's."""
+"""Read what callers present (Basic, Bearer, a client certificate), and find their configured Kafka credentials."""
 
 from __future__ import annotations
 

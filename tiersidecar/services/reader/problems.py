@@ -1,4 +1,4 @@
-"""What goes wrong, as ``application/problem+json`` (RFC 9457)."""
+"""Turn errors into ``application/problem+json`` (RFC 9457)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resources of the read service, as a table: the application and its OpenAPI description are both made from it."""
+"""Define the resources of the read service as a table, from which application and OpenAPI description are built."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Operations on one remote segment: its .log, whole or in part, and its indexes.
-
-The ``Range`` header (RFC 9110, section 14).
-"""
+"""Serve one remote segment: its .log, whole or a ``Range`` of it (RFC 9110, section 14), and its indexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The read service over HTTP: what has left the local disk, for callers whom the broker lets read it."""
+"""Run the read service over HTTP: both tiers, for callers that the broker authorizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of unknown length, written as fast as the client takes them and no faster."""
+"""Write bodies of unknown length as fast as the client reads them, and no faster."""
 
 from __future__ import annotations
 

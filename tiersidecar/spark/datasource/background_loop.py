@@ -1,4 +1,4 @@
-"""An event loop in a thread: what is fetched goes on while this thread decodes, and while Spark takes the rows."""
+"""Run an event loop in a thread: fetches continue while this thread decodes, and while Spark takes the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition as one log: remote as far as the remote tier reaches, the broker's own from there on."""
+"""Split a partition between the tiers: remote as far as the remote tier reaches, the broker's log from there on."""
 
 from __future__ import annotations
 

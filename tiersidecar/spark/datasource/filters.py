@@ -1,4 +1,4 @@
-"""What Spark's filters say of partitions, offsets and timestamps, for what need not be read at all.
+"""Derive bounds on partitions, offsets and timestamps from Spark's filters.
 
 Spark still applies each filter itself: here they only narrow what is fetched.
 """
@@ -34,7 +34,7 @@ class PushedBounds:
 
 
 def bounds_of(filters: Iterable[Filter]) -> PushedBounds:
-    """All that can be told from ``filters``, of which every one must hold."""
+    """Return the bounds that ``filters`` imply, all of which must hold."""
     bounds = PushedBounds()
     for one in filters:
         bounds = _narrowed(bounds, type(one).__name__, getattr(one, "attribute", ()), getattr(one, "value", None))

@@ -1,4 +1,4 @@
-"""Options to the offsets that they mean, partition by partition (Spark's ``KafkaOffsetReader``)."""
+"""Resolve options to offsets, partition by partition (Spark's ``KafkaOffsetReader``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole record batches, collected until they are worth decoding together, and opened into one buffer."""
+"""Collect whole record batches until they are worth decoding together, and open them into one buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which task reads what: remote segments cut into shares of about the same number of bytes.  Pure."""
+"""Plan which task reads what: remote segments cut into shares of about the same number of bytes.  Pure."""
 
 from __future__ import annotations
 

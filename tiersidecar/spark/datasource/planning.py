@@ -1,4 +1,4 @@
-"""From options to shares: the driver's part, by the metadata and a few small reads of the store."""
+"""Plan on the driver, from options to shares, with the metadata and a few small reads of the store."""
 
 from __future__ import annotations
 

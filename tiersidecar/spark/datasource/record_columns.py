@@ -1,4 +1,4 @@
-"""Record batches to rows in Arrow, column by column: no Python object is made for a record of format 2.
+"""Turn record batches into rows in Arrow, column by column: no Python object is made for a record of format 2.
 
 Keys and values lie in the opened batches with other bytes between them.  Arrow is shown the whole buffer as one binary array in
 which every second element is a field, and gathers those.

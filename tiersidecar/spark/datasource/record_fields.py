@@ -1,4 +1,4 @@
-"""Where the fields of many records lie in a buffer: numpy columns instead of an object per record.
+"""Locate the fields of many records in a buffer: numpy columns instead of an object per record.
 
 Records of format 2 follow one another, each behind its length: only that chain is walked one by one.  All other fields are
 read for all records at once (the layout is in :mod:`tiersidecar.formats.kafka.records`).

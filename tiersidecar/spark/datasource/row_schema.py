@@ -1,4 +1,4 @@
-"""The rows of the data source: the columns of Spark's Kafka source, in Spark's words and in Arrow's."""
+"""Define the rows of the data source: the columns of Spark's Kafka source, as DDL and as an Arrow schema."""
 
 from __future__ import annotations
 

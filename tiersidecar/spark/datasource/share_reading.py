@@ -1,8 +1,6 @@
-"""The executor's part: a share of remote segments, from the store to rows in Arrow.
+"""Read a share of remote segments on an executor, from the store to rows in Arrow.
 
 Chunks are fetched ahead in a background loop, as far as the share reaches; batches are cut, checked and decoded here.
-
-Slices of whole record batches to Arrow batches of rows, as a consumer would be given them.
 """
 
 from __future__ import annotations

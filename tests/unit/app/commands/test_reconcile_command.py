@@ -34,7 +34,7 @@ def test_graces_of_repair_which_is_dry_unless_told_otherwise(tmp_path: Path) -> 
     ("arguments", "said"),
     [
         (["--inventory", "x"], "needs --inventory-time"),
-        (["--inventory-format", "xml"], "none of csv, orc, parquet"),
+        (["--inventory-format", "xml"], "not one of csv, orc, parquet"),
         (["--grace", "soon"], "soon"),
     ],
 )
