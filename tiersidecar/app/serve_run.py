@@ -15,8 +15,8 @@ import uvloop
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemClock, SystemIds
-from tiersidecar.adapters.descriptors import reuse_freed_memory, take_descriptors
 from tiersidecar.adapters.opening_rests import OpeningRests
+from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.app.builders.store import open_key_ring
 from tiersidecar.app.builders.untouched_store import open_store_untouched
