@@ -84,6 +84,7 @@ TOP_LEVEL: dict[str, Any] = {
     "remote.log.metadata.initialization.retry.max.timeout.ms": 999_777,
     "state.topic.name": "__state_every_key",
     "proposals.topic.name": "__proposals_every_key",
+    "snapshots.interval.ms": 310_123,
     "reconcile.interval.ms": 44_000_123,
     "reconcile.arguments": ["--deep"],
 }

@@ -21,6 +21,7 @@ import uvloop
 
 from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
 from tiersidecar.app.builders.read_path import open_process_read_path
+from tiersidecar.app.builders.snapshots import build_snapshot_lane
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.report import effective_settings
 from tiersidecar.app.config.top_level import Role
@@ -168,6 +169,8 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
         async with asyncio.TaskGroup() as group:
             for role in sorted(roles):
                 group.create_task(_until_cancelled(role, _ROLES[role](parts)), name=f"role {role.value}")
+            if (snapshots := build_snapshot_lane(parts)) is not None:
+                group.create_task(snapshots.run(), name="snapshots")
             _started(ground, ground.status)
 
 

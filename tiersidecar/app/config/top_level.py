@@ -288,6 +288,11 @@ class TopLevelKeys(Section):
     shutdown_grace_ms: PositiveDurationMs = 20_000
     """Longest wait for the step in hand after SIGTERM."""
 
+    snapshots_interval_ms: DurationMs = 300_000
+    """How often at most what both topics say of a partition is put into the store, by its leader's sidecar and when it has
+    changed: one small object, by which `tiersidecar recover` makes the topics anew. A change of the trash or of users' deletes
+    is put there within seconds. 0: never."""
+
     reconcile_interval_ms: PositiveDurationMs | None = None
     """Run `tiersidecar reconcile --put-report` so long after the last run ended, at idle priority, beside the leader of the
     metadata topic's partition 0; needs the spark extra and Java there, on every broker that may lead it. Default: never."""

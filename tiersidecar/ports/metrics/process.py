@@ -67,6 +67,17 @@ METADATA_READY = Metric(
     kind="gauge",
     help="1 once the metadata of every assigned partition has been replayed.",
 )
+SNAPSHOTS = Metric(
+    name="tiersidecar_snapshots_total",
+    kind="counter",
+    help="Snapshots of partitions put into the store, for `tiersidecar recover`: written or failed.",
+    labels=("outcome",),
+)
+SNAPSHOT_AGE = Metric(
+    name="tiersidecar_snapshot_lag_seconds",
+    kind="gauge",
+    help="Since when a led partition has changed in a way that no snapshot in the store has; of all the longest.",
+)
 RECONCILE_AGE = Metric(
     name="tiersidecar_reconcile_age_seconds",
     kind="gauge",

@@ -1,0 +1,72 @@
+"""Snapshots in the store: what both topics say of one partition, so that they can be made anew from the bucket alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.own_objects import SNAPSHOTS
+from tiersidecar.domain.pauses import Pause
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.ports.state_log import PartitionState, TopicState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class SnapshotVersion:
+    """Which of two snapshots of a partition is the later one: that of the later leader, of one leader the later one."""
+
+    leader_epoch: LeaderEpoch
+    serial: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSnapshot:
+    """``segments`` are those in any state but DELETE_SEGMENT_FINISHED, ascending by start offset, with all their fields.
+
+    ``highest_offsets`` gives, by leader epoch, the highest offset (inclusive) that was ever copied: deletion does not lower it.
+    All is of one moment, ``written_ms`` by the clock of the sidecar of broker ``broker_id``.  ``topic_state``, ``trash`` and
+    ``pauses`` are what the state topic says besides; ``settings`` are for people, and for who sets the sidecars up again.
+    """
+
+    cluster_id: str
+    topic_id_partition: TopicIdPartition
+    version: SnapshotVersion
+    written_ms: int
+    broker_id: int
+    incarnation: str
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    highest_offsets: Mapping[int, int]
+    state: PartitionState
+    topic_state: TopicState | None = None
+    trash: tuple[TrashEntry, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def snapshot_directory(key_prefix: str, owner: TopicIdPartition) -> str:
+    """What the keys of a partition's snapshots begin with."""
+    return f"{key_prefix}{SNAPSHOTS}{format_uuid(owner.topic_id)}/{owner.partition}/"
+
+
+class SnapshotShelf(Protocol):
+    """Where snapshots are kept."""
+
+    async def latest_version(self, owner: TopicIdPartition) -> SnapshotVersion | None:
+        """Which snapshot of the partition is the latest; None where there is none.
+
+        Raises:
+            StoreError: the store is away.
+        """
+
+    async def put(self, snapshot: PartitionSnapshot) -> None:
+        """Store it beside the earlier ones, of which all but the last go.  It overwrites nothing, and a reader takes the one of
+        the highest version: what a deposed leader writes late counts for nothing.
+
+        Raises:
+            ObjectExistsError: there is one of this version.
+            StoreError: the store is away.
+        """

@@ -1,0 +1,244 @@
+"""The snapshot lane: what both topics say of the partitions that this broker leads, in the store, a few minutes old at most.
+
+It reads, and writes objects of its own; nothing that copies, trims or deletes waits for it.  What decides that something is
+deleted is not put off: a change of the trash, of the remote log start's generation or of users' deletes is written at the next
+look, so that the trash is in the store before the first DELETE_SEGMENT_STARTED that comes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from zlib import crc32
+
+import structlog
+
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.errors import MetadataNotReadyError, ObjectExistsError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.metadata_cache_picture import SegmentPicture
+from tiersidecar.domain.offsets import LeaderEpoch
+from tiersidecar.domain.pauses import Pause
+from tiersidecar.domain.trash import TrashEntry
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.metadata_log import MetadataView
+from tiersidecar.ports.metrics.process import SNAPSHOT_AGE, SNAPSHOTS
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotShelf, SnapshotVersion
+from tiersidecar.ports.recopy import RequestingStateLog
+from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.topic_owners import ClaimLook
+
+_log = structlog.get_logger(__name__)
+
+LOOK_INTERVAL_S = 5.0
+"""How often the state of the partitions is looked at, which costs some look-ups in memory for each."""
+_RETRY_S = 30.0
+"""After a failure, unless the interval is shorter."""
+_AT_ONCE = 4
+_SPREAD = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What the state topic says that a snapshot repeats."""
+
+    state: PartitionState
+    topic_state: TopicState | None
+    trash: tuple[TrashEntry, ...]
+    pauses: tuple[Pause, ...]
+
+    @property
+    def deletes(self) -> object:
+        """What must not be late in the store."""
+        return self.trash, self.state.user_deletes, self.state.undone, self.state.start_generation, self.pauses
+
+
+@dataclass(slots=True, kw_only=True)
+class _Note:
+    """What was written of a partition in this leader epoch.  ``due_s`` is when the next may be, on the monotonic clock;
+    ``changed_s`` since when something is known that no snapshot has, None while nothing is."""
+
+    leader_epoch: LeaderEpoch
+    due_s: float
+    version: SnapshotVersion | None = None
+    said: _Said | None = None
+    segments: int | None = None
+    changed_s: float | None = None
+    fails: bool = False
+
+
+class SnapshotLane:
+    """``is_ours`` gives whether this process holds its broker's tier role; ``settings`` go into each snapshot."""
+
+    def __init__(
+        self,
+        *,
+        board: Board,
+        metadata: MetadataView,
+        state: RequestingStateLog,
+        shelf: SnapshotShelf,
+        claims: ClaimLook,
+        clock: Clock,
+        blocking: Blocking,
+        telemetry: Telemetry,
+        is_ours: Callable[[], bool],
+        cluster_id: str,
+        broker_id: BrokerId,
+        incarnation: str,
+        settings: Mapping[str, str],
+        interval_s: float,
+    ) -> None:
+        self._board, self._metadata, self._state = board, metadata, state
+        self._shelf, self._claims = shelf, claims
+        self._clock, self._blocking, self._telemetry, self._is_ours = clock, blocking, telemetry, is_ours
+        self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
+        self._settings, self._interval_s = settings, interval_s
+        self._notes: dict[TopicIdPartition, _Note] = {}
+        for outcome in ("written", "failed"):  # a series that begins with its first event shows no increase
+            telemetry.count(SNAPSHOTS, 0, outcome=outcome)
+
+    async def run(self) -> None:
+        """Look, until cancelled."""
+        while True:
+            await self.look()
+            await self._clock.sleep(min(LOOK_INTERVAL_S, self._interval_s))
+
+    async def look(self) -> None:
+        """Write what is due, some partitions at once."""
+        led = self._led() if self._is_ours() else {}
+        for tip in self._notes.keys() - led.keys():
+            del self._notes[tip]
+        turn = asyncio.Semaphore(_AT_ONCE)
+
+        async def write(tip: TopicIdPartition, tiered: TieredPartition) -> None:
+            async with turn:
+                await self._write(tip, tiered)
+
+        async with asyncio.TaskGroup() as writing:
+            for tip, tiered in led.items():
+                if self._is_due(tip, tiered.view.leader_epoch):
+                    writing.create_task(write(tip, tiered), name=f"snapshot {tip}")
+        changed = (note.changed_s for note in self._notes.values() if note.changed_s is not None)
+        now_s = self._clock.monotonic_s()
+        self._telemetry.gauge(SNAPSHOT_AGE, max(0.0, now_s - min(changed, default=now_s)))
+
+    def _led(self) -> dict[TopicIdPartition, TieredPartition]:
+        return {
+            tip: tiered
+            for tip, tiered in self._board.assignment.items()
+            if tiered.role is PartitionRole.LEADER and self._board.leads(tip, tiered.view.leader_epoch)
+        }
+
+    def _is_due(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
+        now_s = self._clock.monotonic_s()
+        note = self._notes.get(tip)
+        if note is None or note.leader_epoch != leader_epoch:
+            # Thousands of partitions do not write at once when a sidecar starts.
+            share = crc32(tip.qualified.encode()) % _SPREAD / _SPREAD
+            note = self._notes[tip] = _Note(leader_epoch=leader_epoch, due_s=now_s + share * self._interval_s)
+        if now_s >= note.due_s:
+            return True
+        if note.said is None or note.fails:  # it has its turn
+            return False
+        said = self._said(tip)
+        return said is not None and said.deletes != note.said.deletes
+
+    def _said(self, tip: TopicIdPartition) -> _Said | None:
+        try:
+            return _Said(
+                state=self._state.partition_state(tip),
+                topic_state=self._state.topic_state(tip.topic_id),
+                trash=tuple(self._state.trash(tip)),
+                pauses=tuple(one for one in self._state.pauses() if one.thing.topic_id in (None, tip.topic_id)),
+            )
+        except MetadataNotReadyError:
+            return None
+
+    async def _write(self, tip: TopicIdPartition, tiered: TieredPartition) -> None:
+        """One turn of a partition; whatever goes wrong in it concerns no other one, and nothing but its snapshot."""
+        note, began_s = self._notes[tip], self._clock.monotonic_s()
+        note.due_s, note.fails = began_s + self._interval_s, False
+        try:
+            await self._write_if_changed(tip, tiered, note)
+        except ObjectExistsError:
+            note.version = None  # another process of this broker's wrote it: look again which is the last
+        except MetadataNotReadyError:
+            return  # it is led no more, or its metadata are being read
+        except Exception as error:  # noqa: BLE001  copying and deleting go on without
+            self._telemetry.count(SNAPSHOTS, outcome="failed")
+            note.fails, note.due_s = True, began_s + min(_RETRY_S, self._interval_s)
+            _log.warning("snapshot.failed", topic=tip.topic, partition=tip.partition, reason=str(error) or repr(error))
+
+    async def _write_if_changed(self, tip: TopicIdPartition, tiered: TieredPartition, note: _Note) -> None:
+        # Nothing is awaited between the look at the one topic and at the other: both are of one moment.
+        said, now_s = self._said(tip), self._clock.monotonic_s()
+        if said is None or not self._metadata.is_ready(tip):
+            return
+        picture, written_ms = self._metadata.picture(tip), self._clock.now_ms()
+        mark = picture.mark
+        if (note.said, note.segments) == (said, mark) or _is_empty(note, said, picture):
+            note.changed_s = None
+            return
+        if not await self._claims.has_claimed(tip.topic_id) or not await self._may_write(tip, note):
+            note.changed_s = None  # not ours to write
+            return
+        note.changed_s = now_s if note.changed_s is None else note.changed_s
+        snapshot = await self._taken(tip, note, said, picture, written_ms)
+        if not (self._is_ours() and self._board.leads(tip, tiered.view.leader_epoch)):
+            return
+        await self._shelf.put(snapshot)
+        note.version, note.said, note.segments, note.changed_s = snapshot.version, said, mark, None
+        self._telemetry.count(SNAPSHOTS, outcome="written")
+        _log.debug(
+            "snapshot.written",
+            topic=tip.topic,
+            partition=tip.partition,
+            leader_epoch=snapshot.version.leader_epoch,
+            serial=snapshot.version.serial,
+            segments=len(snapshot.segments),
+        )
+
+    async def _may_write(self, tip: TopicIdPartition, note: _Note) -> bool:
+        """Learn once in a leader epoch what the last snapshot is; a later leader's ends ours."""
+        if note.version is not None:
+            return True
+        last = await self._shelf.latest_version(tip)
+        if last is not None and last.leader_epoch > note.leader_epoch:
+            _log.info("snapshot.left", topic=tip.topic, partition=tip.partition, leader_epoch=last.leader_epoch)
+            return False
+        is_ours = last is not None and last.leader_epoch == note.leader_epoch
+        serial = last.serial if is_ours and last is not None else 0
+        note.version = SnapshotVersion(leader_epoch=note.leader_epoch, serial=serial)
+        return True
+
+    async def _taken(
+        self, tip: TopicIdPartition, note: _Note, said: _Said, picture: SegmentPicture, written_ms: int
+    ) -> PartitionSnapshot:
+        assert note.version is not None, "it was learnt right before"
+        segments = await self._blocking.run(picture.segments)
+        epochs = {entry.epoch for one in segments for entry in one.segment_leader_epochs}
+        epochs |= {entry.epoch for entry in said.state.leader_epochs} | {note.leader_epoch}
+        highest = {epoch: self._metadata.highest_offset_for_epoch(tip, epoch) for epoch in sorted(epochs)}
+        return PartitionSnapshot(
+            cluster_id=self._cluster_id,
+            topic_id_partition=tip,
+            version=SnapshotVersion(leader_epoch=note.leader_epoch, serial=note.version.serial + 1),
+            written_ms=written_ms,
+            broker_id=self._broker_id,
+            incarnation=self._incarnation,
+            segments=segments,
+            highest_offsets={epoch: offset for epoch, offset in highest.items() if offset is not None},
+            state=said.state,
+            topic_state=said.topic_state,
+            trash=said.trash,
+            pauses=said.pauses,
+            settings=self._settings,
+        )
+
+
+def _is_empty(note: _Note, said: _Said, picture: SegmentPicture) -> bool:
+    """Whether there is nothing to keep yet: nothing was ever copied, and nothing said."""
+    return note.said is None and not len(picture) and not said.trash and said.state == PartitionState()
