@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,14 +51,48 @@ class Intent:
 Look = Callable[["Session"], Awaitable[Intent]]
 
 
+class StepProgress:
+    """Passes on which step a long command is at: to the terminal's spinner, or, elsewhere, as a line for each new step (what is
+    before a colon)."""
+
+    def __init__(self) -> None:
+        self._show: Callable[[str], None] | None = None
+        self._step = ""
+
+    def __call__(self, text: str) -> None:
+        if self._show is not None:
+            self._show(text)
+
+    @contextmanager
+    def on(self, console: Console, text: str) -> Iterator[None]:
+        """Show ``text``, and then each step that is reported while the body runs."""
+        with console.status(text) as status:
+            self._show = status.update if console.is_terminal else lambda step: self._print(console, step)
+            try:
+                yield
+            finally:
+                self._show = None
+
+    def _print(self, console: Console, text: str) -> None:
+        step = text.partition(":")[0]
+        if step != self._step:
+            self._step = step
+            console.print(step)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manner:
-    """Options of the operator: which file, whether to ask, and how to print."""
+    """Options of the operator: which file, whether to ask, and how to print.
+
+    Without ``makes_topics`` a topic of ours that is missing is not made.
+    """
 
     config_file: Path
     yes: bool
     dry_run: bool
     as_json: bool
+    makes_topics: bool = True
+    telling: Telling = field(default_factory=StepProgress)
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
 
 
@@ -82,10 +116,12 @@ def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None
 async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadata: bool) -> int:
     from tiersidecar.app.commands.session import open_session
 
+    if not manner.makes_topics:
+        config = config.model_copy(update={"mode": Mode.OBSERVE})
     async with AsyncExitStack() as stack:
-        with manner.console.status("connecting to the broker and reading the sidecars' topics") as status:
+        with manner.console.status("connecting to the broker and reading the sidecars' topics"):
             session = await stack.enter_async_context(open_session(config, with_metadata=with_metadata))
-            status.update("reading the present state")
+        with manner.progress.on(manner.console, "reading the present state"):
             intent = await look(session)
         if not manner.as_json:
             _show(intent, manner.console)
@@ -96,7 +132,7 @@ async def _carry_out(config: Config, look: Look, manner: Manner, *, with_metadat
                 intent = await _looked_at_again(session, look, intent, manner.console)
             if not intent.refusal:
                 assert intent.apply is not None  # steps come with their doing
-                with manner.console.status("applying the changes"):
+                with manner.progress.on(manner.console, "applying the changes"):
                     outcome = await intent.apply() or {}
                 done = True
         if manner.as_json:

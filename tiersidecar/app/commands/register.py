@@ -12,6 +12,7 @@ from tiersidecar.app.commands.events import events
 from tiersidecar.app.commands.ls import explain, ls
 from tiersidecar.app.commands.pause import pause, resume
 from tiersidecar.app.commands.reconcile import reconcile
+from tiersidecar.app.commands.recover import recover
 from tiersidecar.app.commands.repair import repair
 from tiersidecar.app.commands.serve import serve
 from tiersidecar.app.commands.status import status, topics
@@ -44,6 +45,7 @@ def register_commands(app: typer.Typer) -> None:
     app.command("reconcile", short_help="Compare the store with the metadata.")(reconcile)
     app.command("repair", short_help="Repair what a reconcile report found.")(repair)
     app.command("serve", short_help="Serve a bucket without any broker, read-only.")(serve)
+    app.command("recover", short_help="Make lost topics of the sidecars anew from the store.")(recover)
     app.add_typer(store, name="store", short_help="Check the object store.")
     app.add_typer(trash, name="trash", short_help="List, purge or export what will be deleted.")
     app.command("undelete", short_help="Restore what is in the trash.")(undelete)

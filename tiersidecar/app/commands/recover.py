@@ -1,0 +1,85 @@
+"""``tiersidecar recover``: make the metadata topic and the state topic anew from what lies in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
+from tiersidecar.app.commands.options import ConfigFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tiersidecar.app.commands.session import Session
+    from tiersidecar.app.recover_run import Recoverer
+
+_SHOWN_STEPS = 50
+
+CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without, only say what would be done.")]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable. Else all.")
+]
+Despite = Annotated[
+    bool,
+    typer.Option(
+        "--despite-contradictions",
+        help="Go on although the topics hold data that contradict the store: their segments stay, deletes of both count.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def recover(
+    config_file: ConfigFile,
+    topic: Topics = None,
+    carry_it_out: CarryOut = False,
+    despite_contradictions: Despite = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make lost remote log metadata and state anew, from snapshots and manifests in the store.
+
+    Stop the sidecars first. What a snapshot has comes back with all its fields, and with the trash, users' deletes, pauses and
+    remote log starts; what was copied since, or has no snapshot, by its manifest alone. What is there already is left, and
+    what cannot be proved is named and left; nothing that was deleted comes back. Nothing is changed without --carry-out.
+    """
+    manner = Manner(
+        config_file=config_file, yes=carry_it_out, dry_run=not carry_it_out, as_json=as_json, makes_topics=carry_it_out
+    )
+    carry_out(
+        lambda session: look_at_store(session, topic or (), manner.telling, despite=despite_contradictions), manner
+    )
+
+
+async def look_at_store(
+    session: Session, topics: Sequence[str], say: Callable[[str], None], *, despite: bool
+) -> Intent:
+    """What the store has, and what is published on its account."""
+    from tiersidecar.app.recover_run import Recoverer
+
+    recoverer = Recoverer(session, topics, say)
+    report = await recoverer.plan()
+    steps = list(report.steps())
+    if len(steps) > _SHOWN_STEPS:
+        steps = [*steps[:_SHOWN_STEPS], f"and {len(steps) - _SHOWN_STEPS} topics more"]
+    refusal = ""
+    if report.has_contradictions and not despite:
+        refusal = (
+            "the topics hold data that contradict the store (see the notes): it may be another store, or other topics. Look at "
+            "them with `tiersidecar reconcile`; --despite-contradictions leaves those segments as they are, and does the rest"
+        )
+    return Intent(
+        facts=report.facts(),
+        steps=tuple(steps),
+        refusal=refusal,
+        notes=tuple(report.notes()),
+        details=report.details(),
+        apply=lambda: _do(recoverer),
+    )
+
+
+async def _do(recoverer: Recoverer) -> Mapping[str, Any]:
+    report = await recoverer.apply()
+    return {"published": report.facts()}

@@ -1,0 +1,353 @@
+"""What is published to make a partition's remote log metadata anew, by its last snapshot and what lies in the store.
+
+A segment of the snapshot comes back with all its fields, if its objects are there.  One that no snapshot has comes back by its
+manifest, if nothing speaks against it: it must be later than the snapshot, for what that does not list was deleted or given up
+before.  What is in doubt is named and left: an event that is missing can be published later, data that were deleted must not
+return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from tiersidecar.domain.epochs import Lineage
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+_STARTED, _FINISHED, _DELETING = State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED, State.DELETE_SEGMENT_STARTED
+
+
+class Left(StrEnum):
+    """Why a segment is left alone."""
+
+    UNFINISHED = "unfinished"
+    """Objects without a manifest, and no event: a copy that never ended."""
+    PARTIAL = "partial"
+    """Some of its three objects are missing."""
+    UNREADABLE = "unreadable-manifest"
+    WRONG_KEY = "wrong-key"
+    """The manifest is another segment's."""
+    CONFLICT = "conflict"
+    """Another segment has the same offsets, as another leader epoch wrote them."""
+    COVERED = "covered"
+    """Other segments hold all its offsets: a copy that was given up, or made again."""
+    OLDER = "older-than-snapshot"
+    """It was there when the snapshot was written, which does not have it: it had been deleted or given up."""
+    BELOW_START = "below-start"
+    """The remote log starts above it."""
+    CONTRADICTION = "contradiction"
+    """The metadata topic says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredObjects:
+    """Which objects of a segment the store has; ``modified_ms`` is the manifest's time, -1 without one."""
+
+    start_offset: int
+    has_log: bool = False
+    has_indexes: bool = False
+    has_manifest: bool = False
+    modified_ms: int = -1
+
+    @property
+    def is_whole(self) -> bool:
+        return self.has_log and self.has_indexes and self.has_manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadManifest:
+    """A manifest that no event can be made of."""
+
+    reason: Left
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSegments:
+    """What a snapshot says of segments; see :class:`~tiersidecar.ports.partition_snapshots.PartitionSnapshot`."""
+
+    written_ms: int
+    segments: Mapping[Uuid, RemoteLogSegmentMetadata]
+    highest_offsets: Mapping[int, int]
+
+    def is_older(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether ``segment``, which it does not have, was copied before it was written.
+
+        What goes on past the highest offset that was copied by then is later, whatever the clocks of two machines say.
+        """
+        if segment.event_timestamp_ms > self.written_ms:
+            return False
+        last = max(self.highest_offsets.items(), default=(-1, -1))
+        return (segment.segment_leader_epochs[-1].epoch, segment.end_offset) <= last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryView:
+    """``known`` is what the metadata topic has, ``manifests`` what was read of those that :func:`wanted_manifests` names.
+
+    ``start_for`` gives the remote log start for what a leader epoch wrote, -1 where nobody has said it.  ``absent`` are
+    finished segments of ``known`` whose manifest the store was asked for, and has not.
+    """
+
+    known: Mapping[Uuid, RemoteLogSegmentMetadata]
+    snapshot: SnapshotSegments | None
+    stored: Mapping[Uuid, StoredObjects]
+    manifests: Mapping[Uuid, RemoteLogSegmentMetadata | BadManifest]
+    start_for: Callable[[int], int] = lambda epoch: -1
+    absent: frozenset[Uuid] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftSegment:
+    """``end_offset`` is inclusive, -1 where it is not known."""
+
+    uuid: Uuid
+    start_offset: int
+    end_offset: int
+    reason: Left
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """``segments`` are published from their first event on, ``updates`` carry on those that the topic has.
+
+    ``equal`` segments are in the topic as they should be, or further; ``gone`` ones have no object any more.
+    """
+
+    segments: tuple[RemoteLogSegmentMetadata, ...] = ()
+    updates: tuple[RemoteLogSegmentMetadataUpdate, ...] = ()
+    from_manifests: int = 0
+    equal: int = 0
+    gone: int = 0
+    left: tuple[LeftSegment, ...] = ()
+
+    @property
+    def contradictions(self) -> tuple[LeftSegment, ...]:
+        return tuple(one for one in self.left if one.reason is Left.CONTRADICTION)
+
+
+def events_of(segment: RemoteLogSegmentMetadata) -> Iterator[MetadataEvent]:
+    """Yield the events that leave ``segment`` as it is, as Kafka would write them: the first carries no custom metadata."""
+    yield replace(segment, state=_STARTED, custom_metadata=None)
+    if segment.state is not _STARTED:
+        yield _update_to(segment, _FINISHED)
+    if segment.state is _DELETING:
+        yield _update_to(segment, _DELETING)
+
+
+def wanted_manifests(
+    known: Mapping[Uuid, RemoteLogSegmentMetadata],
+    snapshot: SnapshotSegments | None,
+    stored: Mapping[Uuid, StoredObjects],
+) -> list[Uuid]:
+    """Return the segments whose manifest must be read: nothing else has all that an event says of them."""
+    listed = {} if snapshot is None else snapshot.segments
+    return [
+        uuid
+        for uuid, objects in stored.items()
+        if objects.is_whole and uuid not in known and (uuid not in listed or listed[uuid].state is _STARTED)
+    ]
+
+
+def decide_recovery(view: RecoveryView) -> Recovery:
+    """Return what is to be published, and what is left."""
+    plan = _Plan()
+    listed = {} if view.snapshot is None else view.snapshot.segments
+    for segment in listed.values():
+        _decide_listed(view, segment, plan)
+    for uuid in view.absent:
+        plan.leave(
+            view.known[uuid], Left.CONTRADICTION, "the topic says that it is finished, the store has no manifest of it"
+        )
+    candidates = list(_candidates(view, listed, plan))
+    trusted = [*plan.segments, *(one for uuid, one in view.known.items() if uuid not in view.absent)]
+    taken = _without_conflicts(candidates, [one for one in trusted if one.state is _FINISHED], plan)
+    return Recovery(
+        segments=tuple(sorted([*plan.segments, *taken], key=_order)),
+        updates=tuple(plan.updates),
+        from_manifests=len(taken),
+        equal=plan.equal + sum(uuid not in listed and uuid not in view.absent for uuid in view.known),
+        gone=plan.gone,
+        left=tuple(sorted(plan.left, key=lambda one: (one.start_offset, one.uuid))),
+    )
+
+
+@dataclass(slots=True)
+class _Plan:
+    segments: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+    updates: list[RemoteLogSegmentMetadataUpdate] = field(default_factory=list)
+    equal: int = 0
+    gone: int = 0
+    left: list[LeftSegment] = field(default_factory=list)
+
+    def leave(self, segment: RemoteLogSegmentMetadata, reason: Left, detail: str = "") -> None:
+        uuid = segment.remote_log_segment_id.uuid
+        start, end = segment.start_offset, segment.end_offset
+        self.left.append(LeftSegment(uuid=uuid, start_offset=start, end_offset=end, reason=reason, detail=detail))
+
+
+def _decide_listed(view: RecoveryView, segment: RemoteLogSegmentMetadata, plan: _Plan) -> None:
+    """One that the snapshot has."""
+    uuid = segment.remote_log_segment_id.uuid
+    known, objects = view.known.get(uuid), view.stored.get(uuid)
+    if known is not None:
+        _decide_known(known, segment, plan)
+    elif objects is None:
+        plan.gone += 1
+    elif segment.state is not _FINISHED:
+        if not (segment.state is _STARTED and objects.is_whole):  # a whole one has its say as a manifest
+            plan.segments.append(segment)
+    elif objects.is_whole:
+        plan.segments.append(segment)
+    else:
+        plan.leave(segment, Left.PARTIAL, _missing(objects))
+
+
+def _decide_known(known: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata, plan: _Plan) -> None:
+    """One that both the topic and the snapshot have."""
+    if _content(known) != _content(segment):
+        plan.leave(
+            segment, Left.CONTRADICTION, "the topic gives it other offsets, epochs or sizes than the snapshot does"
+        )
+    elif known.state >= segment.state:
+        plan.equal += 1
+    else:
+        states = (one for one in (_FINISHED, _DELETING) if known.state < one <= segment.state)
+        plan.updates += [_update_to(segment, state) for state in states]
+
+
+def _candidates(
+    view: RecoveryView, listed: Mapping[Uuid, RemoteLogSegmentMetadata], plan: _Plan
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Yield what no snapshot has, or has as begun, and nothing speaks against but perhaps another segment."""
+    for uuid, objects in view.stored.items():
+        if uuid in view.known or (uuid in listed and (listed[uuid].state is not _STARTED or not objects.is_whole)):
+            continue
+        if not objects.is_whole:
+            reason = Left.PARTIAL if objects.has_manifest else Left.UNFINISHED
+            start = objects.start_offset
+            plan.left.append(
+                LeftSegment(uuid=uuid, start_offset=start, end_offset=-1, reason=reason, detail=_missing(objects))
+            )
+            continue
+        segment = view.manifests[uuid]
+        if isinstance(segment, BadManifest):
+            plan.left.append(
+                LeftSegment(
+                    uuid=uuid,
+                    start_offset=objects.start_offset,
+                    end_offset=-1,
+                    reason=segment.reason,
+                    detail=segment.detail,
+                )
+            )
+        elif view.snapshot is not None and uuid not in listed and view.snapshot.is_older(segment):
+            plan.leave(segment, Left.OLDER)
+        elif segment.end_offset < view.start_for(segment.segment_leader_epochs[-1].epoch):
+            plan.leave(segment, Left.BELOW_START)
+        else:
+            yield segment
+
+
+def _without_conflicts(
+    candidates: Sequence[RemoteLogSegmentMetadata], trusted: Sequence[RemoteLogSegmentMetadata], plan: _Plan
+) -> list[RemoteLogSegmentMetadata]:
+    """Return those that fit to the others: where two overlap, the same epochs wrote what both have.
+
+    Of several copies of the same offsets one is enough: retention by size counts what is finished.  The largest stays, of
+    equal ones the latest.
+    """
+    wanted = {one.remote_log_segment_id.uuid for one in candidates}
+    conflicting: dict[Uuid, RemoteLogSegmentMetadata] = {}
+    for earlier, later in _overlapping([*candidates, *trusted]):
+        if _agree(earlier, later):
+            continue
+        for one, other in ((earlier, later), (later, earlier)):
+            if one.remote_log_segment_id.uuid in wanted:
+                conflicting[one.remote_log_segment_id.uuid] = other
+    fitting = []
+    for one in candidates:
+        uuid = one.remote_log_segment_id.uuid
+        if uuid in conflicting:
+            plan.leave(one, Left.CONFLICT, f"other leader epochs than in {_name(conflicting[uuid])}")
+        else:
+            fitting.append(one)
+    return _uncovered(fitting, trusted, plan)
+
+
+def _uncovered(
+    fitting: Sequence[RemoteLogSegmentMetadata], trusted: Sequence[RemoteLogSegmentMetadata], plan: _Plan
+) -> list[RemoteLogSegmentMetadata]:
+    new = {one.remote_log_segment_id.uuid for one in fitting}
+    covered: dict[Uuid, RemoteLogSegmentMetadata] = {}
+
+    def rank(one: RemoteLogSegmentMetadata) -> tuple[int, bool, int, bytes]:
+        uuid = one.remote_log_segment_id.uuid
+        return one.end_offset - one.start_offset, uuid not in new, one.event_timestamp_ms, uuid
+
+    for pair in _overlapping([*fitting, *trusted]):
+        small, large = sorted(pair, key=rank)
+        uuid = small.remote_log_segment_id.uuid
+        if uuid in new and large.start_offset <= small.start_offset and small.end_offset <= large.end_offset:
+            covered[uuid] = large
+    for one in fitting:
+        if (other := covered.get(one.remote_log_segment_id.uuid)) is not None:
+            plan.leave(one, Left.COVERED, f"by {_name(other)}")
+    return [one for one in fitting if one.remote_log_segment_id.uuid not in covered]
+
+
+def _overlapping(
+    segments: Sequence[RemoteLogSegmentMetadata],
+) -> Iterator[tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]]:
+    """Yield each pair that has offsets in common, the one that starts first before the other."""
+    open_ones: list[RemoteLogSegmentMetadata] = []
+    for segment in sorted(segments, key=_order):
+        open_ones = [one for one in open_ones if one.end_offset >= segment.start_offset]
+        for one in open_ones:
+            yield one, segment
+        open_ones.append(segment)
+
+
+def _agree(earlier: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata) -> bool:
+    """Whether the same epochs wrote the offsets that both have."""
+    start, stop = later.start_offset, min(earlier.end_offset, later.end_offset) + 1
+    ours, theirs = (Lineage.of(one.segment_leader_epochs).entries_in_range(start, stop) for one in (earlier, later))
+    return ours == theirs
+
+
+def _update_to(segment: RemoteLogSegmentMetadata, state: State) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=segment.remote_log_segment_id,
+        broker_id=segment.broker_id,
+        event_timestamp_ms=segment.event_timestamp_ms,
+        state=state,
+        custom_metadata=segment.custom_metadata,
+    )
+
+
+def _content(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
+    """What no update changes."""
+    return (
+        segment.start_offset,
+        segment.end_offset,
+        segment.max_timestamp_ms,
+        segment.segment_size_in_bytes,
+        tuple(sorted(segment.segment_leader_epochs)),
+    )
+
+
+def _missing(objects: StoredObjects) -> str:
+    found = {".log": objects.has_log, ".indexes": objects.has_indexes, ".rsm-manifest": objects.has_manifest}
+    return f"the store has no {', '.join(name for name, is_there in found.items() if not is_there)} of it"
+
+
+def _name(segment: RemoteLogSegmentMetadata) -> str:
+    return f"{segment.remote_log_segment_id} [{segment.start_offset}, {segment.end_offset}]"
+
+
+def _order(segment: RemoteLogSegmentMetadata) -> tuple[int, int, bytes]:
+    return segment.start_offset, segment.end_offset, segment.remote_log_segment_id.uuid
