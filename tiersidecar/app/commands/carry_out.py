@@ -92,7 +92,7 @@ class Manner:
     dry_run: bool
     as_json: bool
     makes_topics: bool = True
-    telling: Telling = field(default_factory=StepProgress)
+    progress: StepProgress = field(default_factory=StepProgress)
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
 
 

@@ -49,7 +49,7 @@ def recover(
         config_file=config_file, yes=carry_it_out, dry_run=not carry_it_out, as_json=as_json, makes_topics=carry_it_out
     )
     carry_out(
-        lambda session: look_at_store(session, topic or (), manner.telling, despite=despite_contradictions), manner
+        lambda session: look_at_store(session, topic or (), manner.progress, despite=despite_contradictions), manner
     )
 
 
