@@ -1,0 +1,152 @@
+"""Snapshots in a store: what a deposed leader writes counts for nothing, and a damaged one has a predecessor."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from crc32c import crc32c
+
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.manual_clock import ManualClock
+from tests.support.segments import TIP, remote_segment
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.snapshots.codec import read_partition_snapshot, write_partition_snapshot
+from tiersidecar.adapters.snapshots.shelf import StoreShelf, list_snapshots, read_latest, snapshot_key
+from tiersidecar.adapters.stores.memory import MemoryStore
+from tiersidecar.domain.errors import CorruptDataError, ObjectExistsError
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+from tiersidecar.domain.user_deletes import SaidDelete
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
+from tiersidecar.ports.state_log import Hold, PartitionState, TopicState
+from tiersidecar.ports.store import BytesBody
+
+PREFIX, PLACE = "cluster/", (TIP.topic_id, TIP.partition)
+ENTRY = TrashEntry(
+    id=TrashId(generation=0, leader_epoch=LeaderEpoch(2), kind=TrashKind.USER, opened_ms=5),
+    decided_ms=6,
+    due_ms=7,
+    up_to=Offset(10),
+    by="alice",
+)
+FULL = PartitionSnapshot(
+    cluster_id="ours",
+    topic_id_partition=TIP,
+    version=SnapshotVersion(leader_epoch=LeaderEpoch(2), serial=1),
+    written_ms=8,
+    broker_id=1,
+    incarnation="a/b",
+    segments=(
+        replace(remote_segment(0, 9, epochs=((0, 0), (2, 4))), custom_metadata=b"\x01", txn_index_empty=True),
+        remote_segment(10, 19, epochs=((2, 4),)),
+    ),
+    highest_offsets={0: 3, 2: 19},
+    state=PartitionState(
+        remote_log_start_offset=Offset(4),
+        remote_log_start_epoch=LeaderEpoch(2),
+        user_deletes=(SaidDelete(leader_epoch=LeaderEpoch(2), offset=Offset(4)),),
+        hold=Hold(serial=1, is_held=True, until=Offset(7)),
+        kept=(ENTRY,),
+    ),
+    topic_state=TopicState(topic="orders", mode="strict", former_settings={"retention.ms": None}),
+    trash=(ENTRY,),
+    pauses=(Pause(thing=PausedThing(kind=PauseKind.DELETES), topic="(all)", since_ms=1, by="bob"),),
+    settings={"key.prefix": PREFIX},
+)
+
+
+def version(epoch: int, serial: int) -> SnapshotVersion:
+    return SnapshotVersion(leader_epoch=LeaderEpoch(epoch), serial=serial)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(clock=ManualClock(), ids=SystemIds())
+
+
+async def latest(store: MemoryStore) -> tuple[PartitionSnapshot | None, list[str]]:
+    keys = (await list_snapshots(store, PREFIX)).get(PLACE, [])
+    return await read_latest(store, keys, PLACE, InlineBlocking())
+
+
+def test_all_of_a_snapshot_is_read_back() -> None:
+    assert read_partition_snapshot(write_partition_snapshot(FULL), where="x") == FULL
+
+
+@pytest.mark.parametrize("position", [0, 40, 400, -30, -1])
+def test_one_wrong_byte_is_noticed(position: int) -> None:
+    data = bytearray(write_partition_snapshot(FULL))
+    data[position] ^= 1
+    with pytest.raises(CorruptDataError, match="checksum"):
+        read_partition_snapshot(bytes(data), where="x")
+
+
+def sealed(head: dict[str, object], rest: bytes) -> bytes:
+    body = json.dumps(head).encode() + b"\n" + rest
+    return body + crc32c(body).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"version": 2}, "use the release that wrote it"),
+        ({"format": "other"}, "no snapshot's"),
+        ({"segments": 3}, "2 segments"),
+        ({"records_bytes": 1 << 40}, "bytes of records"),
+        ({"records_bytes": 7}, "cannot be opened|bytes of records"),
+        ({"topic_id": "x"}, "no snapshot"),
+        ({"state": {"remote_log_start_offset": "4"}}, "remote_log_start_offset"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, object], reason: str) -> None:
+    text, _, rest = write_partition_snapshot(FULL).partition(b"\n")
+    with pytest.raises(CorruptDataError, match=reason):
+        read_partition_snapshot(sealed({**json.loads(text), **change}, rest[:-4]), where="x")
+
+
+async def test_the_last_two_are_kept_and_the_last_counts(store: MemoryStore) -> None:
+    shelf = StoreShelf(store, PREFIX, InlineBlocking())
+    assert await shelf.latest_version(TIP) is None
+    for serial in (1, 2, 3):
+        await shelf.put(replace(FULL, version=version(2, serial)))
+    assert await shelf.latest_version(TIP) == version(2, 3)
+    keys = (await list_snapshots(store, PREFIX))[PLACE]
+    assert keys == [snapshot_key(PREFIX, TIP, version(2, serial)) for serial in (3, 2)]
+
+
+async def test_a_deposed_leader_overwrites_nothing(store: MemoryStore) -> None:
+    shelf = StoreShelf(store, PREFIX, InlineBlocking())
+    await shelf.put(replace(FULL, version=version(10, 1), broker_id=2))
+    await shelf.put(replace(FULL, version=version(9, 700), broker_id=1))
+    found, faults = await latest(store)
+    assert (found and found.broker_id, faults) == (2, [])
+    with pytest.raises(ObjectExistsError):
+        await shelf.put(replace(FULL, version=version(10, 1), broker_id=3))
+
+
+async def test_a_damaged_one_is_named_and_the_one_before_counts(store: MemoryStore) -> None:
+    shelf = StoreShelf(store, PREFIX, InlineBlocking())
+    for serial in (1, 2):
+        await shelf.put(replace(FULL, version=version(2, serial)))
+    key = snapshot_key(PREFIX, TIP, version(2, 2))
+    await store.put_object(key, BytesBody(b"{}\n"))
+    found, faults = await latest(store)
+    assert found == replace(FULL, version=version(2, 1))
+    assert [key in fault for fault in faults] == [True]
+
+
+async def test_a_snapshot_under_the_key_of_another_is_refused(store: MemoryStore) -> None:
+    key = snapshot_key(PREFIX, TIP, version(5, 1))
+    await store.put_object(key, BytesBody(write_partition_snapshot(FULL)))
+    found, faults = await latest(store)
+    assert found is None
+    assert "it is a snapshot of" in faults[0]
+
+
+async def test_what_else_lies_there_is_passed_over(store: MemoryStore) -> None:
+    for name in ("x", "AAAA/0/1.snapshot", "!!!!!!!!!!!!!!!!!!!!!!/0/0000000001-0000000000000000001.snapshot"):
+        await store.put_object(f"{PREFIX}.tiersidecar/snapshots/{name}", BytesBody(b""))
+    assert await list_snapshots(store, PREFIX) == {}

@@ -1,0 +1,268 @@
+"""What is published to make lost metadata anew: one row for each thing that can be true of a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from tests.support.metadata_events import DELETING, FINISHED, STARTED, added, segment_id
+from tiersidecar.decide.recover import (
+    BadManifest,
+    Left,
+    Recovery,
+    RecoveryView,
+    SnapshotSegments,
+    StoredObjects,
+    decide_recovery,
+    events_of,
+    wanted_manifests,
+)
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+
+WRITTEN_MS = 100
+WHOLE = StoredObjects(start_offset=0, has_log=True, has_indexes=True, has_manifest=True, modified_ms=50)
+
+
+def segment(
+    number: int,
+    start: int,
+    end: int,
+    *,
+    state: RemoteLogSegmentState = FINISHED,
+    custom: bytes | None = None,
+    at_ms: int = 10,
+    epochs: Mapping[int, int] | None = None,
+) -> RemoteLogSegmentMetadata:
+    one = added(number, start, end, epochs)
+    return replace(one, state=state, custom_metadata=custom, event_timestamp_ms=at_ms)
+
+
+def by_uuid(segments: Iterable[RemoteLogSegmentMetadata]) -> dict[Uuid, RemoteLogSegmentMetadata]:
+    return {one.remote_log_segment_id.uuid: one for one in segments}
+
+
+def snapshot(*segments: RemoteLogSegmentMetadata, highest: Mapping[int, int] | None = None) -> SnapshotSegments:
+    found: dict[int, int] = {}
+    for one in segments:
+        epoch = one.segment_leader_epochs[-1].epoch
+        found[epoch] = max(found.get(epoch, -1), one.end_offset)
+    return SnapshotSegments(
+        written_ms=WRITTEN_MS, segments=by_uuid(segments), highest_offsets=found if highest is None else highest
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """``stored`` are the numbers of segments that have all three objects; those in ``partly`` lack the .log."""
+
+    known: tuple[RemoteLogSegmentMetadata, ...] = ()
+    snapshot: SnapshotSegments | None = None
+    stored: tuple[int, ...] = ()
+    partly: tuple[int, ...] = ()
+    manifests: tuple[RemoteLogSegmentMetadata, ...] = ()
+    bad: Mapping[int, BadManifest] = field(default_factory=dict)
+    start: int = -1
+    absent: tuple[int, ...] = ()
+
+    def decide(self) -> Recovery:
+        stored = {segment_id(number).uuid: WHOLE for number in self.stored}
+        stored |= {segment_id(number).uuid: replace(WHOLE, has_log=False) for number in self.partly}
+        known = by_uuid(self.known)
+        manifests: dict[Uuid, RemoteLogSegmentMetadata | BadManifest] = dict(by_uuid(self.manifests))
+        manifests |= {segment_id(number).uuid: one for number, one in self.bad.items()}
+        wanted = wanted_manifests(known, self.snapshot, stored)
+        return decide_recovery(
+            RecoveryView(
+                known=known,
+                snapshot=self.snapshot,
+                stored=stored,
+                manifests={uuid: manifests[uuid] for uuid in wanted},
+                start_for=lambda epoch: self.start,
+                absent=frozenset(segment_id(number).uuid for number in self.absent),
+            )
+        )
+
+
+LIVE = segment(1, 0, 9, custom=b"\x01\x02")
+NEXT = segment(2, 10, 19)
+OTHER_EPOCH = segment(3, 5, 14, epochs={7: 5})
+
+PUBLISHED = {
+    "a segment of the snapshot comes back with all its fields": (
+        World(snapshot=snapshot(LIVE), stored=(1,)),
+        [LIVE],
+    ),
+    "what is in the topic already is left": (World(known=(LIVE,), snapshot=snapshot(LIVE), stored=(1,)), []),
+    "a deletion in flight goes on where it was": (
+        World(snapshot=snapshot(replace(LIVE, state=DELETING)), partly=(1,)),
+        [replace(LIVE, state=DELETING)],
+    ),
+    "a deletion in flight that has ended since stays ended": (
+        World(snapshot=snapshot(replace(LIVE, state=DELETING))),
+        [],
+    ),
+    "a segment whose objects have gone since does not come back": (World(snapshot=snapshot(LIVE)), []),
+    "a copy in flight that left objects is published as begun, to be cleaned up": (
+        World(snapshot=snapshot(segment(1, 0, 9, state=STARTED)), partly=(1,)),
+        [segment(1, 0, 9, state=STARTED)],
+    ),
+    "a copy in flight that has finished since comes by its manifest": (
+        World(snapshot=snapshot(segment(1, 0, 9, state=STARTED)), stored=(1,), manifests=(segment(1, 0, 9),)),
+        [segment(1, 0, 9)],
+    ),
+    "what was copied after the snapshot comes by its manifest": (
+        World(snapshot=snapshot(LIVE), stored=(1, 2), manifests=(NEXT,)),
+        [LIVE, NEXT],
+    ),
+    "what was copied again after the snapshot comes by its manifest": (
+        World(
+            snapshot=snapshot(NEXT, highest={0: 19}), stored=(2, 1), manifests=(replace(LIVE, event_timestamp_ms=101),)
+        ),
+        [replace(LIVE, event_timestamp_ms=101), NEXT],
+    ),
+    "without a snapshot all come by their manifests": (
+        World(stored=(1, 2), manifests=(replace(LIVE, custom_metadata=None), NEXT)),
+        [replace(LIVE, custom_metadata=None), NEXT],
+    ),
+    "replicas roll differently, so two segments may share offsets of one epoch": (
+        World(stored=(1, 2), manifests=(segment(1, 0, 9), segment(2, 5, 19))),
+        [segment(1, 0, 9), segment(2, 5, 19)],
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", PUBLISHED)
+def test_what_is_published(sentence: str) -> None:
+    world, expected = PUBLISHED[sentence]
+    found = world.decide()
+    assert list(found.segments) == expected
+    assert found.updates == ()
+    assert found.left == ()
+
+
+LEFT = {
+    "objects without a manifest": (
+        World(partly=(1,), snapshot=snapshot(NEXT), stored=(2,)),
+        {1: Left.PARTIAL},
+    ),
+    "a live segment of the snapshot that lacks an object": (
+        World(snapshot=snapshot(LIVE), partly=(1,)),
+        {1: Left.PARTIAL},
+    ),
+    "a manifest that cannot be read": (
+        World(stored=(1,), bad={1: BadManifest(reason=Left.UNREADABLE, detail="x")}),
+        {1: Left.UNREADABLE},
+    ),
+    "a manifest of another segment": (
+        World(stored=(1,), bad={1: BadManifest(reason=Left.WRONG_KEY, detail="x")}),
+        {1: Left.WRONG_KEY},
+    ),
+    "two manifests whose common offsets different epochs wrote": (
+        World(stored=(1, 3), manifests=(segment(1, 0, 9), OTHER_EPOCH)),
+        {1: Left.CONFLICT, 3: Left.CONFLICT},
+    ),
+    "a manifest that contradicts a segment of the snapshot": (
+        World(snapshot=snapshot(LIVE), stored=(1, 3), manifests=(OTHER_EPOCH,)),
+        {3: Left.CONFLICT},
+    ),
+    "a manifest that contradicts a segment of the topic": (
+        World(known=(LIVE,), stored=(1, 3), manifests=(OTHER_EPOCH,)),
+        {3: Left.CONFLICT},
+    ),
+    "the smaller of two copies of the same offsets": (
+        World(stored=(1, 4), manifests=(segment(1, 0, 9), segment(4, 2, 9))),
+        {4: Left.COVERED},
+    ),
+    "the earlier of two equal copies": (
+        World(stored=(1, 4), manifests=(segment(1, 0, 9, at_ms=11), segment(4, 0, 9, at_ms=10))),
+        {4: Left.COVERED},
+    ),
+    "a copy of what the topic has": (
+        World(known=(LIVE,), stored=(1, 4), manifests=(segment(4, 0, 9, at_ms=99),)),
+        {4: Left.COVERED},
+    ),
+    "what was there when the snapshot was written, which does not have it": (
+        World(snapshot=snapshot(NEXT), stored=(1, 2), manifests=(LIVE,)),
+        {1: Left.OLDER},
+    ),
+    "an early epoch's segment that no snapshot has, though that epoch has no live one": (
+        World(
+            snapshot=snapshot(segment(2, 10, 19, epochs={5: 10})),
+            stored=(1, 2),
+            manifests=(segment(1, 0, 9, epochs={2: 0}),),
+        ),
+        {1: Left.OLDER},
+    ),
+    "what lies below the remote log start": (
+        World(stored=(1,), manifests=(LIVE,), start=10),
+        {1: Left.BELOW_START},
+    ),
+    "a segment to which topic and snapshot give different offsets": (
+        World(known=(segment(1, 0, 8),), snapshot=snapshot(LIVE), stored=(1,)),
+        {1: Left.CONTRADICTION},
+    ),
+    "a finished segment of the topic that the store does not have": (
+        World(known=(LIVE,), absent=(1,)),
+        {1: Left.CONTRADICTION},
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", LEFT)
+def test_what_is_left_and_named(sentence: str) -> None:
+    world, expected = LEFT[sentence]
+    found = world.decide()
+    assert {one.uuid: one.reason for one in found.left} == {
+        segment_id(number).uuid: reason for number, reason in expected.items()
+    }
+    assert not {one.remote_log_segment_id.uuid for one in found.segments} & {one.uuid for one in found.left}
+
+
+def test_objects_of_a_copy_that_never_ended_are_named() -> None:
+    unfinished = StoredObjects(start_offset=7, has_log=True)
+    view = RecoveryView(known={}, snapshot=None, stored={segment_id(1).uuid: unfinished}, manifests={})
+    (left,) = decide_recovery(view).left
+    assert (left.reason, left.start_offset, left.detail) == (
+        Left.UNFINISHED,
+        7,
+        "the store has no .indexes, .rsm-manifest of it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("in_topic", "in_snapshot", "published"),
+    [
+        (STARTED, FINISHED, [FINISHED]),
+        (STARTED, DELETING, [FINISHED, DELETING]),
+        (FINISHED, DELETING, [DELETING]),
+        (DELETING, FINISHED, []),
+        (FINISHED, FINISHED, []),
+    ],
+)
+def test_what_the_topic_has_is_carried_on_and_never_taken_back(
+    in_topic: RemoteLogSegmentState, in_snapshot: RemoteLogSegmentState, published: list[RemoteLogSegmentState]
+) -> None:
+    found = World(
+        known=(segment(1, 0, 9, state=in_topic),), snapshot=snapshot(replace(LIVE, state=in_snapshot)), stored=(1,)
+    ).decide()
+    assert ([one.state for one in found.updates], found.segments) == (published, ())
+    assert found.equal == (0 if published else 1)
+
+
+def test_events_are_those_that_kafka_writes() -> None:
+    first, second, third = events_of(replace(LIVE, state=DELETING))
+    assert first == replace(LIVE, state=STARTED, custom_metadata=None)
+    assert [getattr(one, "state", None) for one in (second, third)] == [FINISHED, DELETING]
+    assert [getattr(one, "custom_metadata", None) for one in (second, third)] == [LIVE.custom_metadata] * 2
+
+
+def test_only_manifests_that_say_what_nothing_else_says_are_read() -> None:
+    begun = segment(3, 20, 29, state=STARTED)
+    stored = {segment_id(number).uuid: WHOLE for number in (1, 2, 3, 4)}
+    stored[segment_id(5).uuid] = replace(WHOLE, has_indexes=False)
+    wanted = wanted_manifests(by_uuid([LIVE]), snapshot(NEXT, begun), stored)
+    assert wanted == [segment_id(3).uuid, segment_id(4).uuid]

@@ -1,0 +1,256 @@
+"""The snapshot lane: when it writes, what, and who may."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.recorded_telemetry import RecordedTelemetry
+from tests.support.scripted import MemoryStateLog
+from tests.support.segments import TIP, remote_segment
+from tiersidecar.decide.recover import events_of
+from tiersidecar.decide.topics import PartitionRole, TieredPartition
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import ObjectExistsError, StoreError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import LeaderView, LocalPartition, RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+from tiersidecar.ports.log_dirs import LogDirsView
+from tiersidecar.ports.metrics.process import SNAPSHOT_AGE, SNAPSHOTS
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
+from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.snapshots import LOOK_INTERVAL_S, SnapshotLane
+from tiersidecar.tasks.topic_owners import ClaimLook
+
+INTERVAL_S = 300.0
+ENTRY = TrashEntry(
+    id=TrashId(generation=0, leader_epoch=LeaderEpoch(4), kind=TrashKind.RETENTION, opened_ms=5),
+    decided_ms=6,
+    due_ms=7,
+    up_to=Offset(10),
+)
+
+
+class Shelf:
+    """Keeps what is put; ``fails`` raises instead."""
+
+    def __init__(self) -> None:
+        self.put_ones: list[PartitionSnapshot] = []
+        self.latest: SnapshotVersion | None = None
+        self.fails: Exception | None = None
+
+    async def latest_version(self, owner: TopicIdPartition) -> SnapshotVersion | None:
+        return self.latest
+
+    async def put(self, snapshot: PartitionSnapshot) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.put_ones.append(snapshot)
+
+
+class Claims:
+    def __init__(self) -> None:
+        self.has = True
+
+    async def has_claimed(self, topic_id: object) -> bool:
+        return self.has
+
+
+class Stage:
+    """Broker 1 leads the partition in epoch 4; one segment is remote."""
+
+    def __init__(self) -> None:
+        self.clock, self.board, self.telemetry = ManualClock(), Board(), RecordedTelemetry()
+        self.metadata, self.state, self.shelf, self.claims = MemoryMetadataLog(), MemoryStateLog(), Shelf(), Claims()
+        self.has_role = True
+        self.lane = SnapshotLane(
+            board=self.board,
+            metadata=self.metadata,
+            state=self.state,
+            shelf=self.shelf,
+            claims=cast(ClaimLook, self.claims),
+            clock=self.clock,
+            blocking=InlineBlocking(),
+            telemetry=self.telemetry,
+            is_ours=lambda: self.has_role,
+            cluster_id="ours",
+            broker_id=BrokerId(1),
+            incarnation="a/b",
+            settings={"key.prefix": ""},
+            interval_s=INTERVAL_S,
+        )
+
+    def lead(self, epoch: int = 4, role: PartitionRole = PartitionRole.LEADER) -> None:
+        view = LeaderView(
+            topic_id_partition=TIP,
+            leader_id=BrokerId(1),
+            leader_epoch=LeaderEpoch(epoch),
+            replicas=(BrokerId(1),),
+            in_sync_replicas=(BrokerId(1),),
+        )
+        self.board.assignment = {TIP: TieredPartition(view=view, policy=TopicPolicy(), role=role)}
+        local = LocalPartition(
+            topic_id_partition=TIP,
+            log_dir="/logs",
+            directory="/logs/orders-3",
+            segments=(),
+            leader_epochs=(EpochEntry(LeaderEpoch(epoch), Offset(0)),),
+        )
+        self.board.local = LogDirsView(partitions={TIP: local}, faults={})
+
+    async def copied(self, start: int, end: int) -> RemoteLogSegmentMetadata:
+        segment = remote_segment(start, end, epochs=((4, 0),))
+        await self.metadata.assign([TIP])
+        for event in events_of(segment):
+            await self.metadata.publish(event)
+        return segment
+
+    async def turn(self) -> None:
+        """The next turn of the partition, whatever its place in the interval."""
+        await self.clock.advance(INTERVAL_S)
+        await self.lane.look()
+
+    async def soon(self) -> None:
+        await self.clock.advance(LOOK_INTERVAL_S)
+        await self.lane.look()
+
+    @property
+    def serials(self) -> list[int]:
+        return [one.version.serial for one in self.shelf.put_ones]
+
+
+@pytest.fixture
+async def stage() -> Stage:
+    made = Stage()
+    made.lead()
+    await made.lane.look()  # it has its place in the interval now
+    return made
+
+
+async def test_it_has_all_that_both_topics_say(stage: Stage) -> None:
+    segment = await stage.copied(0, 9)
+    said = PartitionState(remote_log_start_offset=Offset(3), remote_log_start_epoch=LeaderEpoch(4))
+    await stage.state.publish_partition_state(TIP, said)
+    await stage.state.publish_topic_state(TIP.topic_id, TopicState(topic="orders", mode="strict"))
+    await stage.state.put_into_trash(TIP, [ENTRY])
+    for topic_id in (TIP.topic_id, None):
+        thing = PausedThing(kind=PauseKind.DELETES, topic_id=topic_id)
+        await stage.state.publish_pause(Pause(thing=thing, topic="orders", since_ms=1, by="alice"))
+    await stage.turn()
+    (found,) = stage.shelf.put_ones
+    assert found.segments == (segment,)
+    assert (found.state, found.trash, len(found.pauses)) == (said, (ENTRY,), 2)
+    assert found.topic_state == TopicState(topic="orders", mode="strict")
+    assert (found.highest_offsets, found.version) == ({4: 9}, SnapshotVersion(leader_epoch=LeaderEpoch(4), serial=1))
+    assert (found.written_ms, found.cluster_id, found.broker_id) == (stage.clock.now_ms(), "ours", 1)
+
+
+async def test_nothing_is_written_before_there_is_anything(stage: Stage) -> None:
+    await stage.metadata.assign([TIP])
+    await stage.turn()
+    assert stage.shelf.put_ones == []
+
+
+async def test_it_writes_again_when_something_has_changed_and_the_interval_is_over(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    await stage.turn()
+    await stage.turn()
+    assert stage.serials == [1]
+    await stage.copied(10, 19)
+    await stage.soon()
+    assert stage.serials == [1], "segments wait for their turn"
+    await stage.turn()
+    assert stage.serials == [1, 2]
+
+
+@pytest.mark.parametrize("change", ["trash", "user delete", "pause"])
+async def test_what_decides_about_deletes_does_not_wait(stage: Stage, change: str) -> None:
+    await stage.copied(0, 9)
+    await stage.turn()
+    if change == "trash":
+        await stage.state.put_into_trash(TIP, [ENTRY])
+    elif change == "user delete":
+        await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(4)))
+    else:
+        thing = PausedThing(kind=PauseKind.DELETES, topic_id=TIP.topic_id)
+        await stage.state.publish_pause(Pause(thing=thing, topic="orders", since_ms=1, by="alice"))
+    await stage.soon()
+    assert stage.serials == [1, 2]
+
+
+async def test_segments_that_are_being_copied_or_deleted_are_in_it(stage: Stage) -> None:
+    deleting = replace(await stage.copied(0, 9), state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    await stage.metadata.publish(list(events_of(deleting))[-1])
+    begun = replace(remote_segment(10, 19, epochs=((4, 0),)), state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
+    await stage.metadata.publish(begun)
+    await stage.turn()
+    assert stage.shelf.put_ones[0].segments == (deleting, begun)
+
+
+@pytest.mark.parametrize("case", ["follower", "no role", "claimed by another", "a later leader wrote"])
+async def test_only_the_leader_of_the_cluster_that_owns_it_writes(stage: Stage, case: str) -> None:
+    await stage.copied(0, 9)
+    if case == "follower":
+        stage.lead(role=PartitionRole.FOLLOWER)
+    elif case == "no role":
+        stage.has_role = False
+    elif case == "claimed by another":
+        stage.claims.has = False
+    else:
+        stage.shelf.latest = SnapshotVersion(leader_epoch=LeaderEpoch(5), serial=1)
+    await stage.turn()
+    await stage.turn()
+    assert stage.shelf.put_ones == []
+    assert stage.telemetry.value(SNAPSHOT_AGE) == 0
+
+
+async def test_a_new_leader_goes_on_above_what_the_former_wrote(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    stage.shelf.latest = SnapshotVersion(leader_epoch=LeaderEpoch(4), serial=7)
+    await stage.turn()
+    stage.lead(epoch=6)
+    await stage.lane.look()
+    await stage.turn()
+    assert [(one.version.leader_epoch, one.version.serial) for one in stage.shelf.put_ones] == [(4, 8), (6, 1)]
+
+
+async def test_another_process_that_wrote_meanwhile_is_looked_for(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    stage.shelf.fails = ObjectExistsError(verb="put", key="x", reason="it is there")
+    await stage.turn()
+    stage.shelf.fails, stage.shelf.latest = None, SnapshotVersion(leader_epoch=LeaderEpoch(4), serial=1)
+    await stage.turn()
+    assert stage.serials == [2]
+
+
+async def test_a_store_that_is_away_is_tried_again_and_tells_since_when(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    stage.shelf.fails = StoreError(verb="put", key="x", reason="away")
+    await stage.turn()
+    await stage.soon()
+    assert stage.telemetry.value(SNAPSHOTS, outcome="failed") == 1
+    assert stage.telemetry.value(SNAPSHOT_AGE) == LOOK_INTERVAL_S
+    stage.shelf.fails = None
+    await stage.clock.advance(30)
+    await stage.lane.look()
+    assert (stage.serials, stage.telemetry.value(SNAPSHOT_AGE)) == ([1], 0)
+    assert stage.telemetry.value(SNAPSHOTS, outcome="written") == 1
+
+
+async def test_a_fault_of_one_partition_ends_nothing(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    stage.shelf.fails = ValueError("a fault of ours")
+    await stage.turn()
+    stage.shelf.fails = None
+    await stage.turn()
+    assert stage.serials == [1]
