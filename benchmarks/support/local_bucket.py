@@ -49,15 +49,12 @@ class LocalBucket:
         count = objects // 3
         odd = set(range(0, count, count // ODD_ONES_EACH)[:ODD_ONES_EACH])
         for number in range(count):
-            segment = self._segment(number, "")
+            segment = segment_of(number)
             keys = planned_keys(segment)
-            manifest = write_manifest(
-                metadata=segment, chunk_index=_CHUNKS, indexes=_INDEXES, compression=False, encryption=None
-            )
             self._put(keys.log, bytes(_LOG_BYTES))
-            self._put(keys.manifest, manifest)
+            self._put(keys.manifest, segment_manifest(segment))
             if number in odd:
-                self._put(planned_keys(self._segment(number, "orphan")).log, b"12345")
+                self._put(planned_keys(segment_of(number, salt="orphan")).log, b"12345")
             else:
                 self._put(keys.indexes, bytes(_INDEXES.size_bytes))
             self._publish(segment)
@@ -84,21 +81,30 @@ class LocalBucket:
             (0, offset + 1, write_updated(update)),
         ]
 
-    def _segment(self, number: int, salt: str) -> RemoteLogSegmentMetadata:
-        partition, place = divmod(number, _SEGMENTS_PER_PARTITION)
-        owner = TopicIdPartition(topic_id=self._topic.topic_id, topic="orders", partition=partition)
-        start = Offset(place * _OFFSETS)
-        return RemoteLogSegmentMetadata(
-            remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=owner, uuid=_uuid(f"{number} {salt}")),
-            start_offset=start,
-            end_offset=Offset(start + _OFFSETS - 1),
-            max_timestamp_ms=WHEN_MS,
-            broker_id=BrokerId(1),
-            event_timestamp_ms=WHEN_MS,
-            segment_size_in_bytes=_LOG_BYTES,
-            segment_leader_epochs=(EpochEntry(LeaderEpoch(3), start),),
-            txn_index_empty=True,
-        )
+
+def segment_of(
+    number: int, segments_per_partition: int = _SEGMENTS_PER_PARTITION, salt: str = ""
+) -> RemoteLogSegmentMetadata:
+    """Segment ``number`` of topic ``orders``; ``salt`` makes its id another one."""
+    partition, place = divmod(number, segments_per_partition)
+    owner = TopicIdPartition(topic_id=_uuid("topic"), topic="orders", partition=partition)
+    start = Offset(place * _OFFSETS)
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=owner, uuid=_uuid(f"{number} {salt}")),
+        start_offset=start,
+        end_offset=Offset(start + _OFFSETS - 1),
+        max_timestamp_ms=WHEN_MS,
+        broker_id=BrokerId(1),
+        event_timestamp_ms=WHEN_MS,
+        segment_size_in_bytes=_LOG_BYTES,
+        segment_leader_epochs=(EpochEntry(LeaderEpoch(3), start),),
+        txn_index_empty=True,
+    )
+
+
+def segment_manifest(segment: RemoteLogSegmentMetadata) -> bytes:
+    """Its manifest."""
+    return write_manifest(metadata=segment, chunk_index=_CHUNKS, indexes=_INDEXES, compression=False, encryption=None)
 
 
 def _uuid(text: str) -> Uuid:
