@@ -112,8 +112,7 @@ class RecoverReport:
 
     def take_unknown(self, owner: TopicIdPartition, segments: int) -> None:
         """Objects of a topic id that the cluster does not have, or under another name."""
-        name = f"{owner.topic}-" if owner.topic else ""
-        self._unknown[f"{name}{format_uuid(owner.topic_id)}"] += segments
+        self._unknown[f"{owner.topic}-{format_uuid(owner.topic_id)}"] += segments
 
     @property
     def has_contradictions(self) -> bool:
@@ -159,6 +158,8 @@ class RecoverReport:
                 f"{len(self.without_snapshot):,} partitions have no snapshot ({named}…): {_UNKNOWN_WITHOUT_SNAPSHOT}. What "
                 "their manifests say comes back; give deletes again, then `tiersidecar accept-topic-loss`"
             )
+        if any(one.from_manifests for one in self._topics.values()):
+            yield "of segments from manifests alone it is not known whether they were to be deleted; custom metadata are lost"
         if self.gone:
             yield f"{self.gone:,} segments of snapshots have no object any more: they were deleted since, or are lost"
         for reason, count in sorted(self.left.items()):
@@ -170,7 +171,8 @@ class RecoverReport:
             yield f"left alone: {name}, {count:,} segments: the cluster has no topic of this id and name"
         yield from self.faults
         yield from (f"contradiction: {one}" for one in self.contradictions)
-        yield "offsets of consumer groups are in no snapshot"
+        if any(one.has_work for one in self._topics.values()):
+            yield "offsets of consumer groups are in no snapshot: this does not bring them back"
 
     def details(self) -> dict[str, Any]:
         """For ``--json``."""

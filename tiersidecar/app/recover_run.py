@@ -92,7 +92,7 @@ class Recoverer:
         report = RecoverReport(names_topics=bool(self._topics))
         async with ThreadBlocking(max_threads=2) as blocking:
             look = _Look(self._session, metadata, store, snapshots, blocking, self._manifest_turn)
-            partitions = self._partitions(store, owners, snapshots, report)
+            partitions = self._partitions(store, owners, report)
             await self._each(partitions, look, report, act)
         return report
 
@@ -120,13 +120,9 @@ class Recoverer:
         return await self._session.follow(list(owners.values()))
 
     async def _partitions(
-        self,
-        store: Store,
-        owners: dict[tuple[Uuid, int], TopicIdPartition],
-        snapshots: SnapshotKeys,
-        report: RecoverReport,
+        self, store: Store, owners: dict[tuple[Uuid, int], TopicIdPartition], report: RecoverReport
     ) -> AsyncIterator[BucketPartition]:
-        """Those of the bucket, and after them those that have no object, but a snapshot or events."""
+        """Those of the bucket, and after them those that have no object: a snapshot, perhaps, or events."""
         below = (
             sorted({f"{one.topic}-{format_uuid(one.topic_id)}/" for one in owners.values()}) if self._topics else ("",)
         )
@@ -148,8 +144,6 @@ class Recoverer:
         for place, owner in owners.items():
             if place not in seen:
                 yield BucketPartition(owner=owner)
-        for topic_id, partition in () if self._topics else snapshots.keys() - owners.keys():
-            report.take_unknown(TopicIdPartition(topic_id=topic_id, topic="", partition=partition), 0)
 
     async def _each(
         self, partitions: AsyncIterator[BucketPartition], look: _Look, report: RecoverReport, act: Act | None
