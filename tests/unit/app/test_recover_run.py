@@ -1,0 +1,260 @@
+"""Recover on a real directory and the real fold: both topics are empty, and made anew by what lies there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.support.directory_store import DirectoryStore
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.manual_clock import ManualClock
+from tests.support.memory_metadata_log import MemoryMetadataLog
+from tests.support.metadata_events import DELETING, FINISHED, STARTED, added
+from tests.support.scripted import MemoryStateLog, ScriptedBroker
+from tests.unit.app.config.config_files import LEAST, load
+from tests.unit.app.test_repair_run import view_of
+from tests.unit.reconcile.test_bucket_walk import manifest_of
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.adapters.kafka.broker import KafkaBroker
+from tiersidecar.adapters.snapshots.shelf import StoreShelf
+from tiersidecar.app.commands.recover import look_at_store
+from tiersidecar.app.commands.session import Session
+from tiersidecar.app.held_lease import claimed_lease
+from tiersidecar.app.recover_report import RecoverReport
+from tiersidecar.app.recover_run import Recoverer
+from tiersidecar.app.repair_run import LEASE
+from tiersidecar.decide.recover import Left, events_of
+from tiersidecar.domain.errors import LeaseHeldError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
+from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
+from tiersidecar.formats.aiven.keys import planned_keys, recorded_keys
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
+from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
+
+CLUSTER = "scripted"
+"""As :class:`ScriptedBroker` calls itself."""
+ORDERS = TopicIdPartition(topic_id=Uuid(b"orders-topic-id!"), topic="orders", partition=0)
+LATER = replace(ORDERS, partition=10)
+ENTRY = TrashEntry(
+    id=TrashId(generation=0, leader_epoch=LeaderEpoch(0), kind=TrashKind.USER, opened_ms=5),
+    decided_ms=6,
+    due_ms=7,
+    up_to=Offset(10),
+)
+STATE = PartitionState().with_delete(Offset(10), LeaderEpoch(0), 5)
+PAUSE = Pause(
+    thing=PausedThing(kind=PauseKind.DELETES, topic_id=ORDERS.topic_id), topic="orders", since_ms=1, by="alice"
+)
+
+
+def live(number: int, start: int, owner: TopicIdPartition = ORDERS, at_ms: int = 10) -> RemoteLogSegmentMetadata:
+    one = added(number, start, start + 9, owner=owner)
+    return replace(one, state=FINISHED, event_timestamp_ms=at_ms)
+
+
+@dataclass(slots=True)
+class World:
+    root: Path
+    session: Session
+    metadata: MemoryMetadataLog
+    state: MemoryStateLog
+    broker: ScriptedBroker
+    told: list[str] = field(default_factory=list)
+
+    def store_objects(self, *segments: RemoteLogSegmentMetadata, kinds: tuple[str, ...] = (".log", ".indexes")) -> None:
+        for segment in segments:
+            keys = recorded_keys(segment)
+            for key in (keys.log, keys.indexes, keys.manifest):
+                if key.endswith((*kinds, ".rsm-manifest")):
+                    path = self.root / key
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(manifest_of(segment) if key.endswith("manifest") else b"x")
+
+    async def put_snapshot(self, *segments: RemoteLogSegmentMetadata, **changes: object) -> None:
+        owner = segments[0].topic_id_partition
+        snapshot = PartitionSnapshot(
+            cluster_id=CLUSTER,
+            topic_id_partition=owner,
+            version=SnapshotVersion(leader_epoch=LeaderEpoch(0), serial=1),
+            written_ms=100,
+            broker_id=1,
+            incarnation="",
+            segments=segments,
+            highest_offsets={0: max(one.end_offset for one in segments)},
+            state=STATE,
+            topic_state=TopicState(topic="orders", mode="strict"),
+            trash=(ENTRY,),
+            pauses=(PAUSE,),
+        )
+        async with DirectoryStore(str(self.root))() as store:
+            await StoreShelf(store, "", InlineBlocking()).put(replace(snapshot, **changes))  # type: ignore[arg-type]
+
+    def claim(self, cluster_id: str) -> None:
+        owner = TopicOwner(cluster_id=cluster_id, topic="orders", claimed_ms=0, broker_id=1, incarnation="")
+        path = self.root / owner_key("", ORDERS.topic_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(owner.write(ORDERS.topic_id))
+
+    def recoverer(self, *topics: str) -> Recoverer:
+        return Recoverer(self.session, topics, self.told.append)
+
+    async def recover(self) -> RecoverReport:
+        return await self.recoverer().apply()
+
+    def segments(self, owner: TopicIdPartition = ORDERS) -> list[RemoteLogSegmentMetadata]:
+        return list(self.metadata.list_remote_log_segments(owner))
+
+    async def publish(self, *segments: RemoteLogSegmentMetadata) -> None:
+        await self.metadata.assign([ORDERS, LATER])
+        for segment in segments:
+            for event in events_of(segment):
+                await self.metadata.publish(event)
+        self.metadata.events.clear()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    (root := tmp_path / "store").mkdir()
+    broker, metadata, state = ScriptedBroker(), MemoryMetadataLog(), MemoryStateLog()
+    broker.views = (view_of(ORDERS, leader_epoch=0), view_of(LATER, leader_epoch=0))
+    session = Session(
+        config=load(tmp_path, LEAST.replace("/srv/tier", str(root))),
+        broker=cast("KafkaBroker", broker),
+        state=state,
+        metadata=metadata,
+        clock=ManualClock(),
+    )
+    return World(root=root, session=session, metadata=metadata, state=state, broker=broker)
+
+
+async def test_all_of_a_snapshot_comes_back_and_the_state_before_the_events(world: World) -> None:
+    known = replace(live(1, 0), custom_metadata=b"\x00")
+    deleting = replace(live(2, 10), state=DELETING)
+    world.store_objects(known, deleting)
+    await world.put_snapshot(known, deleting)
+    shown = await world.recoverer().plan()
+    assert (world.metadata.events, world.state.partition_states) == ([], {}), "a plan changes nothing"
+    done = await world.recover()
+    assert done.facts() == shown.facts()
+    assert world.segments() == [known, deleting]
+    assert [getattr(one, "state", None) for one in world.metadata.events].count(STARTED) == 2
+    assert (world.state.partition_state(ORDERS), list(world.state.trash(ORDERS))) == (STATE, [ENTRY])
+    assert list(world.state.pauses()) == [PAUSE]
+    assert world.state.topic_state(ORDERS.topic_id) == TopicState(topic="orders", mode="strict")
+    again = await world.recoverer().plan()
+    assert (list(again.steps()), again.equal) == ([], 2)
+
+
+async def test_what_came_after_the_snapshot_comes_by_its_manifest_and_what_was_before_does_not(world: World) -> None:
+    listed, later, orphan = live(1, 20), live(2, 30, at_ms=101), live(3, 0)
+    world.store_objects(listed, later, orphan)
+    await world.put_snapshot(listed)
+    report = await world.recover()
+    assert world.segments() == [listed, later]
+    assert report.left == {Left.OLDER: 1}
+
+
+async def test_a_former_prefix_is_looked_under(world: World) -> None:
+    moved = replace(live(1, 0), custom_metadata=write_custom_metadata(CustomMetadata(object_prefix="former/")))
+    stem = planned_keys(moved, "former/")
+    for key in stem.in_upload_order:
+        path = world.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    gone = replace(live(2, 10), custom_metadata=moved.custom_metadata)
+    await world.put_snapshot(moved, gone)
+    report = await world.recover()
+    assert (world.segments(), report.gone) == ([moved], 1)
+
+
+async def test_without_snapshots_each_partition_comes_by_its_manifests(world: World) -> None:
+    segments = [live(n, 10 * n) for n in range(300)] + [live(n, 10 * n, LATER) for n in range(300, 310)]
+    world.store_objects(*segments)
+    report = await world.recover()
+    assert world.segments() + world.segments(LATER) == segments
+    assert report.facts()["segments_from_manifests"] == 310
+    assert [str(one) for one in report.without_snapshot] == ["orders-0", "orders-10"]
+    assert "accept-topic-loss" in " ".join(report.notes())
+    assert world.state.partition_states == {}, "nothing is made up"
+    assert any(one.startswith("listing the store:") for one in world.told)
+
+
+async def test_topics_that_the_cluster_does_not_have_are_named_and_left(world: World) -> None:
+    world.store_objects(live(1, 0, replace(ORDERS, topic_id=Uuid(b"another-topic-id"))))
+    report = await world.recover()
+    assert world.metadata.events == []
+    assert any("the cluster has no topic of this id" in note for note in report.notes())
+
+
+async def test_another_clusters_data_are_left(world: World) -> None:
+    world.store_objects(live(1, 0))
+    world.claim("theirs")
+    report = await world.recover()
+    assert world.metadata.events == []
+    assert any("cluster theirs" in note for note in report.notes())
+
+
+async def test_a_snapshot_of_another_cluster_counts_for_nothing(world: World) -> None:
+    world.store_objects(live(1, 0))
+    world.claim(CLUSTER)
+    await world.put_snapshot(live(1, 0), cluster_id="theirs")
+    report = await world.recover()
+    assert (world.segments(), world.state.partition_states) == ([live(1, 0)], {})
+    assert any("is of cluster theirs" in note for note in report.notes())
+
+
+async def test_a_record_of_the_state_topic_is_newer_than_any_snapshot(world: World) -> None:
+    world.store_objects(live(1, 0))
+    await world.put_snapshot(live(1, 0))
+    known = STATE.merged_with(PartitionState().with_delete(Offset(20), LeaderEpoch(0), 8))
+    await world.state.publish_partition_state(ORDERS, known)
+    report = await world.recover()
+    assert (world.state.partition_state(ORDERS), list(world.state.trash(ORDERS))) == (known, [])
+    assert not report.has_contradictions
+
+
+async def test_contradictions_are_refused_unless_told(world: World) -> None:
+    elsewhere, fine = live(7, 50), live(1, 0)
+    await world.publish(elsewhere)
+    world.store_objects(fine)
+    await world.put_snapshot(fine)
+    await world.state.publish_partition_state(ORDERS, PartitionState(owner_seen_ms=1))
+    intent = await look_at_store(world.session, (), world.told.append, despite=False)
+    assert "contradict" in intent.refusal
+    assert len(intent.details["contradictions"]) == 2, "a segment that the store has not, a state that forgot a delete"
+    told = await look_at_store(world.session, (), world.told.append, despite=True)
+    assert (told.refusal, len(told.steps)) == ("", 1)
+    assert told.apply is not None
+    await told.apply()
+    assert world.segments() == [fine, elsewhere]
+    assert world.state.partition_state(ORDERS).user_deletes == STATE.user_deletes
+
+
+async def test_one_acts_at_a_time(world: World) -> None:
+    world.store_objects(live(1, 0))
+    other = replace(world.session, clock=ManualClock())
+    async with claimed_lease(other, SystemIds(), LEASE):
+        lease = world.state.leases[LEASE]
+        world.state.leases[LEASE] = replace(lease, duration_ms=0)  # nobody waits for it here
+        mine = replace(lease, incarnation="theirs", broker_id=BrokerId(-1), term=lease.term + 5)
+        world.state.leases[LEASE] = replace(mine, duration_ms=0)
+        original = world.state.publish_lease
+
+        async def faster(claim: object) -> object:
+            await original(claim)  # type: ignore[arg-type]
+            return mine
+
+        world.state.publish_lease = faster  # type: ignore[assignment, method-assign]
+        with pytest.raises(LeaseHeldError):
+            await world.recover()
+        world.state.publish_lease = original  # type: ignore[method-assign]
+    assert world.metadata.events == []
