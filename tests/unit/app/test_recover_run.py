@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
@@ -29,7 +29,7 @@ from tiersidecar.app.recover_run import Recoverer
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.recover import Left, events_of
 from tiersidecar.domain.errors import LeaseHeldError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -122,7 +122,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> World:
     (root := tmp_path / "store").mkdir()
     broker, metadata, state = ScriptedBroker(), MemoryMetadataLog(), MemoryStateLog()
     broker.views = (view_of(ORDERS, leader_epoch=0), view_of(LATER, leader_epoch=0))
@@ -241,20 +241,14 @@ async def test_contradictions_are_refused_unless_told(world: World) -> None:
 
 async def test_one_acts_at_a_time(world: World) -> None:
     world.store_objects(live(1, 0))
-    other = replace(world.session, clock=ManualClock())
-    async with claimed_lease(other, SystemIds(), LEASE):
-        lease = world.state.leases[LEASE]
-        world.state.leases[LEASE] = replace(lease, duration_ms=0)  # nobody waits for it here
-        mine = replace(lease, incarnation="theirs", broker_id=BrokerId(-1), term=lease.term + 5)
-        world.state.leases[LEASE] = replace(mine, duration_ms=0)
-        original = world.state.publish_lease
-
-        async def faster(claim: object) -> object:
-            await original(claim)  # type: ignore[arg-type]
-            return mine
-
-        world.state.publish_lease = faster  # type: ignore[assignment, method-assign]
+    clock = cast(ManualClock, world.session.clock)
+    async with claimed_lease(world.session, SystemIds(), LEASE) as held:
+        second = asyncio.create_task(world.recover())
+        while not second.done():
+            await clock.advance(0.05)  # threads of the store are at work meanwhile
+            await held.renew()
         with pytest.raises(LeaseHeldError):
-            await world.recover()
-        world.state.publish_lease = original  # type: ignore[method-assign]
+            await second
     assert world.metadata.events == []
+    await world.recover()
+    assert world.segments() == [live(1, 0)]
