@@ -38,6 +38,7 @@ LOOK_INTERVAL_S = 5.0
 _RETRY_S = 30.0
 """After a failure, unless the interval is shorter."""
 _AT_ONCE = 4
+_SLICE = 50
 _SPREAD = 1 << 16
 
 
@@ -107,30 +108,31 @@ class SnapshotLane:
             await self._clock.sleep(min(LOOK_INTERVAL_S, self._interval_s))
 
     async def look(self) -> None:
-        """Write what is due, some partitions at once."""
-        led = self._led() if self._is_ours() else {}
-        for tip in self._notes.keys() - led.keys():
-            del self._notes[tip]
-        turn = asyncio.Semaphore(_AT_ONCE)
+        """Write what is due, some partitions at once.  Of thousands, a slice is looked at before others have the loop."""
+        turn, led = asyncio.Semaphore(_AT_ONCE), set[TopicIdPartition]()
 
         async def write(tip: TopicIdPartition, tiered: TieredPartition) -> None:
             async with turn:
                 await self._write(tip, tiered)
 
         async with asyncio.TaskGroup() as writing:
-            for tip, tiered in led.items():
+            for count, (tip, tiered) in enumerate(list(self._board.assignment.items()), 1):
+                if count % _SLICE == 0:
+                    await asyncio.sleep(0)
+                if not self._leads(tip, tiered):
+                    continue
+                led.add(tip)
                 if self._is_due(tip, tiered.view.leader_epoch):
                     writing.create_task(write(tip, tiered), name=f"snapshot {tip}")
+        for tip in self._notes.keys() - led:
+            del self._notes[tip]
         changed = (note.changed_s for note in self._notes.values() if note.changed_s is not None)
         now_s = self._clock.monotonic_s()
         self._telemetry.gauge(SNAPSHOT_AGE, max(0.0, now_s - min(changed, default=now_s)))
 
-    def _led(self) -> dict[TopicIdPartition, TieredPartition]:
-        return {
-            tip: tiered
-            for tip, tiered in self._board.assignment.items()
-            if tiered.role is PartitionRole.LEADER and self._board.leads(tip, tiered.view.leader_epoch)
-        }
+    def _leads(self, tip: TopicIdPartition, tiered: TieredPartition) -> bool:
+        is_leader = tiered.role is PartitionRole.LEADER and self._board.leads(tip, tiered.view.leader_epoch)
+        return is_leader and self._is_ours()
 
     def _is_due(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
         now_s = self._clock.monotonic_s()
@@ -178,7 +180,7 @@ class SnapshotLane:
         if said is None or not self._metadata.is_ready(tip):
             return
         picture, written_ms = self._metadata.picture(tip), self._clock.now_ms()
-        mark = picture.mark
+        mark = await self._blocking.run(_mark_of, picture)
         if (note.said, note.segments) == (said, mark) or _is_empty(note, said, picture):
             note.changed_s = None
             return
@@ -187,7 +189,7 @@ class SnapshotLane:
             return
         note.changed_s = now_s if note.changed_s is None else note.changed_s
         snapshot = await self._taken(tip, note, said, picture, written_ms)
-        if not (self._is_ours() and self._board.leads(tip, tiered.view.leader_epoch)):
+        if not self._leads(tip, tiered):
             return
         await self._shelf.put(snapshot)
         note.version, note.said, note.segments, note.changed_s = snapshot.version, said, mark, None
@@ -237,6 +239,10 @@ class SnapshotLane:
             pauses=said.pauses,
             settings=self._settings,
         )
+
+
+def _mark_of(picture: SegmentPicture) -> int:
+    return picture.mark
 
 
 def _is_empty(note: _Note, said: _Said, picture: SegmentPicture) -> bool:
