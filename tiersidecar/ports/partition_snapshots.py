@@ -55,8 +55,8 @@ def snapshot_directory(key_prefix: str, owner: TopicIdPartition) -> str:
 class SnapshotShelf(Protocol):
     """Where snapshots are kept."""
 
-    async def latest_version(self, owner: TopicIdPartition) -> SnapshotVersion | None:
-        """Which snapshot of the partition is the latest; None where there is none.
+    async def latest(self, owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
+        """Which version is the latest, None where there is none; and the latest snapshot that can be read.
 
         Raises:
             StoreError: the store is away.

@@ -3,12 +3,15 @@
 It reads, and writes objects of its own; nothing that copies, trims or deletes waits for it.  What decides that something is
 deleted is not put off: a change of the trash, of the remote log start's generation or of users' deletes is written at the next
 look, so that the trash is in the store before the first DELETE_SEGMENT_STARTED that comes of it.
+
+A topic that has lost data must not take the snapshots with it: what the last one has, the topics lack and the store still holds
+was never deleted, and then it is not replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -20,6 +23,8 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.pauses import Pause
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
@@ -28,6 +33,7 @@ from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotShe
 from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.topic_owners import ClaimLook
 
@@ -39,6 +45,10 @@ _RETRY_S = 30.0
 """After a failure, unless the interval is shorter."""
 _AT_ONCE = 4
 _SLICE = 50
+_MOST_LOOKED_FOR = 8
+"""Of segments that are gone: the last ones, which retention takes last."""
+_RECOVER = "the last snapshot stays: make the topic anew with `tiersidecar recover`"
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _SPREAD = 1 << 16
 
 
@@ -72,7 +82,8 @@ class _Note:
 
 
 class SnapshotLane:
-    """``is_ours`` gives whether this process holds its broker's tier role; ``settings`` go into each snapshot."""
+    """``is_ours`` gives whether this process holds its broker's tier role, ``is_doubted`` whether one of the topics may have
+    lost data; ``settings`` go into each snapshot."""
 
     def __init__(
         self,
@@ -86,6 +97,8 @@ class SnapshotLane:
         blocking: Blocking,
         telemetry: Telemetry,
         is_ours: Callable[[], bool],
+        is_doubted: Callable[[], bool],
+        presence: SegmentPresence,
         cluster_id: str,
         broker_id: BrokerId,
         incarnation: str,
@@ -95,6 +108,7 @@ class SnapshotLane:
         self._board, self._metadata, self._state = board, metadata, state
         self._shelf, self._claims = shelf, claims
         self._clock, self._blocking, self._telemetry, self._is_ours = clock, blocking, telemetry, is_ours
+        self._is_doubted, self._presence = is_doubted, presence
         self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
         self._settings, self._interval_s = settings, interval_s
         self._notes: dict[TopicIdPartition, _Note] = {}
@@ -184,11 +198,14 @@ class SnapshotLane:
         if (note.said, note.segments) == (said, mark) or _is_empty(note, said, picture):
             note.changed_s = None
             return
-        if not await self._claims.has_claimed(tip.topic_id) or not await self._may_write(tip, note):
+        if not await self._claims.has_claimed(tip.topic_id):
             note.changed_s = None  # not ours to write
             return
         note.changed_s = now_s if note.changed_s is None else note.changed_s
-        snapshot = await self._taken(tip, note, said, picture, written_ms)
+        segments = await self._blocking.run(picture.segments)
+        if not await self._may_write(tip, note, said, segments):
+            return
+        snapshot = self._taken(tip, note, said, segments, written_ms)
         if not self._leads(tip, tiered):
             return
         await self._shelf.put(snapshot)
@@ -203,24 +220,50 @@ class SnapshotLane:
             segments=len(snapshot.segments),
         )
 
-    async def _may_write(self, tip: TopicIdPartition, note: _Note) -> bool:
-        """Learn once in a leader epoch what the last snapshot is; a later leader's ends ours."""
-        if note.version is not None:
+    async def _may_write(
+        self, tip: TopicIdPartition, note: _Note, said: _Said, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> bool:
+        """Learn what the last snapshot is: once in a leader epoch, and as long as a topic is in doubt.  It stays if it is a
+        later leader's, or knows more than the topics do."""
+        if note.version is not None and not self._is_doubted():
             return True
-        last = await self._shelf.latest_version(tip)
-        if last is not None and last.leader_epoch > note.leader_epoch:
-            _log.info("snapshot.left", topic=tip.topic, partition=tip.partition, leader_epoch=last.leader_epoch)
+        version, last = await self._shelf.latest(tip)
+        if version is not None and version.leader_epoch > note.leader_epoch:
+            note.changed_s = None
+            _log.info("snapshot.left", topic=tip.topic, partition=tip.partition, leader_epoch=version.leader_epoch)
             return False
-        is_ours = last is not None and last.leader_epoch == note.leader_epoch
-        serial = last.serial if is_ours and last is not None else 0
+        if last is not None and (reason := await self._forgotten(last, said, segments)):
+            _log.error("snapshot.kept", topic=tip.topic, partition=tip.partition, reason=reason)
+            return False
+        is_ours = version is not None and version.leader_epoch == note.leader_epoch
+        serial = version.serial if is_ours and version is not None else 0
         note.version = SnapshotVersion(leader_epoch=note.leader_epoch, serial=serial)
         return True
 
-    async def _taken(
-        self, tip: TopicIdPartition, note: _Note, said: _Said, picture: SegmentPicture, written_ms: int
+    async def _forgotten(
+        self, last: PartitionSnapshot, said: _Said, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> str:
+        """What the topics have lost since ``last``, for people; "" where nothing shows it."""
+        merged = said.state.merged_with(last.state)
+        if merged.highest_start > said.state.highest_start or set(merged.user_deletes) != set(said.state.user_deletes):
+            return f"the state topic has forgotten deletes that the last snapshot knows; {_RECOVER}"
+        known = {one.remote_log_segment_id for one in segments}
+        missing = [one for one in last.segments if one.state is _FINISHED and one.remote_log_segment_id not in known]
+        for one in missing[-_MOST_LOOKED_FOR:]:
+            if await self._presence.is_whole(one):
+                lost = f"segment {one.remote_log_segment_id}, which the store has whole"
+                return f"the metadata topic has forgotten {lost}; {_RECOVER}"
+        return ""
+
+    def _taken(
+        self,
+        tip: TopicIdPartition,
+        note: _Note,
+        said: _Said,
+        segments: tuple[RemoteLogSegmentMetadata, ...],
+        written_ms: int,
     ) -> PartitionSnapshot:
         assert note.version is not None, "it was learnt right before"
-        segments = await self._blocking.run(picture.segments)
         epochs = {entry.epoch for one in segments for entry in one.segment_leader_epochs}
         epochs |= {entry.epoch for entry in said.state.leader_epochs} | {note.leader_epoch}
         highest = {epoch: self._metadata.highest_offset_for_epoch(tip, epoch) for epoch in sorted(epochs)}

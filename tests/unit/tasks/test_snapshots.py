@@ -21,13 +21,19 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.policy import TopicPolicy
-from tiersidecar.domain.segments import LeaderView, LocalPartition, RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import (
+    LeaderView,
+    LocalPartition,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+)
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.process import SNAPSHOT_AGE, SNAPSHOTS
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.snapshots import LOOK_INTERVAL_S, SnapshotLane
 from tiersidecar.tasks.topic_owners import ClaimLook
@@ -46,11 +52,12 @@ class Shelf:
 
     def __init__(self) -> None:
         self.put_ones: list[PartitionSnapshot] = []
-        self.latest: SnapshotVersion | None = None
+        self.version: SnapshotVersion | None = None
+        self.last: PartitionSnapshot | None = None
         self.fails: Exception | None = None
 
-    async def latest_version(self, owner: TopicIdPartition) -> SnapshotVersion | None:
-        return self.latest
+    async def latest(self, owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
+        return self.version, self.last
 
     async def put(self, snapshot: PartitionSnapshot) -> None:
         if self.fails is not None:
@@ -66,13 +73,23 @@ class Claims:
         return self.has
 
 
+class Presence:
+    """Has the segments in ``whole``."""
+
+    def __init__(self) -> None:
+        self.whole: list[RemoteLogSegmentMetadata] = []
+
+    async def is_whole(self, metadata: RemoteLogSegmentMetadata) -> bool:
+        return metadata in self.whole
+
+
 class Stage:
     """Broker 1 leads the partition in epoch 4; one segment is remote."""
 
     def __init__(self) -> None:
         self.clock, self.board, self.telemetry = ManualClock(), Board(), RecordedTelemetry()
         self.metadata, self.state, self.shelf, self.claims = MemoryMetadataLog(), MemoryStateLog(), Shelf(), Claims()
-        self.has_role = True
+        self.has_role, self.is_doubted, self.presence = True, False, Presence()
         self.lane = SnapshotLane(
             board=self.board,
             metadata=self.metadata,
@@ -83,6 +100,8 @@ class Stage:
             blocking=InlineBlocking(),
             telemetry=self.telemetry,
             is_ours=lambda: self.has_role,
+            is_doubted=lambda: self.is_doubted,
+            presence=cast(SegmentPresence, self.presence),
             cluster_id="ours",
             broker_id=BrokerId(1),
             incarnation="a/b",
@@ -207,7 +226,7 @@ async def test_only_the_leader_of_the_cluster_that_owns_it_writes(stage: Stage, 
     elif case == "claimed by another":
         stage.claims.has = False
     else:
-        stage.shelf.latest = SnapshotVersion(leader_epoch=LeaderEpoch(5), serial=1)
+        stage.shelf.version = SnapshotVersion(leader_epoch=LeaderEpoch(5), serial=1)
     await stage.turn()
     await stage.turn()
     assert stage.shelf.put_ones == []
@@ -216,7 +235,7 @@ async def test_only_the_leader_of_the_cluster_that_owns_it_writes(stage: Stage, 
 
 async def test_a_new_leader_goes_on_above_what_the_former_wrote(stage: Stage) -> None:
     await stage.copied(0, 9)
-    stage.shelf.latest = SnapshotVersion(leader_epoch=LeaderEpoch(4), serial=7)
+    stage.shelf.version = SnapshotVersion(leader_epoch=LeaderEpoch(4), serial=7)
     await stage.turn()
     stage.lead(epoch=6)
     await stage.lane.look()
@@ -228,7 +247,7 @@ async def test_another_process_that_wrote_meanwhile_is_looked_for(stage: Stage) 
     await stage.copied(0, 9)
     stage.shelf.fails = ObjectExistsError(verb="put", key="x", reason="it is there")
     await stage.turn()
-    stage.shelf.fails, stage.shelf.latest = None, SnapshotVersion(leader_epoch=LeaderEpoch(4), serial=1)
+    stage.shelf.fails, stage.shelf.version = None, SnapshotVersion(leader_epoch=LeaderEpoch(4), serial=1)
     await stage.turn()
     assert stage.serials == [2]
 
@@ -254,3 +273,54 @@ async def test_a_fault_of_one_partition_ends_nothing(stage: Stage) -> None:
     stage.shelf.fails = None
     await stage.turn()
     assert stage.serials == [1]
+
+
+async def test_a_topic_that_lost_segments_does_not_take_the_snapshot_with_it(stage: Stage) -> None:
+    former = await stage.copied(0, 9)
+    await stage.turn()
+    (last,) = stage.shelf.put_ones
+    fresh = Stage()  # a sidecar that starts on a topic made anew, and copies
+    fresh.lead()
+    await fresh.lane.look()
+    fresh.shelf.version, fresh.shelf.last = last.version, last
+    fresh.presence.whole = [former]
+    await fresh.copied(10, 19)
+    await fresh.turn()
+    await fresh.turn()
+    assert fresh.shelf.put_ones == []
+    assert fresh.telemetry.value(SNAPSHOT_AGE) == INTERVAL_S, "the alert tells it"
+    for event in events_of(former):  # as recover does
+        await fresh.metadata.publish(event)
+    await fresh.turn()
+    assert [len(one.segments) for one in fresh.shelf.put_ones] == [2]
+
+
+async def test_what_was_deleted_since_the_last_snapshot_is_not_missed(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    await stage.turn()
+    stage.shelf.version, stage.shelf.last = stage.shelf.put_ones[0].version, stage.shelf.put_ones[0]
+    fresh = stage.shelf.put_ones[0]
+    stage.lead(epoch=5)
+    await stage.lane.look()
+    gone = replace(fresh.segments[0], state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    *_, deleting = events_of(gone)
+    assert isinstance(deleting, RemoteLogSegmentMetadataUpdate)
+    await stage.metadata.publish(deleting)
+    await stage.metadata.publish(replace(deleting, state=RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
+    await stage.state.publish_partition_state(TIP, PartitionState(owner_seen_ms=1))
+    await stage.turn()
+    assert [len(one.segments) for one in stage.shelf.put_ones] == [1, 0]
+
+
+async def test_a_state_topic_that_forgot_deletes_does_not_take_them_with_it(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(4)))
+    await stage.turn()
+    stage.shelf.version, stage.shelf.last = stage.shelf.put_ones[0].version, stage.shelf.put_ones[0]
+    stage.state.partition_states.clear()
+    stage.is_doubted = True
+    await stage.turn()
+    assert stage.serials == [1]
+    await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(7), LeaderEpoch(4)))
+    await stage.turn()
+    assert stage.serials == [1, 2]

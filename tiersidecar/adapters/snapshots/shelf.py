@@ -50,10 +50,11 @@ class StoreShelf:
     def __init__(self, store: Store, key_prefix: str, blocking: Blocking) -> None:
         self._store, self._key_prefix, self._blocking = store, key_prefix, blocking
 
-    async def latest_version(self, owner: TopicIdPartition) -> SnapshotVersion | None:
+    async def latest(self, owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
         """As the port says."""
-        keys = await self._keys(owner)
-        return version_in(keys[-1]) if keys else None
+        keys = (await self._keys(owner))[::-1]
+        found, _ = await read_latest(self._store, keys, (owner.topic_id, owner.partition), self._blocking)
+        return (version_in(keys[0]) if keys else None), found
 
     async def put(self, snapshot: PartitionSnapshot) -> None:
         """As the port says."""

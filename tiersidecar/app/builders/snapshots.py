@@ -5,6 +5,7 @@ from __future__ import annotations
 from tiersidecar.adapters.snapshots.shelf import StoreShelf
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
+from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.snapshots import SnapshotLane
 from tiersidecar.tasks.topic_owners import ClaimLook
 
@@ -24,6 +25,8 @@ def build_snapshot_lane(parts: Parts) -> SnapshotLane | None:
         blocking=parts.blocking,
         telemetry=parts.telemetry,
         is_ours=lambda: not parts.status.standing_by(),
+        is_doubted=lambda: bool(parts.metadata.halted_reason or parts.state.halted_reason),
+        presence=SegmentPresence(parts.store, prefix),
         cluster_id=identity.cluster_id,
         broker_id=identity.broker_id,
         incarnation=identity.incarnation,

@@ -109,10 +109,10 @@ def test_what_does_not_fit_is_refused(change: dict[str, object], reason: str) ->
 
 async def test_the_last_two_are_kept_and_the_last_counts(store: MemoryStore) -> None:
     shelf = StoreShelf(store, PREFIX, InlineBlocking())
-    assert await shelf.latest_version(TIP) is None
+    assert await shelf.latest(TIP) == (None, None)
     for serial in (1, 2, 3):
         await shelf.put(replace(FULL, version=version(2, serial)))
-    assert await shelf.latest_version(TIP) == version(2, 3)
+    assert await shelf.latest(TIP) == (version(2, 3), replace(FULL, version=version(2, 3)))
     keys = (await list_snapshots(store, PREFIX))[PLACE]
     assert keys == [snapshot_key(PREFIX, TIP, version(2, serial)) for serial in (3, 2)]
 
