@@ -31,7 +31,7 @@ from tiersidecar.decide.recover import (
 )
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.metadata_log import MetadataLog
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot
@@ -180,11 +180,11 @@ class Recoverer:
         metadata = self._session.metadata
         assert metadata is not None, "recover opens its session with metadata"
 
-        async def publish(events: Iterable[object]) -> None:
+        async def publish(events: Iterable[MetadataEvent]) -> None:
             for event in events:
                 async with self._event_turn:
                     lease.require()
-                    await metadata.publish(event)  # type: ignore[arg-type]
+                    await metadata.publish(event)
 
         for start in range(0, len(plan.recovery.segments), _EVENTS_AT_ONCE):
             await lease.renew()
