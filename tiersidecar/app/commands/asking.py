@@ -6,7 +6,6 @@ If it does not answer, the state topic itself is read, which takes a second long
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import socket
@@ -15,14 +14,16 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.values import plain
-from tiersidecar.domain.errors import NoSidecarError
-from tiersidecar.services.status.peers import REFUSED, UNPROVEN, is_host_and_port
+from tiersidecar.domain.errors import BrokerUnreachableError, MetadataNotReadyError, NoSidecarError
+from tiersidecar.services.status.answers import REFUSED, UNPROVEN, is_host_and_port
 from tiersidecar.services.status.proof import PROOF_HEADER, SignedRequest, is_proven
 from tiersidecar.services.status.source import SidecarStatus
 
@@ -74,35 +75,49 @@ class Answer:
     problem: str = ""
 
 
-def find_sidecars(config: Config, addresses: Sequence[str] = ()) -> list[KnownSidecar]:
-    """Return the sidecars of the cluster, as one of ``addresses``, or of the configuration's own, lists them.
+def find_sidecars(config: Config, addresses: Sequence[str] = (), *, through: Sequence[str] = ()) -> list[KnownSidecar]:
+    """Return the sidecars of the cluster, with those at ``addresses``, which a caller names, and at ``status.also.ask``.
+
+    The first of ``addresses``, else of ``through``, else the one at ``status.listen`` that knows the others lists them.
 
     Raises:
         TiersidecarError: no sidecar answers, and the state topic cannot be read either.
     """
     secret = plain(config.status.cluster_secret)
-    named = addresses or (str(config.status.advertised_by("127.0.0.1")),)
-    first = [KnownSidecar(address=one, secret=secret) for one in named]
-    answers = ask(first, "/sidecars", LOCAL_TIMEOUT_S)
+    asked = addresses or through or (str(config.status.advertised_by("127.0.0.1")),)
+    first = [KnownSidecar(address=one, secret=secret) for one in asked]
+    named = dict.fromkeys([*addresses, *map(str, config.status.also_ask)])
+    answers = ask(first, "/sidecars", LOCAL_TIMEOUT_S, enough=_lists_sidecars)
     for answer in answers:
-        if answer.code == 200 and answer.document is not None and _is_list_of_sidecars(answer.document):
-            return known_sidecars(answer.document["sidecars"], secret) or first
-    refused = [answer.problem for answer in answers if answer.code != 0 and answer.problem]
-    if addresses:
-        why = refused[0] if refused else "is it the address of a status.listen?"
-        raise NoSidecarError(reason=f"none of {', '.join(addresses)} answers; {why}")
-    found = known_sidecars(_from_state_topic(config), secret)
+        if answer.document is not None and _lists_sidecars(answer):
+            found = known_sidecars(answer.document["sidecars"], secret) or first
+            return _with_named(found, named, secret)
+    why = next((answer.problem for answer in answers if answer.problem), "it has no list of sidecars")
+    if addresses or through:
+        reason = f"none of {', '.join(asked)} answers as a sidecar: {why}. Is it the address of a status.listen?"
+        raise NoSidecarError(reason=reason)
+    own = f"the one at {asked[0]} (status.listen) does not answer as a sidecar: {why}"
+    try:
+        found = known_sidecars(_from_state_topic(config), secret)
+    except (BrokerUnreachableError, MetadataNotReadyError) as error:
+        reason = f"{own}; and the state topic, which has the addresses of all, cannot be read: {error}"
+        raise NoSidecarError(reason=reason) from error
     if not found:
-        raise NoSidecarError(
-            reason="no sidecar has been seen in this cluster's state topic, and none listens at "
-            f"{first[0].address} (status.listen): is one running in mode enforce?"
-        )
-    return found
+        raise NoSidecarError(reason=f"{own}; and the state topic has none: is one running in mode enforce?")
+    return _with_named(found, named, secret)
 
 
-def _is_list_of_sidecars(document: Mapping[str, Any]) -> bool:
+def _with_named(found: list[KnownSidecar], named: Iterable[str], secret: str | None) -> list[KnownSidecar]:
+    """Add processes that no lease names: those without the role tier, and those that only observe."""
+    known = {sidecar.address for sidecar in found}
+    return found + [KnownSidecar(address=address, secret=secret) for address in named if address not in known]
+
+
+def _lists_sidecars(answer: Answer) -> bool:
     """Check the form: another program may listen at the address."""
-    rows, kinds = document.get("sidecars"), (int, str, str, str, bool)
+    if answer.code != 200 or answer.document is None:
+        return False
+    rows, kinds = answer.document.get("sidecars"), (int, str, str, str, bool)
     return isinstance(rows, list) and all(
         isinstance(row, dict) and [type(row.get(name)) for name in _STATUS_FIELDS] == [*kinds] for row in rows
     )
@@ -125,6 +140,7 @@ def known_sidecars(rows: Sequence[Mapping[str, Any]], secret: str | None = None)
 
 
 def _from_state_topic(config: Config) -> list[dict[str, Any]]:
+    import asyncio
     from dataclasses import asdict
 
     from tiersidecar.app.commands.session import open_session
@@ -137,20 +153,27 @@ def _from_state_topic(config: Config) -> list[dict[str, Any]]:
     return asyncio.run(look())
 
 
-def ask(sidecars: Sequence[KnownSidecar], path: str, timeout_s: float) -> list[Answer]:
-    """Return the answers in the order of ``sidecars``, after ``timeout_s`` at most."""
-    answers: dict[int, Answer] = {}
+def ask(
+    sidecars: Sequence[KnownSidecar],
+    path: str,
+    timeout_s: float,
+    enough: Callable[[Answer], bool] = lambda answer: False,
+) -> list[Answer]:
+    """Return the answers in the order of ``sidecars``, after ``timeout_s`` at most; one that is ``enough`` ends the wait."""
+    arriving: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
     deadline_s = time.monotonic() + timeout_s
 
     def run(number: int) -> None:
-        answers[number] = _ask_one(sidecars[number], path, timeout_s)
+        arriving.put((number, _ask_one(sidecars[number], path, timeout_s)))
 
     # Daemon threads: the timeout of a socket is for each read, and one that trickles must not hold up the command's end.
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(sidecars))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(deadline_s - time.monotonic(), 0))
+    for number in range(len(sidecars)):
+        threading.Thread(target=run, args=(number,), daemon=True).start()
+    answers: dict[int, Answer] = {}
+    with suppress(Empty):
+        while len(answers) < len(sidecars) and not any(map(enough, answers.values())):
+            number, answer = arriving.get(timeout=max(deadline_s - time.monotonic(), 0))
+            answers[number] = answer
     late = f"it did not answer within {timeout_s:g} s"
     return [answers.get(number, Answer(sidecar=one, problem=late)) for number, one in enumerate(sidecars)]
 

@@ -142,7 +142,7 @@ def _checked(answer: Answer) -> Answer:
 
 def picture_of(answers: Sequence[Answer]) -> ClusterPicture:
     """All of them together."""
-    answers = [_checked(answer) for answer in answers]
+    answers = _once_each([_checked(answer) for answer in answers])
     told = [answer.document for answer in answers if answer.code == 200 and answer.document is not None]
     return ClusterPicture(
         cluster_id=next((one["cluster_id"] for one in told if one.get("cluster_id")), ""),
@@ -153,6 +153,21 @@ def picture_of(answers: Sequence[Answer]) -> ClusterPicture:
         deletes_blocked=next((one["deletes_blocked"] for one in told if one.get("deletes_blocked")), ""),
         paused=tuple(dict.fromkeys(sentence for one in told for sentence in one.get("paused", ()))),
     )
+
+
+def _once_each(answers: Sequence[Answer]) -> list[Answer]:
+    """A process that is asked at two addresses, one of its lease and one that the caller named, is told once."""
+    seen: set[tuple[object, ...]] = set()
+    kept: list[Answer] = []
+    for answer in answers:
+        document = answer.document if answer.code == 200 else None
+        if document is not None and _is_number(document.get("started_ms")):
+            process = (document["node_id"], document["started_ms"], *document.get("roles", ()))
+            if process in seen:
+                continue
+            seen.add(process)
+        kept.append(answer)
+    return kept
 
 
 def _broker(answer: Answer) -> BrokerRow:
@@ -175,7 +190,7 @@ def _broker(answer: Answer) -> BrokerRow:
         address=known.address,
         answers=True,
         version=document["version"],
-        roles=",".join(document["roles"]) + ("" if document["mode"] == "enforce" else f" ({document['mode']})"),
+        roles=",".join(document.get("roles", ())) + ("" if document["mode"] == "enforce" else f" ({document['mode']})"),
         state=state,
         trouble="; ".join([*document["reasons"], *([standing_by] if standing_by else [])]),
         partitions=len(rows),
@@ -197,10 +212,12 @@ def _disks(told: Iterable[Mapping[str, Any]]) -> Iterable[DiskRow]:
 
 
 def _topics(told: Iterable[Mapping[str, Any]]) -> list[TopicRow]:
-    """Of two that take themselves for the leader of a partition, the one of the later epoch counts."""
+    """Of two that take themselves for the leader of a partition, the one of the later epoch counts.  Processes without the role
+    tier tell nothing of disks and lag: they count where there is no other."""
     leaders: dict[tuple[str, int], Mapping[str, Any]] = {}
     seen: defaultdict[str, dict[int, str]] = defaultdict(dict)
-    for document in told:
+    told = list(told)
+    for document in [one for one in told if "tier" in one.get("roles", ())] or told:
         for row in document["partitions"]:
             key = (row["topic"], row["partition"])
             seen[row["topic"]][row["partition"]] = row["mode"]

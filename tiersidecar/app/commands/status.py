@@ -50,7 +50,8 @@ def status(
                 return FOUND if picture.needs_somebody else DONE
             time.sleep(interval)
             with suppress(NoSidecarError):  # then they are asked again, one by one, and say why
-                known = find_sidecars(config, sidecar or [one.address for one in known if one.address])
+                through = [one.address for one in known if one.address]
+                known = find_sidecars(config, sidecar or (), through=through)
 
     look(config_file, act)
 

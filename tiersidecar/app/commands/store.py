@@ -9,23 +9,21 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from tiersidecar.adapters.clock import SystemClock, SystemIds
-from tiersidecar.adapters.stores.paced import UploadPace
-from tiersidecar.app.builders.store import open_store
 from tiersidecar.app.commands.complaints import complain
 from tiersidecar.app.commands.options import ConfigFile, quantity
 from tiersidecar.app.commands.tables import Amount, table
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.logging import configure_logging
-from tiersidecar.app.store_check import CheckOptions, StoreCheck, check_store, percentiles
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.readable import size_text
-from tiersidecar.ports.telemetry import NoTelemetry
+
+if TYPE_CHECKING:
+    from tiersidecar.app.store_check import StoreCheck
 
 KEPT, BROKEN = 0, 3
 _INTERRUPTED = 130
@@ -71,6 +69,13 @@ def check(
 
 
 async def _check(config: Config, samples: int, object_bytes: int, say: Callable[[str], None]) -> StoreCheck:
+    # Imported late: every command imports this module, and few need a store's client.
+    from tiersidecar.adapters.clock import SystemClock, SystemIds
+    from tiersidecar.adapters.stores.paced import UploadPace
+    from tiersidecar.app.builders.store import open_store
+    from tiersidecar.app.store_check import CheckOptions, check_store
+    from tiersidecar.ports.telemetry import NoTelemetry
+
     clock, ids = SystemClock(), SystemIds()
     limit = config.store.upload_rate_limit_bytes_per_second
     options = CheckOptions(
@@ -86,6 +91,8 @@ async def _check(config: Config, samples: int, object_bytes: int, say: Callable[
 
 
 def _shown(found: StoreCheck) -> str:
+    from tiersidecar.app.store_check import percentiles
+
     kept = [(promise.name, "broken: " + promise.fault if promise.fault else "kept") for promise in found.promises]
     sums = "keeps a CRC32C of each object" if found.keeps_checksums else "keeps no CRC32C: each byte is read back"
     verbs = [

@@ -12,11 +12,12 @@ from urllib.parse import urlencode
 
 from tiersidecar.domain.errors import MetadataNotReadyError, TiersidecarError
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.services.status.answers import Answer
 from tiersidecar.services.status.cluster import Cluster, Sidecar, put_together, read_overview
 from tiersidecar.services.status.documents import explanation_document, row_document
 from tiersidecar.services.status.once import Once
 from tiersidecar.services.status.overview import Overview
-from tiersidecar.services.status.peers import DETAIL_S, OVERVIEW_S, Answer, Peers
+from tiersidecar.services.status.peers import DETAIL_S, OVERVIEW_S, Peers
 from tiersidecar.services.status.shares import Share
 from tiersidecar.services.status.source import SidecarStatus, StatusSource
 

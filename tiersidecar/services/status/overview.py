@@ -38,7 +38,8 @@ COLUMNS = (
 )
 MOST_TROUBLES = 200
 """Partitions whose reasons are told; all are counted."""
-_PARTITIONS_AT_ONCE = 50
+PARTITIONS_AT_ONCE = 50
+"""That are looked at before other work of the process has its turn."""
 _KEPT_S = 1.0
 
 
@@ -61,7 +62,7 @@ class Overview:
         topics: dict[str, dict[str, Any]] = {}
         troubles: list[dict[str, Any]] = []
         for number, status in enumerate(self._source.partitions()):
-            if number % _PARTITIONS_AT_ONCE == 0:
+            if number % PARTITIONS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             _add(topics, troubles, status)
         reasons = list(self._source.ready_reasons())

@@ -9,43 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 from yarl import URL
 
 from tiersidecar.ports.clock import Blocking
+from tiersidecar.services.status.answers import REFUSED, UNPROVEN, Answer, is_host_and_port
 from tiersidecar.services.status.proof import PROOF_HEADER, SignedRequest, is_proven
 
 OVERVIEW_S, DETAIL_S = 1.0, 3.0
 """How long a sidecar may take: with what it knows, and where it has to ask broker and store."""
 MOST_BYTES = 64 * 1024 * 1024
 _PIECE = 64 * 1024
-_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[\w.-]+):\d{1,5}", re.ASCII)
-REFUSED = "it refused to answer: is status.cluster.secret the same there, and are both clocks right?"
-UNPROVEN = (
-    "its answer does not prove that it is of this cluster: is status.cluster.secret the same there, and status.advertised "
-    "its own?"
-)
-
-
-def is_host_and_port(address: str) -> bool:
-    """Return whether ``address`` is no more than a host and a port: as part of a URL it can name no path and no user."""
-    return _HOST_AND_PORT.fullmatch(address) is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """``document`` is None where ``problem`` says why there is none; ``code`` is HTTP's, 0 where nothing came."""
-
-    document: Mapping[str, Any] | None = None
-    code: int = 0
-    problem: str = ""
 
 
 class Peers:

@@ -31,11 +31,11 @@ from tiersidecar.services.status.documents import (
     summary_document,
 )
 from tiersidecar.services.status.history import INTERVAL_MS, History
-from tiersidecar.services.status.overview import Overview
+from tiersidecar.services.status.overview import PARTITIONS_AT_ONCE, Overview
 from tiersidecar.services.status.pages import Pages
 from tiersidecar.services.status.peers import Peers
 from tiersidecar.services.status.shares import Share
-from tiersidecar.services.status.source import RenderMetrics, StatusSource
+from tiersidecar.services.status.source import PartitionStatus, RenderMetrics, StatusSource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -47,6 +47,8 @@ _ASKING = frozenset({"/segments", "/explain"})
 """These ask the broker and the store; the others show what the process knows."""
 _PAGES = frozenset({"/", "/topic", "/partition"})
 """These wait for other sidecars."""
+_FINDING = "/sidecars"
+"""A command asks this first, and little is to be said."""
 _ON = frozenset({"1", "true", "yes"})
 _DIGITS = 20
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -174,14 +176,16 @@ class _Service:
 
     async def _status(self, request: web.Request) -> web.Response:
         topic, halted = request.query.get("topic"), request.query.get("halted", "") in _ON
-        shown = [status for status in self._source.partitions(topic) if not halted or status.halted_reason is not None]
+        shown: list[PartitionStatus] = []
+        for number, status in enumerate(self._source.partitions(topic)):
+            if number % PARTITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # of thousands it takes a good part of a second, and the loop has other work
+            if not halted or status.halted_reason is not None:
+                shown.append(status)
         reasons = list(self._source.ready_reasons())
-        document = summary_document(self._source.summary()) | {
-            "ready": not reasons,
-            "reasons": reasons,
-            "partitions": [partition_document(status) for status in in_order(shown)],
-        }
-        return web.json_response(document)
+        document = summary_document(self._source.summary()) | {"ready": not reasons, "reasons": reasons}
+        body = await self._blocking.run(lambda: _status_body(document, shown))
+        return web.Response(body=body, content_type="application/json")
 
     async def _sidecars(self, request: web.Request) -> web.Response:
         try:
@@ -210,12 +214,14 @@ class _Service:
 
 
 class _Shares:
-    """Of the process's time: a quarter for what it shows to anybody; two requests that ask elsewhere; the pages, which mostly
-    wait, and come from what is kept for a second; and other sidecars, which have proved that they are."""
+    """Of the process's time: a quarter for what it shows to anybody; where the others are, which must not wait for a rest
+    after that; two requests that ask elsewhere; the pages, which mostly wait, and come from what is kept for a second; and
+    other sidecars, which have proved that they are."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._shown = Share(at_once=1, waiting=16, rest=3.0)
+        self._found = Share(at_once=1, waiting=16, rest=3.0)
         self._asked = Share(at_once=2, waiting=8, rest=1.0)
         self._pages = Share(at_once=8, waiting=32, rest=0.0)
         self._peers = Share(at_once=4, waiting=64, rest=0.0)
@@ -237,7 +243,9 @@ class _Shares:
             return self._asked
         if request.path in _PAGES:
             return self._pages
-        return self._peers if self._access.is_signed() else self._shown
+        if self._access.is_signed():
+            return self._peers
+        return self._found if request.path == _FINDING else self._shown
 
 
 @web.middleware
@@ -254,6 +262,11 @@ async def _take_in_time(request: web.Request, handler: Handler) -> web.StreamRes
     except ConnectionError:
         return response  # aiohttp finds out by itself
     return response
+
+
+def _status_body(document: dict[str, Any], shown: list[PartitionStatus]) -> bytes:
+    partitions = [partition_document(status) for status in in_order(shown)]
+    return json.dumps(document | {"partitions": partitions}).encode()
 
 
 def _partition_of(request: web.Request) -> tuple[str, int]:

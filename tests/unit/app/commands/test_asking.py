@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.loopback_ports import free_port
 from tests.unit.app.commands.test_commands import CONFIG
-from tiersidecar.app.commands.asking import KnownSidecar, ask, find_sidecars
+from tiersidecar.app.commands.asking import LOCAL_TIMEOUT_S, KnownSidecar, ask, find_sidecars
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.domain.errors import NoSidecarError
-from tiersidecar.services.status.peers import is_host_and_port
+from tiersidecar.services.status.answers import is_host_and_port
 
 ROW = {"node_id": 7, "address": "b7:8091", "host": "b7", "version": "1", "is_over": False}
 
@@ -120,9 +120,31 @@ def test_one_that_only_observes_has_itself_alone_to_tell_of(tmp_path: Path) -> N
 def test_any_of_those_that_are_named_will_do(tmp_path: Path) -> None:
     config = config_with(tmp_path, "127.0.0.1:1")
     with silent() as stopped, serving(json.dumps({"sidecars": [ROW]}).encode()) as well:
-        assert [one.node_id for one in find_sidecars(config, [stopped, well])] == [7]
-        with pytest.raises(NoSidecarError, match=f"none of {stopped} answers"):
+        began_s = time.monotonic()
+        known = find_sidecars(config, [stopped, well])
+        assert time.monotonic() - began_s < LOCAL_TIMEOUT_S, "one answer is enough: the silent one is not waited for"
+        assert [(one.node_id, one.address) for one in known] == [(7, "b7:8091"), (None, stopped), (None, well)]
+        with pytest.raises(NoSidecarError, match=f"none of {stopped} answers .* within 0.5 s"):
             find_sidecars(config, [stopped])
+    with pytest.raises(NoSidecarError, match="'nonsense', must be HOST:PORT"):
+        find_sidecars(config, ["nonsense"])
+
+
+def test_who_has_neither_a_sidecar_nor_a_broker_is_told_of_both(tmp_path: Path) -> None:
+    with pytest.raises(NoSidecarError) as raised:
+        find_sidecars(config_with(tmp_path, "127.0.0.1:1"))
+    assert "the one at 127.0.0.1:1 (status.listen)" in str(raised.value)
+    assert "broker at 127.0.0.1:1 could not be reached" in str(raised.value)
+
+
+def test_processes_without_a_lease_are_asked_where_they_are_named(tmp_path: Path) -> None:
+    """Gateways and readers of their own: by the caller, or by ``status.also.ask``; one that has a lease is there once."""
+    with serving(json.dumps({"sidecars": [ROW]}).encode()) as well:
+        file = tmp_path / "tiersidecar.yaml"
+        file.write_text(f"{CONFIG}status: {{listen: '{well}', also.ask: ['gateway:8092', 'b7:8091']}}\n")
+        config = load_config(file, {})
+        for known in (find_sidecars(config), find_sidecars(config, through=["127.0.0.1:1", well])):
+            assert [one.address for one in known] == ["b7:8091", "gateway:8092"]
 
 
 def test_a_redirect_is_not_followed() -> None:

@@ -76,6 +76,22 @@ def test_of_two_leaders_the_one_of_the_later_epoch_counts() -> None:
         assert [topic.remote_bytes for topic in picture_of(answers).topics] == [7]
 
 
+def test_a_process_that_is_asked_at_two_addresses_is_told_once() -> None:
+    """At that of its lease and at one that the caller named; a gateway beside the same broker is another process."""
+    by_lease = answer(1, row("a", 0), started_ms=7)
+    named = Answer(sidecar=KnownSidecar(address="127.0.0.1:8091"), document=by_lease.document, code=200)
+    gateway = answer(1, row("a", 0, local_size_bytes=0), started_ms=7, roles=["gateway"])
+    picture = picture_of([by_lease, named, gateway])
+    assert [(one.address, one.roles) for one in picture.brokers] == [("b1:8091", "tier"), ("b1:8091", "gateway")]
+    assert [topic.local_bytes for topic in picture.topics] == [100]
+
+
+def test_a_process_without_the_role_tier_tells_of_topics_where_there_is_no_other() -> None:
+    reader = answer(1, row("a", 0, leader_epoch=9, remote_size_bytes=0), roles=["read"])
+    assert [topic.remote_bytes for topic in picture_of([reader]).topics] == [0]
+    assert [topic.remote_bytes for topic in picture_of([reader, answer(2, row("a", 0))]).topics] == [200]
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import pytest
@@ -19,10 +20,13 @@ from tiersidecar.decide.segment_rows import PartitionView, SegmentRow, segment_r
 from tiersidecar.domain.errors import ListenError, MetadataNotReadyError, NotLedHereError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES
 from tiersidecar.services.http_listener import HttpServer
 from tiersidecar.services.status.server import serve_status
 from tiersidecar.services.status.source import PartitionStatus, SidecarStatus, StatusSummary
+
+T = TypeVar("T")
 
 
 def partition(topic: str, number: int, **values: Any) -> PartitionStatus:
@@ -92,7 +96,9 @@ class Asked:
 
 
 @asynccontextmanager
-async def serving(source: Source, *, always_per_partition: bool = False) -> AsyncIterator[Asked]:
+async def serving(
+    source: Source, *, always_per_partition: bool = False, blocking: Blocking | None = None
+) -> AsyncIterator[Asked]:
     telemetry = PrometheusTelemetry(version="1.2.3")
     async with (
         serve_status(
@@ -100,7 +106,7 @@ async def serving(source: Source, *, always_per_partition: bool = False) -> Asyn
             port=0,
             source=source,
             metrics=telemetry,
-            blocking=InlineBlocking(),
+            blocking=blocking or InlineBlocking(),
             always_per_partition=always_per_partition,
         ) as server,
         aiohttp.ClientSession() as session,
@@ -202,6 +208,40 @@ async def test_status_is_narrowed_by_its_query(query: str, partitions: list[int]
     async with serving(source) as asked:
         document = await asked.document("/status" + query)
         assert [row["partition"] for row in document["partitions"]] == partitions
+
+
+async def test_status_of_thousands_lets_the_process_do_other_things() -> None:
+    class Large(Source):
+        had_its_turn = False
+
+        def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
+            asyncio.get_running_loop().call_soon(self.turn)
+            yield from (partition("orders", number) for number in range(200))
+            assert self.had_its_turn, "200 partitions were looked at in one go"
+
+        def turn(self) -> None:
+            self.had_its_turn = True
+
+    async with serving(Large()) as asked:
+        assert len((await asked.document("/status"))["partitions"]) == 200
+
+
+async def test_where_the_others_are_does_not_wait_for_a_large_answer_and_its_rest() -> None:
+    """A command asks for it first, and for half a second alone."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Held(InlineBlocking):
+        async def run(self, function: Callable[..., T], /, *args: Any) -> T:
+            begun.set()
+            await go_on.wait()
+            return await super().run(function, *args)
+
+    async with serving(Source(), blocking=Held()) as asked, asyncio.timeout(10):
+        status = asyncio.create_task(asked.get("/status"))
+        await begun.wait()
+        assert (await asked.get("/sidecars"))[0] == 200
+        go_on.set()
+        assert (await status)[0] == 200
 
 
 async def test_any_sidecar_tells_where_the_others_are() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tiersidecar.domain.readable import moment_text, size_text
 from tiersidecar.services.status.anomalies import find_anomalies
+from tiersidecar.services.status.answers import Answer
 from tiersidecar.services.status.cluster import Cluster, PartitionLine
 from tiersidecar.services.status.page.cluster_page import anomalies_section
 from tiersidecar.services.status.page.drawing import STATE_TIERS, segment_line, swatch
@@ -25,7 +26,6 @@ from tiersidecar.services.status.page.frame import (
 )
 from tiersidecar.services.status.page.markup import Html, join, tag
 from tiersidecar.services.status.page.topic_page import offset_text, partition_state
-from tiersidecar.services.status.peers import Answer
 
 _ABOUT = {"copy": "Remote", "trim": "Local", "expiry": "Kept"}
 """As ``tiersidecar explain`` has them."""
