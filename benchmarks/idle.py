@@ -1,9 +1,10 @@
-"""What a sidecar costs while nothing happens, and how soon it sees that something does.
+"""What a sidecar costs while nothing happens, how soon it sees that something does, and how long a look at the cluster takes.
 
 ``benchmarks/idle.py [--quick]``: a table, then the goals; exit code 1 if one is missed.  The daemon is the real one, with its
 roles tier and read and default intervals, beside a real broker that has 4,000 partitions; their 80,000 segments are files in a
-log dir that the broker does not know (benchmarks/support/idle_cluster.py says why).  ``--quick`` takes 400 partitions and
-watches for 12 seconds: its share of a core says little.
+log dir that the broker does not know (benchmarks/support/idle_cluster.py says why).  Command and page ask it and a second
+process (role read, ``status.also.ask``), which is then stopped by SIGSTOP: what they show has to say so.  The whole takes at
+most a quarter of an hour.  ``--quick`` takes 200 partitions and watches for 12 seconds: its share of a core says little.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ import signal  # noqa: E402
 import subprocess  # noqa: E402
 import tempfile  # noqa: E402
 import time  # noqa: E402
-from collections.abc import Callable  # noqa: E402
+import urllib.request  # noqa: E402
+from collections.abc import Callable, Iterator  # noqa: E402
+from contextlib import contextmanager  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 from benchmarks.support.idle_cluster import (  # noqa: E402
     METADATA_PARTITIONS,
@@ -51,13 +55,13 @@ class Scale:
     settling_s: float
 
 
-FULL = Scale(partitions=4_000, watched_s=90.0, settling_s=180.0)
-QUICK = Scale(partitions=400, watched_s=12.0, settling_s=8.0)
+FULL = Scale(partitions=4_000, watched_s=90.0, settling_s=120.0)
+QUICK = Scale(partitions=200, watched_s=12.0, settling_s=4.0)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="400 partitions: under 45 seconds on a quiet machine")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="200 partitions: under 45 seconds on a quiet machine")
     scale = QUICK if parser.parse_args().quick else FULL
     report = Report()
     print(f"an idle daemon beside {scale.partitions:,} partitions of {SEGMENTS} segments", flush=True)
@@ -68,44 +72,90 @@ def main() -> int:
             cluster = IdleCluster(
                 kafka=kafka, log_dir=Path(scratch) / "logs", store=Path(scratch) / "store", partitions=scale.partitions
             )
-            asyncio.run(cluster.fill())
+            filled_s = _seconds(lambda: asyncio.run(cluster.fill()))
+            report.line(f"{'topics, records, files and events made':44}{filled_s:8.1f} s")
             _measure(Path(scratch), cluster, scale, report)
     return report.end()
 
 
 def _measure(scratch: Path, cluster: IdleCluster, scale: Scale, report: Report) -> None:
-    with Daemon(scratch / "daemon", _settings(scratch / "daemon", cluster)) as daemon:
+    second = _settings(scratch / "second", cluster)
+    first = _settings(scratch / "first", cluster)
+    first["status"] = {"listen": f"127.0.0.1:{free_port()}", "also.ask": [second["status"]["listen"]]}
+    with Daemon(scratch / "first", first) as daemon, Daemon(scratch / "second", second, roles="read") as other:
         daemon.wait_until_ready(timeout_s=120)
-        _settle(daemon, scale.settling_s)
+        other.wait_until_ready(timeout_s=120)
         daemon.stop()
-        ready_s = _seconds(lambda: _start(daemon))
-        report.line(f"{'started again, until ready':44}{ready_s:8.2f} s")
-        _settle(daemon, scale.settling_s)
-        share = _share_of_a_core(daemon, scale.watched_s)
-        rss_mib = daemon.rss_bytes() / 1024**2
-        report.line(f"{f'idle for {scale.watched_s:g} s, share of a core':44}{share:8.2%}")
-        report.line(f"{'resident memory':44}{rss_mib:8.0f} MiB (peak {daemon.peak_rss_bytes() / 1024**2:.0f})")
-        noticed_s = _seconds(lambda: _roll(daemon, cluster))
-        report.line(f"{'a segment was sealed, until it is remote':44}{noticed_s:8.2f} s")
-        status_s = _seconds(lambda: _status(daemon))
-        report.line(f"{'tiersidecar status':44}{status_s:8.2f} s")
-        with Daemon(scratch / "stopped", _settings(scratch / "stopped", cluster), roles="read") as other:
-            other.wait_until_ready(timeout_s=60)
-            other.send_signal(signal.SIGSTOP)
-            stopped_s = _seconds(lambda: _status(daemon, other))
-            other.send_signal(signal.SIGCONT)
-        report.line(f"{'with another process stopped by SIGSTOP':44}{stopped_s:8.2f} s")
+        _measure_daemon(daemon, cluster, scale, report)
+        _measure_looks(daemon, other, report)
+
+
+def _measure_daemon(daemon: Daemon, cluster: IdleCluster, scale: Scale, report: Report) -> None:
+    """Start it once more, with its state.dir, and leave it alone."""
+    ready_s = _seconds(lambda: _start(daemon))
+    report.line(f"{'started again, until ready':44}{ready_s:8.2f} s")
+    _settle(daemon, scale.settling_s)
+    share = _share_of_a_core(daemon, scale.watched_s)
+    rss_mib = daemon.rss_bytes() / 1024**2
+    report.line(f"{f'idle for {scale.watched_s:g} s, share of a core':44}{share:8.2%}")
+    report.line(f"{'resident memory':44}{rss_mib:8.0f} MiB (peak {daemon.peak_rss_bytes() / 1024**2:.0f})")
+    noticed_s = _seconds(lambda: _roll(daemon, cluster))
+    report.line(f"{'a segment was sealed, until it is remote':44}{noticed_s:8.2f} s")
     report.goals += [
         Goal(name="idle_share_of_a_core", figure=share, most=MOST_SHARE),
         Goal(name="idle_rss_mib", figure=rss_mib, most=MOST_MIB),
         Goal(name="sealed_to_remote_s", figure=noticed_s, most=MOST_NOTICED_S),
         Goal(name="start_to_ready_s", figure=ready_s, most=MOST_READY_S),
-        Goal(name="status_s", figure=status_s, most=MOST_STATUS_S),
-        Goal(name="status_one_stopped_s", figure=stopped_s, most=MOST_STATUS_S),
     ]
 
 
-def _settings(directory: Path, cluster: IdleCluster) -> dict[str, object]:
+def _measure_looks(daemon: Daemon, other: Daemon, report: Report) -> None:
+    """By command and by page: all processes well, another one stopped, and the one stopped that the command asks first."""
+    _measure_status(daemon, other, report, what="", stopped=None)
+    _measure_page(daemon, other, report, what="", is_stopped=False)
+    with _standing_still(other):
+        _measure_status(daemon, other, report, what="other_stopped_", stopped=other)
+        _measure_page(daemon, other, report, what="other_stopped_", is_stopped=True)
+    with _standing_still(daemon):
+        _measure_status(daemon, other, report, what="own_stopped_", stopped=daemon)
+
+
+def _measure_status(daemon: Daemon, other: Daemon, report: Report, *, what: str, stopped: Daemon | None) -> None:
+    """All have a row, and the stopped one's says so; whether somebody has to look (exit code 3) or not."""
+    command = [sys.executable, "-m", "tiersidecar", "status", "--json", "--config", str(daemon.config_path)]
+    begun_s = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    took_s = time.perf_counter() - begun_s
+    if done.returncode not in (0, 3):
+        raise RuntimeError(f"status ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    answers = {row["address"]: row["answers"] for row in json.loads(done.stdout)["brokers"]}
+    if answers != {one.settings["status"]["listen"]: one is not stopped for one in (daemon, other)}:
+        raise RuntimeError(f"status says which process answers: {answers}")
+    report.line(f"{f'{what}tiersidecar status':44}{took_s:8.2f} s")
+    report.goals.append(Goal(name=f"{what}status_s", figure=took_s, most=MOST_STATUS_S))
+
+
+def _measure_page(daemon: Daemon, other: Daemon, report: Report, *, what: str, is_stopped: bool) -> None:
+    begun_s = time.perf_counter()
+    with urllib.request.urlopen(f"{daemon.status_url}/", timeout=60) as response:
+        page = response.read().decode()
+    took_s = time.perf_counter() - begun_s
+    if (f"The sidecar of {other.settings['status']['listen']} does not answer" in page) is not is_stopped:
+        raise RuntimeError("the page does not say which process answers")
+    report.line(f"{f'{what}page of the cluster':44}{took_s:8.2f} s")
+    report.goals.append(Goal(name=f"{what}page_s", figure=took_s, most=MOST_STATUS_S))
+
+
+@contextmanager
+def _standing_still(daemon: Daemon) -> Iterator[None]:
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+
+
+def _settings(directory: Path, cluster: IdleCluster) -> dict[str, Any]:
     return {
         "log.dirs": [str(cluster.log_dir)],
         "state.dir": str(directory / "state"),
@@ -148,16 +198,6 @@ def _roll(daemon: Daemon, cluster: IdleCluster) -> None:
         if time.monotonic() > end_s:
             raise RuntimeError(f"nothing was copied; the log ends:\n{daemon.log_tail()}")
         time.sleep(0.02)
-
-
-def _status(*daemons: Daemon) -> None:
-    """It was shown, whether somebody has to look at it (3) or not."""
-    asked = [part for one in daemons for part in ("--sidecar", one.settings["status"]["listen"])]
-    command = [sys.executable, "-m", "tiersidecar", "status", "--json", "--config", str(daemons[0].config_path), *asked]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode not in (0, 3):
-        raise RuntimeError(f"status ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    json.loads(done.stdout)
 
 
 def _seconds(action: Callable[[], None]) -> float:
