@@ -33,11 +33,14 @@ _PIECE_BYTES = 64 * 1024
 def cat(
     target: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="A partition.")],
     config_file: ConfigFile,
-    offset: Annotated[int | None, typer.Option(metavar="N", min=0, help="From this offset.")] = None,
+    offset: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="From this offset; this or --time is needed.")
+    ] = None,
     time: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="From the first record of this time: 2026-01-31T08:15:00Z, or ms since 1970."
+            metavar="TIME",
+            help="From the first record of this time, or of a later one: 2026-01-31T08:15:00Z, or ms since 1970.",
         ),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Print at most this many records.")] = 100,
