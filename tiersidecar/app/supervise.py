@@ -24,8 +24,9 @@ from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.builders.snapshots import build_snapshot_lane
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.report import effective_settings
-from tiersidecar.app.config.top_level import Role
+from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.gateway_role import run_gateway
+from tiersidecar.app.parts import Parts
 from tiersidecar.app.process_status import ProcessStatus
 from tiersidecar.app.read_role import run_read
 from tiersidecar.app.service_manager import ServiceManager, telling
@@ -35,6 +36,7 @@ from tiersidecar.app.tier_role import run_tier
 from tiersidecar.app.tuning import RELOADABLE, Tuning
 from tiersidecar.app.wiring import Ground, open_ground, open_parts
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
+from tiersidecar.tasks.groups_below_trim import GroupsBelowTrim
 
 
 class Reloader:
@@ -171,7 +173,20 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
                 group.create_task(_until_cancelled(role, _ROLES[role](parts)), name=f"role {role.value}")
             if (snapshots := build_snapshot_lane(parts)) is not None:
                 group.create_task(snapshots.run(), name="snapshots")
+            if Role.TIER in roles and config.mode is Mode.ENFORCE:
+                group.create_task(_groups_below_trim(parts).run(), name="groups below trims")
             _started(ground, ground.status)
+
+
+def _groups_below_trim(parts: Parts) -> GroupsBelowTrim:
+    return GroupsBelowTrim(
+        board=parts.board,
+        broker=parts.broker,
+        state=parts.state,
+        clock=parts.clock,
+        telemetry=parts.telemetry,
+        rests=lambda: parts.status.standing_by(),  # set anew once the role tier runs
+    )
 
 
 def _spare_what_stays() -> None:

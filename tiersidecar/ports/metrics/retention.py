@@ -104,6 +104,14 @@ TRIM_HELD_BY_GROUP = Metric(
     "cannot be listed. Several groups may hold the same bytes.",
     labels=("group",),
 )
+GROUP_BELOW_TRIM = Metric(
+    name="tiersidecar_group_below_trim_offsets",
+    kind="gauge",
+    help="Offsets that a consumer group has not read and that have left the broker's disk, where it has stood still for half "
+    "an hour: if it goes on straight from the broker, it skips them. The twenty with the most, all others as (others); none "
+    "where groups cannot be listed.",
+    labels=("group", "topic"),
+)
 REMOTE_LOG_SIZE = Metric(
     name="kafka_remote_log_size_bytes",
     kind="gauge",
