@@ -25,6 +25,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
+from tiersidecar.ports.metrics.plugin import SAME
 from tiersidecar.ports.metrics.process import BUILD_INFO
 from tiersidecar.ports.telemetry import Metric
 
@@ -52,6 +53,7 @@ class PrometheusTelemetry:
         self._metrics = {metric.name: self._register(metric) for metric in catalogue}
         # To find a series by its labels costs more than to count, and some count thousands of times a second.
         self._counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = {}
+        self._plain.register(_PluginMetrics(self._metrics))
         ProcessCollector(registry=self._plain)
         PlatformCollector(registry=self._plain)
         if BUILD_INFO.name in self._metrics:
@@ -161,3 +163,22 @@ class _SumOverPartitions(Collector):
         for values, value in sorted(sums.items()):
             family.add_metric(values, value)
         yield family
+
+
+class _PluginMetrics(Collector):
+    """Counters that have the meaning of one of Aiven's plugin, by its names too."""
+
+    def __init__(self, metrics: Mapping[str, PrometheusMetric]) -> None:
+        self._known = [(one, metrics[one.source.name]) for one in SAME if one.source.name in metrics]
+
+    def collect(self) -> Iterator[Family]:
+        for same, counted in self._known:
+            sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
+            for family in counted.collect():
+                for sample in family.samples:
+                    if all(sample.labels[name] == value for name, value in same.where.items()):
+                        sums[tuple(sample.labels[name] for name in same.labels)] += sample.value
+            family = CounterMetricFamily(same.name, f"As {same.source.name}: {same.source.help}", labels=same.labels)
+            for values, value in sorted(sums.items()):
+                family.add_metric(values, value)
+            yield family

@@ -35,6 +35,7 @@ from tiersidecar.app.config.store_base import KeyPair
 from tiersidecar.app.config.store_installed import InstalledStore
 from tiersidecar.app.config.topics import TopicRule
 from tiersidecar.app.config.values import LONG_MAX, SECRET_FORMS, Address
+from tiersidecar.ports.metrics import plugin
 from tiersidecar.ports.metrics.bucket import BUCKET_CATALOGUE
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 from tiersidecar.ports.telemetry import Metric
@@ -149,7 +150,22 @@ def metrics_reference() -> str:
         f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{rows}\n\n"
         "## tiersidecar serve\n\n"
         "These besides those of reads and stores above ([serve.md](serve.md)).\n\n"
-        f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{of_serve}\n"
+        f"| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n{of_serve}\n\n{_plugin_metrics()}"
+    )
+
+
+def _plugin_metrics() -> str:
+    same = "\n".join(
+        f"| `{one.attribute}` | `{one.name}` | {', '.join(f'`{label}`' for label in one.labels) or '–'} | `{one.source.name}` |"
+        for one in plugin.SAME
+    )
+    otherwise = "\n".join(f"| {what} | {instead} |" for what, instead in plugin.OTHERWISE)
+    return (
+        "## Names of Aiven's plugin\n\n"
+        f"Counters that have the meaning of an attribute of `{plugin.MANAGER}` are exported a second time, by the name that "
+        "Prometheus' JMX exporter gives to it. So dashboards that were made for the plugin show them.\n\n"
+        f"| attribute | exported as | labels | the same as |\n| --- | --- | --- | --- |\n{same}\n\n"
+        f"| the plugin's others | here |\n| --- | --- |\n{otherwise}\n"
     )
 
 

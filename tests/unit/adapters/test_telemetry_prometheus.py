@@ -8,7 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tiersidecar.adapters.telemetry_prometheus import PrometheusTelemetry
 from tiersidecar.ports.metrics.catalogue import CATALOGUE
 from tiersidecar.ports.metrics.copying import COPY_BYTES, COPY_LAG_BYTES, COPY_OLDEST_AGE
-from tiersidecar.ports.metrics.process import METADATA_READY, RECONCILE_AGE, STORE_OPERATIONS
+from tiersidecar.ports.metrics.process import METADATA_READY, RECONCILE_AGE, STORE_BYTES, STORE_OPERATIONS
+from tiersidecar.ports.metrics.reading import READ_REQUESTED_BYTES
+from tiersidecar.ports.metrics.retention import DELETE_REQUESTS
 from tiersidecar.ports.telemetry import Metric
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -137,3 +139,20 @@ def test_the_age_of_a_run_that_never_was_is_not_there() -> None:
     telemetry.gauge(RECONCILE_AGE, 7)
     telemetry.gauge(RECONCILE_AGE, 8)
     assert b"\ntiersidecar_reconcile_age_seconds 8.0\n" in telemetry.render()
+
+
+def test_counters_go_by_the_names_of_the_plugin_too_where_they_mean_the_same(telemetry: PrometheusTelemetry) -> None:
+    """S-228: as Prometheus' JMX exporter names the attributes of Aiven's plugin."""
+    telemetry.count(STORE_BYTES, 100, verb="put")
+    telemetry.count(STORE_BYTES, 7, verb="fetch")
+    telemetry.count(DELETE_REQUESTS, 3, topic="orders")
+    telemetry.count(READ_REQUESTED_BYTES, 50)
+    of_plugin = {key: value for key, value in scrape(telemetry).items() if key[0].startswith("aiven_")}
+    manager = "aiven_kafka_server_tieredstorage_remote_storage_manager_metrics"
+    assert of_plugin == {
+        series(f"{manager}_object_upload_bytes_total"): 100,
+        series(f"{manager}_segment_delete_total", topic="orders"): 3,
+        series(f"{manager}_segment_fetch_requested_bytes_total"): 50,
+    }
+    telemetry.forget(DELETE_REQUESTS, topic="orders")
+    assert series(f"{manager}_segment_delete_total", topic="orders") not in scrape(telemetry)
