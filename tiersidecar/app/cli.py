@@ -9,7 +9,6 @@ from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 from rich.console import Console
 
@@ -21,7 +20,6 @@ from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.config.report import warnings_of
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.config.values import Address
-from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
 from tiersidecar.formats import native
 
@@ -80,6 +78,11 @@ def run(
 
     with _expected_errors():
         config = load()
+    # Imported late, here and below: the other commands start without clients, event loops and loggers.
+    import structlog
+
+    from tiersidecar.app.logging import configure_logging
+
     configure_logging(config.logging)
     log = structlog.get_logger(__name__)
     names = sorted(wanted)
@@ -118,6 +121,8 @@ register_commands(app)
 
 def _log_core() -> None:
     """Log which core runs: a warning if the installed native core cannot be used."""
+    import structlog
+
     core, log = native.core, structlog.get_logger(__name__)
     report = log.warning if core.is_mismatch else log.info
     report("daemon.core", core=core.name, native_version=core.version, reason=core.reason)
@@ -139,7 +144,8 @@ def _roles(text: str) -> frozenset[Role]:
 
 
 def _run_daemon(config: Config, roles: frozenset[Role], load: Callable[[], Config]) -> int:
-    # Imported late: check-config and version need neither clients nor event loops, and start at once.
+    import structlog
+
     from tiersidecar.app.supervise import run_daemon
 
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -176,3 +178,14 @@ def test_a_configuration_whose_broker_is_away_is_looked_at_all_the_same(tmp_path
     assert [path for path in store.rglob("*") if path.is_file()] == []
     shown = invoke("check-config", str(file), "--connect")
     assert (shown.exit_code, "-> look at broker.bootstrap.servers" in shown.stdout) == (3, True)
+
+
+def test_a_command_that_asks_sidecars_starts_without_what_it_does_not_need() -> None:
+    """Half of its time was spent on importing the clients of S3 and Kafka, and loggers."""
+    program = (
+        "import sys, tiersidecar.app.cli; "
+        "heavy = {'aiobotocore', 'botocore', 'aiohttp', 'aiokafka', 'kio', 'structlog', 'obstore', 'pyspark', 'pyarrow'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

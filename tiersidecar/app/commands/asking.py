@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, fields
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from tiersidecar.app.commands.complaints import log_errors_alone
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.values import plain
 from tiersidecar.domain.errors import BrokerUnreachableError, MetadataNotReadyError, NoSidecarError
@@ -145,6 +146,8 @@ def _from_state_topic(config: Config) -> list[dict[str, Any]]:
 
     from tiersidecar.app.commands.session import open_session
     from tiersidecar.app.process_status import sidecars_of
+
+    log_errors_alone(config.logging)
 
     async def look() -> list[dict[str, Any]]:
         async with open_session(config, with_metadata=False) as session:

@@ -18,10 +18,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tiersidecar.app.commands.complaints import FAILED, complain
+from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.config.top_level import Mode
-from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.readable import printable
 
@@ -106,7 +105,7 @@ def carry_out(look: Look, manner: Manner, *, with_metadata: bool = True) -> None
         raise typer.BadParameter("--json does not ask: add --yes or --dry-run")
     try:
         config = load_config(manner.config_file, os.environ)
-        configure_logging(config.logging.model_copy(update={"level": "error"}))
+        log_errors_alone(config.logging)
         code = asyncio.run(_carry_out(config, look, manner, with_metadata=with_metadata))
     except TiersidecarError as error:
         code = complain(error, manner.console, manner.config_file)

@@ -14,12 +14,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tiersidecar.app.commands.complaints import WRONG_USAGE, complain
+from tiersidecar.app.commands.complaints import WRONG_USAGE, complain, log_errors_alone
 from tiersidecar.app.commands.looking import DONE, FOUND
 from tiersidecar.app.config.config import Config, load_config
 from tiersidecar.app.config.exposed_secrets import exposed_secrets
 from tiersidecar.app.config.report import effective_settings, render_yaml, warnings_of
-from tiersidecar.app.logging import configure_logging
 from tiersidecar.decide.config_check import Finding, Level, warning
 from tiersidecar.domain.errors import ConfigError, TiersidecarError
 from tiersidecar.domain.readable import printable
@@ -74,7 +73,7 @@ def _check_connected(config: Config, config_file: Path, console: Console, *, as_
     """Connect, print the findings and return the exit code."""
     from tiersidecar.app.config_look import look_at_config
 
-    configure_logging(config.logging.model_copy(update={"level": "error"}))
+    log_errors_alone(config.logging)
     try:
         with console.status("contacting the broker and the store"):
             found = asyncio.run(look_at_config(config))

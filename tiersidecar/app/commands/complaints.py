@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError, ConfigError, TiersidecarError
 
+if TYPE_CHECKING:
+    from tiersidecar.app.config.services import LoggingSection
+
 FAILED, WRONG_USAGE = 1, 2
+
+
+def log_errors_alone(section: LoggingSection) -> None:
+    """Let the libraries and parts that a command uses log what has failed, and nothing else."""
+    # Imported late: structlog takes a seventh of the start of a command that only asks sidecars, which log for themselves.
+    from tiersidecar.app.logging import configure_logging
+
+    configure_logging(section.model_copy(update={"level": "error"}))
 
 
 def complain(error: TiersidecarError, console: Console, config_file: Path | None = None) -> int:

@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tiersidecar.app.commands.complaints import complain
+from tiersidecar.app.commands.complaints import complain, log_errors_alone
 from tiersidecar.app.config.config import Config, load_config
-from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import TiersidecarError
 
 DONE, FOUND = 0, 3
@@ -32,14 +31,21 @@ Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.05
 
 
 def look(config_file: Path, act: Callable[[Config], int]) -> None:
-    """Run ``act`` and exit with the code that it returns."""
-    console = Console(stderr=True, highlight=False)
+    """Run ``act``, which opens broker or store, and exit with the code that it returns."""
+
+    def logging_errors(config: Config) -> int:
+        log_errors_alone(config.logging)
+        return act(config)
+
+    look_at_sidecars(config_file, logging_errors)
+
+
+def look_at_sidecars(config_file: Path, act: Callable[[Config], int]) -> None:
+    """Run ``act``, which needs only the answers of sidecars, and exit with the code that it returns."""
     try:
-        config = load_config(config_file, os.environ)
-        configure_logging(config.logging.model_copy(update={"level": "error"}))
-        code = act(config)
+        code = act(load_config(config_file, os.environ))
     except TiersidecarError as error:
-        raise typer.Exit(complain(error, console, config_file)) from None
+        raise typer.Exit(complain(error, Console(stderr=True, highlight=False), config_file)) from None
     except KeyboardInterrupt:
         code = DONE
     raise typer.Exit(code)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 
 from tiersidecar.app.commands.asking import Answer, KnownSidecar, ask, find_sidecars
-from tiersidecar.app.commands.looking import DONE, FOUND, LookAsJson, Sidecar, Timeout, look
+from tiersidecar.app.commands.looking import DONE, FOUND, LookAsJson, Sidecar, Timeout, look_at_sidecars
 from tiersidecar.app.commands.options import ConfigFile, Target, parse_target
 from tiersidecar.app.commands.tables import moment, size, table
 from tiersidecar.app.config.config import Config
@@ -43,7 +43,7 @@ def ls(
             typer.echo("\n\n".join(segments_text(document) for document in documents))
         return _complain(topic, partitions, found)
 
-    look(config_file, act)
+    look_at_sidecars(config_file, act)
 
 
 def explain(
@@ -72,7 +72,7 @@ def explain(
             typer.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else explanation_text(found))
         return _complain(topic, [partition], [found])
 
-    look(config_file, act)
+    look_at_sidecars(config_file, act)
 
 
 def _partitions(known: Sequence[KnownSidecar], topic: str, timeout_s: float) -> list[int]:

@@ -20,10 +20,9 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tiersidecar.app.commands.complaints import FAILED, complain
+from tiersidecar.app.commands.complaints import FAILED, complain, log_errors_alone
 from tiersidecar.app.commands.options import ConfigFile, quantity
 from tiersidecar.app.config.config import Config, load_config
-from tiersidecar.app.logging import configure_logging
 from tiersidecar.decide.reconcile_findings import Graces
 from tiersidecar.domain.errors import TiersidecarError
 
@@ -111,7 +110,7 @@ def reconcile(
     console = Console(stderr=True, highlight=False)
     try:
         config = load_config(config_file, os.environ)
-        configure_logging(config.logging.model_copy(update={"level": "error"}))
+        log_errors_alone(config.logging)
         # Not before the configuration: without the extra `spark`, a wrong file name is still the first thing to say.
         from tiersidecar.app.reconcile_parts import RunOptions
         from tiersidecar.spark.inventory_manifest import InventoryFormat

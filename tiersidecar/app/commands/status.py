@@ -19,7 +19,7 @@ from tiersidecar.app.commands.cluster_picture import (
     picture_of,
     topic_text,
 )
-from tiersidecar.app.commands.looking import DONE, FOUND, LookAsJson, Sidecar, Timeout, look
+from tiersidecar.app.commands.looking import DONE, FOUND, LookAsJson, Sidecar, Timeout, look_at_sidecars
 from tiersidecar.app.commands.options import ConfigFile
 from tiersidecar.app.config.config import Config
 from tiersidecar.domain.errors import NoSidecarError
@@ -53,7 +53,7 @@ def status(
                 through = [one.address for one in known if one.address]
                 known = find_sidecars(config, sidecar or (), through=through)
 
-    look(config_file, act)
+    look_at_sidecars(config_file, act)
 
 
 def topics(
@@ -77,7 +77,7 @@ def topics(
                 typer.echo(f"broker {row.node_id} did not tell: {row.trouble}", err=True)
         return FOUND if unanswered else DONE
 
-    look(config_file, act)
+    look_at_sidecars(config_file, act)
 
 
 def _picture(known: Sequence[KnownSidecar], timeout_s: float) -> ClusterPicture:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tiersidecar.app.commands.complaints import complain
+from tiersidecar.app.commands.complaints import complain, log_errors_alone
 from tiersidecar.app.commands.options import ConfigFile, quantity
 from tiersidecar.app.commands.tables import Amount, table
 from tiersidecar.app.config.config import Config, load_config
-from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.readable import size_text
 
@@ -57,7 +56,7 @@ def check(
     console = Console(stderr=True, highlight=False)
     try:
         config = load_config(config_file, os.environ)
-        configure_logging(config.logging.model_copy(update={"level": "error"}))
+        log_errors_alone(config.logging)
         found = asyncio.run(_check(config, samples, object_size, lambda step: console.print(step)))
     except TiersidecarError as error:
         raise typer.Exit(complain(error, console, config_file)) from None

@@ -16,11 +16,10 @@ import typer
 from rich.console import Console
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
-from tiersidecar.app.commands.complaints import complain
+from tiersidecar.app.commands.complaints import complain, log_errors_alone
 from tiersidecar.app.commands.options import AsJson, ConfigFile, DryRun, Yes, parse_target
 from tiersidecar.app.commands.tables import table
 from tiersidecar.app.config.config import load_config
-from tiersidecar.app.logging import configure_logging
 from tiersidecar.decide.trash import purged_deletes
 from tiersidecar.decide.trash_time import TrashTime
 from tiersidecar.domain.epochs import Lineage
@@ -111,7 +110,7 @@ def _run(config_file: Path, act: Callable[[Session], Awaitable[None]]) -> None:
     console = Console(stderr=True, highlight=False)
     try:
         config = load_config(config_file, os.environ)
-        configure_logging(config.logging.model_copy(update={"level": "error"}))
+        log_errors_alone(config.logging)
 
         async def run() -> None:
             from tiersidecar.app.commands.session import open_session
