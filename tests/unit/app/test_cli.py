@@ -181,7 +181,7 @@ def test_a_configuration_whose_broker_is_away_is_looked_at_all_the_same(tmp_path
 
 
 def test_a_command_that_asks_sidecars_starts_without_what_it_does_not_need() -> None:
-    """Half of its time was spent on importing the clients of S3 and Kafka, and loggers."""
+    """A third of the processor time of `status` went into importing the clients of stores and HTTP, and loggers."""
     program = (
         "import sys, tiersidecar.app.cli; "
         "heavy = {'aiobotocore', 'botocore', 'aiohttp', 'aiokafka', 'kio', 'structlog', 'obstore', 'pyspark', 'pyarrow'}; "
