@@ -6,12 +6,10 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 from rich.console import Console
 
 from tiersidecar.app.commands.complaints import complain
-from tiersidecar.app.logging import configure_logging
 from tiersidecar.domain.errors import TiersidecarError
 
 
@@ -33,7 +31,11 @@ def serve(
     with partitions that they assign themselves: there are no groups. Users are those of the configuration.
     Exit codes: 0 stopped, 1 failed, 2 wrong configuration or usage.
     """
+    # Imported late: every command imports this module, and most start without loggers.
+    import structlog
+
     from tiersidecar.app.config.serve import load_serve_config
+    from tiersidecar.app.logging import configure_logging
 
     try:
         config = load_serve_config(config_file, os.environ)
