@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tiersidecar.app.commands.carry_out import Intent, Manner, carry_out
-from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.commands.options import AsJson, ConfigFile
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Metrics of Aiven's tiered-storage plugin (its docs/metrics.rst) beside ours: which have the same meaning, and go by its names too.
+"""Metrics of Aiven's tiered-storage plugin (its docs/metrics.rst) beside ours: those of the same meaning have its names too.
 
 A dashboard made for the plugin shows these after a cluster has moved.  Names are those that Prometheus' JMX exporter gives to
 the attributes of its beans by default.
