@@ -157,9 +157,13 @@ class BucketFollower:
     ) -> tuple[list[RemoteLogSegmentMetadata], StoreError | None]:
         """The segments of ``batch`` that are new, and what kept some from being read; notes those that are there still, and
         those that cannot be taken."""
-        new = list[ListedManifest]()
+        new, claimed = list[ListedManifest](), set[RemoteLogSegmentId]()
         for listed in batch:
             before = self.state.refused.get(listed.key)
+            if listed.segment_id in claimed:
+                refused[listed.key] = Refused("another segment of that id is in the partition", listed)
+                continue
+            claimed.add(listed.segment_id)
             if before is not None and before.listed == listed:
                 refused[listed.key] = before
             elif listed.missing or not self._picture.has(listed.segment_id):

@@ -21,6 +21,12 @@ from tiersidecar.formats.aiven.manifest import Manifest, ManifestSegment
 from tiersidecar.ports.store import StoredObject
 
 
+_MOST_OFFSET = (1 << 63) - 2
+_MOST_INT64, _MOST_INT32 = (1 << 63) - 1, (1 << 31) - 1
+_MOST_PARTITIONS = 100_000
+"""Of one topic: clients are told of each number up to the highest, so one manifest could make a list of two billions."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedManifest:
     """A manifest that a listing has, with the sizes in bytes of the objects beside it; None for one that is missing."""
@@ -86,6 +92,7 @@ def segment_of(listed: ListedManifest, manifest: Manifest) -> RemoteLogSegmentMe
     if said is None:
         raise _refused(listed, "it does not say which segment it is of (remoteLogSegmentMetadata is missing)")
     _check_key(listed, said)
+    _check_numbers(listed, said)
     _check_objects(listed, manifest)
     try:
         return RemoteLogSegmentMetadata(
@@ -120,6 +127,22 @@ def _check_key(listed: ListedManifest, said: ManifestSegment) -> None:
         raise _refused(listed, f"it is the manifest of {_name(said.remote_log_segment_id)}")
     if said.start_offset != listed.parsed.start_offset:
         raise _refused(listed, f"it says that the segment starts at offset {said.start_offset}")
+
+
+def _check_numbers(listed: ListedManifest, said: ManifestSegment) -> None:
+    """JSON's numbers have no bound; those of Kafka's protocol, and of the picture's rows, do."""
+    number = said.remote_log_segment_id.topic_id_partition.partition
+    if number >= _MOST_PARTITIONS:
+        raise _refused(listed, f"partition {number}: a topic has {_MOST_PARTITIONS} here at most")
+    for name, value, least, most in (
+        ("endOffset", said.end_offset, 0, _MOST_OFFSET),
+        ("maxTimestampMs", said.max_timestamp_ms, -1, _MOST_INT64),
+        ("eventTimestampMs", said.event_timestamp_ms, 0, _MOST_INT64),
+        ("brokerId", said.broker_id, 0, _MOST_INT32),
+        *(("a leader epoch", one.epoch, 0, _MOST_INT32) for one in said.segment_leader_epochs),
+    ):
+        if not least <= value <= most:
+            raise _refused(listed, f"{name} is not between {least} and {most}")
 
 
 def _name(segment_id: RemoteLogSegmentId) -> str:
