@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 _SIZE = Struct(">i")
 _WRITTEN_AT_ONCE = 256 * 1024
 _KEY_AND_VERSION = Struct(">hhi")
+_MOST_BEFORE_LOGIN = 16
+"""Requests: twice ApiVersions, a handshake and two tokens are what a client needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +107,7 @@ class BucketConnection:
     # -- before the login
 
     async def _log_in(self) -> User:
-        while True:
+        for _ in range(_MOST_BEFORE_LOGIN):
             payload = await self._next(self._limits.request_bytes_before_login)
             head = _read_head(payload)
             if head.api_key == API_VERSIONS:
@@ -118,6 +120,7 @@ class BucketConnection:
                 await self._shake_hands(asked)
             elif (user := await self._authenticate(asked)) is not None:
                 return user
+        raise EndedError("not_logged_in", f"{_MOST_BEFORE_LOGIN} requests without a login")
 
     async def _shake_hands(self, asked: Asked) -> None:
         name = str(asked.message().mechanism)
@@ -180,6 +183,8 @@ class BucketConnection:
 
     async def _next(self, most_bytes: int) -> bytes:
         """The next request, without its size."""
+        # Neither what has arrived already nor what goes out at once gives others a turn: of small requests thousands would.
+        await asyncio.sleep(0)
         try:
             async with asyncio.timeout(self._limits.idle_timeout_s):
                 first = await self._reader.readexactly(1)

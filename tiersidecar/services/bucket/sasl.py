@@ -99,16 +99,17 @@ class ScramSecrets:
     def __init__(self, users: Users, hash_name: str) -> None:
         self.users, self.hash_name = users, hash_name
         self._key = secrets.token_bytes(32)
-        self._kept: dict[str, _Kept] = {}
+        # Now: derived at a user's first login, they would tell by some milliseconds that there is such a user.
+        self._kept = {one.name: self._derived(self._salt(one.name), one.password.encode()) for one in users.all()}
 
     def of(self, name: str) -> _Kept:
-        """What a proof is checked by.  Of a user some milliseconds the first time."""
-        salt, user = hmac.digest(self._key, name.encode(), "sha256"), self.users.user(name)
-        if user is None:
-            return _Kept(salt=salt, stored_key=self.hmac(self._key, salt), server_key=self._key)
-        if name not in self._kept:
-            self._kept[name] = self._derived(salt, user.password.encode())
-        return self._kept[name]
+        """What a proof is checked by."""
+        salt = self._salt(name)
+        of_nobody = _Kept(salt=salt, stored_key=self.hmac(self._key, salt), server_key=self._key)
+        return self._kept.get(name, of_nobody)
+
+    def _salt(self, name: str) -> bytes:
+        return hmac.digest(self._key, name.encode(), "sha256")
 
     def _derived(self, salt: bytes, password: bytes) -> _Kept:
         salted = hashlib.pbkdf2_hmac(self.hash_name, password, salt, _ITERATIONS)

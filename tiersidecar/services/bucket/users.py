@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from tiersidecar.ports.broker import CallerNotAuthenticatedError, Credentials
@@ -44,6 +44,10 @@ class Users:
     def are_required(self) -> bool:
         """Whether a caller has to log in."""
         return bool(self._users)
+
+    def all(self) -> Collection[User]:
+        """Return every user."""
+        return self._users.values()
 
     def user(self, name: str) -> User | None:
         """Return the user of that name."""
