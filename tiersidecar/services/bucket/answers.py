@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import typing
 import uuid
@@ -25,6 +26,8 @@ from tiersidecar.formats.wire.cursor import Buffer
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
 from tiersidecar.services.bucket.users import User
 
+_ROWS_A_TURN = 64
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -36,6 +39,8 @@ class Asked:
     client_id: str
     body: bytes
     user: User
+    parsed: Any = None
+    """What :meth:`message` gives, where it has been parsed before."""
 
     def message(self) -> Any:
         """The request as kio's entity.
@@ -43,6 +48,8 @@ class Asked:
         Raises:
             MalformedMessageError: it is none.
         """
+        if self.parsed is not None:
+            return self.parsed
         schema = load_request_schema(self.api_key, self.version)
         message, end = read_message(schema, self.body)
         if end != len(self.body):
@@ -57,6 +64,20 @@ class Asked:
     def answered(self, **values: object) -> list[Buffer]:
         """The response's body: ``values`` where its version has such fields, and blanks for all others."""
         return [write_message(made(self.response_type, **values))]
+
+
+class Turns:
+    """Of a request with thousands of rows: others get a turn in between."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    async def after(self, rows: int) -> None:
+        """So many more are done."""
+        self._rows += rows
+        if self._rows >= _ROWS_A_TURN:
+            self._rows = 0
+            await asyncio.sleep(0)
 
 
 @cache

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
@@ -26,6 +27,9 @@ BEFORE_LOGIN: Mapping[int, range] = {
 }
 """What the connection itself answers."""
 
+_MOST_ON_THE_LOOP = 16 * 1024
+"""Bytes of a request: milliseconds.  A mebibyte of small rows takes seconds, in a thread then."""
+
 Answering = Callable[[Asked], AbstractAsyncContextManager[list[Buffer] | None]]
 """Gives the body of the response, None for no response; it may be sent until the context ends."""
 
@@ -41,20 +45,20 @@ class Api:
 def api_table(metadata: MetadataApi, offsets: OffsetsApi, fetch: FetchApi) -> dict[int, Api]:
     """By API key.  Versions are those whose messages are known; a version above is a client's to lower."""
     return {
-        0: Api(range(3, 14), _plain(refusals.refuse_produce)),
+        0: Api(range(3, 14), _refused(refusals.refuse_produce)),
         FETCH_API_KEY: Api(FETCH_VERSIONS, fetch.answer),
         2: Api(range(1, 12), _plain(offsets.list_offsets)),
         3: Api(range(14), _plain(metadata.answer)),
-        8: Api(range(2, 10), _plain(refusals.refuse_commit)),
-        10: Api(range(7), _plain(refusals.refuse_coordinator)),
-        11: Api(range(10), _plain(refusals.refuse_group)),
-        16: Api(range(6), _plain(refusals.refuse_group)),
-        19: Api(range(2, 8), _plain(refusals.refuse_create_topics)),
-        20: Api(range(1, 7), _plain(refusals.refuse_delete_topics)),
-        21: Api(range(3), _plain(refusals.refuse_delete_records)),
-        22: Api(range(7), _plain(refusals.refuse_writer)),
+        8: Api(range(2, 10), _refused(refusals.refuse_commit)),
+        10: Api(range(7), _refused(refusals.refuse_coordinator)),
+        11: Api(range(10), _refused(refusals.refuse_group)),
+        16: Api(range(6), _refused(refusals.refuse_group)),
+        19: Api(range(2, 8), _refused(refusals.refuse_create_topics)),
+        20: Api(range(1, 7), _refused(refusals.refuse_delete_topics)),
+        21: Api(range(3), _refused(refusals.refuse_delete_records)),
+        22: Api(range(7), _refused(refusals.refuse_writer)),
         23: Api(range(2, 5), _plain(offsets.offsets_for_leader_epochs)),
-        68: Api(range(2), _plain(refusals.refuse_group)),
+        68: Api(range(2), _refused(refusals.refuse_group)),
     }
 
 
@@ -74,6 +78,17 @@ def api_versions_body(known: Mapping[int, range], version: int) -> list[Buffer]:
 def _plain(answer: Callable[[Asked], Awaitable[list[Buffer] | None]]) -> Answering:
     @asynccontextmanager
     async def answering(asked: Asked) -> AsyncIterator[list[Buffer] | None]:
+        if len(asked.body) > _MOST_ON_THE_LOOP:
+            asked = replace(asked, parsed=await asyncio.to_thread(asked.message))
         yield await answer(asked)
+
+    return answering
+
+
+def _refused(answer: Callable[[Asked], list[Buffer] | None]) -> Answering:
+    @asynccontextmanager
+    async def answering(asked: Asked) -> AsyncIterator[list[Buffer] | None]:
+        is_large = len(asked.body) > _MOST_ON_THE_LOOP
+        yield await asyncio.to_thread(answer, asked) if is_large else answer(asked)
 
     return answering

@@ -40,7 +40,7 @@ from tiersidecar.reading.asker import ASKER
 from tiersidecar.reading.cold_reads import READER
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.remote_log_reader import FetchedBatches
-from tiersidecar.services.bucket.answers import Asked, epoch_fault, error_of
+from tiersidecar.services.bucket.answers import Asked, Turns, epoch_fault, error_of
 from tiersidecar.services.bucket.fetch_memory import FetchMemory
 from tiersidecar.services.bucket.picture import BucketPicture
 from tiersidecar.services.bucket.places import Place, Places
@@ -130,7 +130,8 @@ class FetchApi:
     ) -> list[tuple[PartitionKey, FilledPartition]]:
         """A row for each partition; waits for news as long as the client does while there is nothing to tell."""
         now_s = asyncio.get_running_loop().time
-        deadline_s = now_s() + min(max(fetch.max_wait_ms, 0) / 1000, self._most_wait_s)
+        waits = fetch.min_bytes > 0 and len(fetch.partitions) > 0
+        deadline_s = now_s() + (min(max(fetch.max_wait_ms, 0) / 1000, self._most_wait_s) if waits else 0.0)
         most_bytes = min(max(fetch.max_bytes, 1), self._most_bytes)
         while True:
             # Not held while the client waits for news: most consumers do nothing else.
@@ -149,8 +150,11 @@ class FetchApi:
     async def _read_rows(
         self, asked: Asked, fetch: FetchRequest, allowance: _Allowance
     ) -> list[tuple[PartitionKey, FilledPartition]]:
-        rows = fetch.partitions.items()
-        return [(key, await self._row(asked, fetch, key, wanted, allowance)) for key, wanted in rows]
+        rows, turns = list[tuple[PartitionKey, FilledPartition]](), Turns()
+        for key, wanted in fetch.partitions.items():
+            rows.append((key, await self._row(asked, fetch, key, wanted, allowance)))
+            await turns.after(1)
+        return rows
 
     async def _row(
         self, asked: Asked, fetch: FetchRequest, key: PartitionKey, wanted: FetchPartition, allowance: _Allowance

@@ -20,7 +20,6 @@ from tiersidecar.formats.aiven.keys import ObjectKind, ParsedObjectKey, parse_ob
 from tiersidecar.formats.aiven.manifest import Manifest, ManifestSegment
 from tiersidecar.ports.store import StoredObject
 
-
 _MOST_OFFSET = (1 << 63) - 2
 _MOST_INT64, _MOST_INT32 = (1 << 63) - 1, (1 << 31) - 1
 _MOST_PARTITIONS = 100_000

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from tiersidecar.formats.wire.cursor import Buffer
-from tiersidecar.services.bucket.answers import Asked, items, made, uuid_of
+from tiersidecar.services.bucket.answers import Asked, Turns, items, made, uuid_of
 from tiersidecar.services.bucket.places import Place, Places
 
 NODE_ID = 0
@@ -35,9 +36,14 @@ class MetadataApi:
         topic_type = items(response, "topics")
         wanted = asked.message().topics
         if wanted is None or (asked.version == 0 and not wanted):
-            topics = [self._topic(topic_type, asked, name) for name in self._places.topics(asked.user)]
+            named = dict.fromkeys((name, None) for name in self._places.topics(asked.user))
         else:
-            topics = [self._asked_topic(topic_type, asked, one) for one in wanted]
+            # Each once, however often it is named: else a small request would ask for billions of rows.
+            named = dict.fromkeys(self._named(asked, one) for one in wanted)
+        topics, turns = list[Any](), Turns()
+        for name, topic_id in named:
+            topics.append(self._told(topic_type, asked, name, topic_id))
+            await turns.after(self._places.partition_count(name or "") + 1)
         at = self._advertised
         return asked.answered(
             brokers=(made(items(response, "brokers"), node_id=NODE_ID, host=at.host, port=at.port),),
@@ -46,12 +52,16 @@ class MetadataApi:
             topics=tuple(topics),
         )
 
-    def _asked_topic(self, topic_type: Any, asked: Asked, wanted: Any) -> Any:
+    def _named(self, asked: Asked, wanted: Any) -> tuple[str | None, uuid.UUID | None]:
+        """The topic's name, or the id for which the user knows none."""
         if wanted.name is not None:
-            return self._topic(topic_type, asked, str(wanted.name))
+            return str(wanted.name), None
         name = None if wanted.topic_id is None else self._places.name_of(asked.user, wanted.topic_id)
+        return name, wanted.topic_id if name is None else None
+
+    def _told(self, topic_type: Any, asked: Asked, name: str | None, topic_id: uuid.UUID | None) -> Any:
         if name is None:
-            return made(topic_type, error_code=ErrorCode.unknown_topic_id, topic_id=wanted.topic_id)
+            return made(topic_type, error_code=ErrorCode.unknown_topic_id, topic_id=topic_id)
         return self._topic(topic_type, asked, name)
 
     def _topic(self, topic_type: Any, asked: Asked, name: str) -> Any:

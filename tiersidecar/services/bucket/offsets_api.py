@@ -15,7 +15,7 @@ from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.formats.wire.cursor import Buffer
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.services.bucket.answers import Asked, epoch_fault, error_of, items, made
+from tiersidecar.services.bucket.answers import Asked, Turns, epoch_fault, error_of, items, made
 from tiersidecar.services.bucket.places import Place, Places
 from tiersidecar.services.gateway.leader_epoch_rewrite import epoch_end
 
@@ -84,9 +84,12 @@ class OffsetsApi:
     async def _answer(self, asked: Asked, request: Any, name: str, row: _Row) -> list[Buffer]:
         topic_type = items(asked.response_type, "topics")
         row_type = items(topic_type, "partitions")
-        topics = list[Any]()
+        topics, turns = list[Any](), Turns()
         for topic in request.topics:
-            rows = [await self._row(asked, row_type, str(getattr(topic, name)), one, row) for one in topic.partitions]
+            rows = list[Any]()
+            for one in topic.partitions:
+                rows.append(await self._row(asked, row_type, str(getattr(topic, name)), one, row))
+                await turns.after(1)
             topics.append(made(topic_type, **{name: getattr(topic, name)}, partitions=tuple(rows)))
         return asked.answered(topics=tuple(topics))
 

@@ -15,7 +15,7 @@ NO_GROUPS = "tiersidecar serve has no consumer groups: assign partitions, and ke
 NO_ACKS = 0
 
 
-async def refuse_produce(asked: Asked) -> list[Buffer] | None:
+def refuse_produce(asked: Asked) -> list[Buffer] | None:
     """None: the client asked for no answer (``acks=0``)."""
     request = asked.message()
     if request.acks == NO_ACKS:
@@ -42,7 +42,7 @@ async def refuse_produce(asked: Asked) -> list[Buffer] | None:
     return asked.answered(responses=tuple(responses))
 
 
-async def refuse_coordinator(asked: Asked) -> list[Buffer]:
+def refuse_coordinator(asked: Asked) -> list[Buffer]:
     """Of a group, or of a transaction."""
     request = asked.message()
     is_group = getattr(request, "key_type", 0) == 0
@@ -58,34 +58,34 @@ async def refuse_coordinator(asked: Asked) -> list[Buffer]:
     return asked.answered(coordinators=tuple(made(row_type, key=key, **told) for key in request.coordinator_keys))
 
 
-async def refuse_group(asked: Asked) -> list[Buffer]:
+def refuse_group(asked: Asked) -> list[Buffer]:
     """Whatever a member, or an observer of groups, asks."""
     return asked.answered(error_code=ErrorCode.group_authorization_failed, error_message=NO_GROUPS)
 
 
-async def refuse_writer(asked: Asked) -> list[Buffer]:
+def refuse_writer(asked: Asked) -> list[Buffer]:
     """What comes before a write: the id of an idempotent producer."""
     return asked.answered(error_code=ErrorCode.cluster_authorization_failed, error_message=READ_ONLY)
 
 
-async def refuse_commit(asked: Asked) -> list[Buffer]:
+def refuse_commit(asked: Asked) -> list[Buffer]:
     """OffsetCommit."""
     return _by_partition(asked, ErrorCode.group_authorization_failed)
 
 
-async def refuse_delete_records(asked: Asked) -> list[Buffer]:
+def refuse_delete_records(asked: Asked) -> list[Buffer]:
     """DeleteRecords."""
     return _by_partition(asked, ErrorCode.topic_authorization_failed)
 
 
-async def refuse_create_topics(asked: Asked) -> list[Buffer]:
+def refuse_create_topics(asked: Asked) -> list[Buffer]:
     """CreateTopics."""
     row_type = items(asked.response_type, "topics")
     rows = [_refused_topic(row_type, name=topic.name) for topic in asked.message().topics]
     return asked.answered(topics=tuple(rows))
 
 
-async def refuse_delete_topics(asked: Asked) -> list[Buffer]:
+def refuse_delete_topics(asked: Asked) -> list[Buffer]:
     """DeleteTopics, by name or by id."""
     request, row_type = asked.message(), items(asked.response_type, "responses")
     if hasattr(request, "topics"):

@@ -191,7 +191,9 @@ async def test_a_reader_at_the_end_is_answered_when_the_bucket_grows() -> None:
         await served.run.store.delete_objects(last)
         await served.follower.look()
         talk = await served.connect()
-        talk.writer.write(asking(11, "transactions", 0, 133, max_wait_ms=5000))
+        request = bytearray(asking(11, "transactions", 0, 133, max_wait_ms=5000))
+        struct.pack_into(">i", request, 26, 1)  # min_bytes: with 0 it would not wait
+        talk.writer.write(request)
         waiting = asyncio.create_task(talk.frame())
         assert (await fetched(await served.connect(), 11, "transactions", 0, 0)).records_bytes > 0
         assert not waiting.done()
