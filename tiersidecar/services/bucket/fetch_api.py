@@ -140,7 +140,7 @@ class FetchApi:
                 share = await attempt.enter_async_context(taking)
                 if not share.has_room:
                     return [(key, FilledPartition(throttle_ms=_THROTTLE_MS)) for key in fetch.partitions]
-                rows = await self._read_rows(asked, fetch, _Allowance(most_bytes, now_s() + _PATIENCE_S))
+                rows = await self._read_rows(asked, fetch, _Allowance(share.size_bytes, now_s() + _PATIENCE_S))
                 self._memory.keep(share, sum(row.records_bytes for _, row in rows))
                 if now_s() >= deadline_s or any(row.records_bytes or row.error_code for _, row in rows):
                     stack.push_async_exit(attempt.pop_all())

@@ -35,6 +35,7 @@ class MetadataApi:
         response = asked.response_type
         topic_type = items(response, "topics")
         wanted = asked.message().topics
+        named: dict[tuple[str | None, uuid.UUID | None], None]
         if wanted is None or (asked.version == 0 and not wanted):
             named = dict.fromkeys((name, None) for name in self._places.topics(asked.user))
         else:

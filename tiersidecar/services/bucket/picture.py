@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tiersidecar.domain.epochs import Lineage
-from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError
 from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
@@ -103,6 +103,9 @@ class BucketPicture:
             made = _Partition(await self._blocking.run(_folded, partition, [*kept, *added]), self._version)
             made.uuids = {one.remote_log_segment_id.uuid for one in kept}
             _note_newest(made, kept)
+            if known is not None:
+                # Java's clients take no metadata with a lower epoch than they saw, and would be refused for ever.
+                made.latest_epoch = known.latest_epoch
         made.version = self._version
         made.uuids.update(one.remote_log_segment_id.uuid for one in added)
         _note_newest(made, added)
@@ -155,7 +158,7 @@ class BucketPicture:
         return [partition for topic in self._topics.values() for partition in topic.values()]
 
     def latest_epoch(self, partition: TopicIdPartition) -> LeaderEpoch:
-        """The highest leader epoch of which the bucket has a segment; -1 where it has none."""
+        """The highest leader epoch of which the bucket has had a segment, while it had some; -1 where it has none."""
         known = self._partitions.get(partition)
         return NO_EPOCH if known is None else known.latest_epoch
 
@@ -285,8 +288,17 @@ class BucketLineages:
 
     async def _chosen(self, topic_id_partition: TopicIdPartition, version: int) -> Lineage:
         lineage = await self._keeper.refresh(topic_id_partition)
+        _check_entries(topic_id_partition, lineage)
         self._known[topic_id_partition] = version, lineage
         return lineage
+
+
+def _check_entries(partition: TopicIdPartition, lineage: Lineage) -> None:
+    """What stands in an epoch blob may be of any size; what goes to clients may not."""
+    for epoch, start_offset in lineage.entries:
+        if not (0 <= epoch < 1 << 31 and 0 <= start_offset < 1 << 63):
+            reason = f"leader epoch {epoch} from offset {start_offset} is none that Kafka can have"
+            raise CorruptDataError(where=f"leader epochs of {partition}", position=0, reason=reason)
 
 
 class NoLogStarts:

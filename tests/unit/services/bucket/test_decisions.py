@@ -55,6 +55,7 @@ def test_where_a_fetch_reads(offset: int, readable_to: int, step: FetchStep) -> 
 @pytest.mark.parametrize(
     ("epoch", "end"),
     [
+        pytest.param(-1, (-1, -1), id="no epoch has no end"),
         pytest.param(1, (1, 40), id="an epoch before the first one ends where that begins"),
         pytest.param(2, (2, 100), id="an epoch ends where the next one begins"),
         pytest.param(4, (2, 100), id="of an epoch that wrote nothing, the one before it counts"),

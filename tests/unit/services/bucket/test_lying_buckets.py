@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,11 @@ import pytest
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_runs import RemoteRun, load_run
-from tests.support.served_bucket import follower_of
+from tests.support.served_bucket import follower_of, serving
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import CorruptDataError
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.services.bucket.picture import BucketPicture
 
@@ -86,3 +91,37 @@ async def test_a_partition_number_that_would_make_a_topic_of_billions(number: in
     starts, refused = await _shown(run)
     assert starts == [0, 43, 86, 133]
     assert "partition" in refused[f"{stem}.rsm-manifest"]
+
+
+@pytest.mark.parametrize("entries", ["0 0\n2147483648 500", "-3 0\n0 100", "0 0\n1 9223372036854775808"])
+async def test_an_epoch_blob_with_numbers_that_kafka_cannot_have(entries: str) -> None:
+    async with serving() as served:
+        store, stem = served.run.store, LAST
+        indexes = await store.fetch_object(f"{stem}.indexes")
+        blob = f"0\n2\n{entries}\n".encode()
+        document = json.loads(await store.fetch_object(f"{stem}.rsm-manifest"))
+        document["segmentIndexes"]["leaderEpoch"] = {"position": len(indexes), "size": len(blob)}
+        await store.put_object(f"{stem}.indexes", BytesBody(indexes + blob))
+        await store.put_object(f"{stem}.rsm-manifest", BytesBody(json.dumps(document).encode()))
+        with pytest.raises(CorruptDataError, match="is none that Kafka can have"):
+            await served.lineages.lineage(served.run.partition("transactions-0"))
+
+
+async def test_a_partition_s_leader_epoch_does_not_go_back_when_its_newest_segment_goes() -> None:
+    """Java's clients do not take metadata of an older epoch, and would be refused by UNKNOWN_LEADER_EPOCH for ever."""
+    run = await load_run("plain")
+    picture, partition = BucketPicture(InlineBlocking()), run.partition("transactions-0")
+    await follower_of(run, picture, RecordedTelemetry()).look()
+    last = max(picture.list_remote_log_segments(partition), key=lambda one: one.start_offset)
+    entry = EpochEntry(LeaderEpoch(5), Offset(last.next_offset))
+    newer = replace(
+        last,
+        remote_log_segment_id=replace(last.remote_log_segment_id, uuid=Uuid(b"n" * 16)),
+        start_offset=last.next_offset,
+        end_offset=Offset(last.next_offset + 9),
+        segment_leader_epochs=(entry,),
+    )
+    await picture.change(added=[newer])
+    await picture.change(removed=[newer.remote_log_segment_id])
+    assert picture.highest_offset_for_epoch(partition, 5) is None
+    assert picture.latest_epoch(partition) == 5
