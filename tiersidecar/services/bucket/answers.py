@@ -27,6 +27,8 @@ from tiersidecar.formats.wire.messages import MalformedMessageError, read_messag
 from tiersidecar.services.bucket.users import User
 
 _ROWS_A_TURN = 64
+_MOST_WRITTEN_ON_THE_LOOP = 1000
+"""Rows: some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,12 @@ class Asked:
     def answered(self, **values: object) -> list[Buffer]:
         """The response's body: ``values`` where its version has such fields, and blanks for all others."""
         return [write_message(made(self.response_type, **values))]
+
+    async def answered_in_rows(self, rows: int, **values: object) -> list[Buffer]:
+        """The same; written in a thread where it has very many ``rows``."""
+        if rows <= _MOST_WRITTEN_ON_THE_LOOP:
+            return self.answered(**values)
+        return await asyncio.to_thread(self.answered, **values)
 
 
 class Turns:

@@ -41,12 +41,15 @@ class MetadataApi:
         else:
             # Each once, however often it is named: else a small request would ask for billions of rows.
             named = dict.fromkeys(self._named(asked, one) for one in wanted)
-        topics, turns = list[Any](), Turns()
+        topics, turns, count = list[Any](), Turns(), 0
         for name, topic_id in named:
             topics.append(self._told(topic_type, asked, name, topic_id))
-            await turns.after(self._places.partition_count(name or "") + 1)
+            rows = self._places.partition_count(name or "") + 1
+            count += rows
+            await turns.after(rows)
         at = self._advertised
-        return asked.answered(
+        return await asked.answered_in_rows(
+            count,
             brokers=(made(items(response, "brokers"), node_id=NODE_ID, host=at.host, port=at.port),),
             cluster_id=at.cluster_id,
             controller_id=NODE_ID,

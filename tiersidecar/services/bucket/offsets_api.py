@@ -86,14 +86,15 @@ class OffsetsApi:
     async def _answer(self, asked: Asked, request: Any, name: str, row: _Row) -> list[Buffer]:
         topic_type = items(asked.response_type, "topics")
         row_type = items(topic_type, "partitions")
-        topics, turns = list[Any](), Turns()
+        topics, turns, count = list[Any](), Turns(), 0
         for topic in request.topics:
             rows = list[Any]()
             for one in topic.partitions:
                 rows.append(await self._row(asked, row_type, str(getattr(topic, name)), one, row))
                 await turns.after(1)
+            count += len(rows) + 1
             topics.append(made(topic_type, **{name: getattr(topic, name)}, partitions=tuple(rows)))
-        return asked.answered(topics=tuple(topics))
+        return await asked.answered_in_rows(count, topics=tuple(topics))
 
     async def _row(self, asked: Asked, row_type: Any, topic: str, wanted: Any, row: _Row) -> Any:
         number = wanted.partition_index if hasattr(wanted, "partition_index") else wanted.partition

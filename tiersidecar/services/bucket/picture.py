@@ -31,11 +31,13 @@ _MOST_ON_THE_LOOP = 64
 
 @dataclass(slots=True)
 class _Partition:
-    """``version`` changes with its segments; the two newest ones are over all segments."""
+    """``version`` changes with its segments; ``size_bytes`` and the two newest ones are over all segments: whoever asks for the
+    status of a million does not add them up each time."""
 
     cache: RemoteLogMetadataCache
     version: int
     newest_event_ms: int = -1
+    size_bytes: int = 0
     latest_epoch: LeaderEpoch = NO_EPOCH
     uuids: set[Uuid] = field(default_factory=set)
 
@@ -102,13 +104,13 @@ class BucketPicture:
             kept = [one for one in before if one.remote_log_segment_id.uuid not in removed]
             made = _Partition(await self._blocking.run(_folded, partition, [*kept, *added]), self._version)
             made.uuids = {one.remote_log_segment_id.uuid for one in kept}
-            _note_newest(made, kept)
+            _note(made, kept)
             if known is not None:
                 # Java's clients take no metadata with a lower epoch than they saw, and would be refused for ever.
                 made.latest_epoch = known.latest_epoch
         made.version = self._version
         made.uuids.update(one.remote_log_segment_id.uuid for one in added)
-        _note_newest(made, added)
+        _note(made, added)
         if made.uuids:
             self._partitions[partition] = made
         else:
@@ -169,8 +171,8 @@ class BucketPicture:
 
     def totals(self) -> tuple[int, int]:
         """Segments, and the bytes of their logs before any transform, of all partitions."""
-        caches = [known.cache for known in self._partitions.values()]
-        return sum(map(len, caches)), sum(cache.remote_log_size_bytes() for cache in caches)
+        known = self._partitions.values()
+        return sum(len(one.cache) for one in known), sum(one.size_bytes for one in known)
 
     # -- MetadataView
 
@@ -209,7 +211,10 @@ class BucketPicture:
         return len(self._cache(topic_id_partition))
 
     def remote_log_size_bytes(self, topic_id_partition: TopicIdPartition, leader_epoch: int | None = None) -> int:
-        return self._cache(topic_id_partition).remote_log_size_bytes(leader_epoch)
+        cache = self._cache(topic_id_partition)
+        if leader_epoch is None:
+            return self._partitions[topic_id_partition].size_bytes
+        return cache.remote_log_size_bytes(leader_epoch)
 
     def next_segment_with_txn_index(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int, offset: int
@@ -252,8 +257,9 @@ def _fold(cache: RemoteLogMetadataCache, segments: Sequence[RemoteLogSegmentMeta
         )
 
 
-def _note_newest(partition: _Partition, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+def _note(partition: _Partition, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
     for one in segments:
+        partition.size_bytes += one.segment_size_in_bytes
         partition.newest_event_ms = max(partition.newest_event_ms, one.event_timestamp_ms)
         partition.latest_epoch = max(partition.latest_epoch, one.segment_leader_epochs[-1].epoch)
 

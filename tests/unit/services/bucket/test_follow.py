@@ -129,12 +129,20 @@ async def test_it_follows_a_bucket_that_grows_and_drops_what_is_gone(bucket: Buc
     assert bucket.picture.version(bucket.run.partition("transactions-0")) > version
     assert bucket.picture.highest_offset_for_epoch(bucket.run.partition("transactions-0"), 0) == 179
     await bucket.run.store.delete_objects([key for key in await bucket.keys() if key.startswith(LAST)])
+    _check_sizes(bucket)
     gone = await bucket.follower.look()
+    _check_sizes(bucket)
     assert (gone.added, gone.removed) == (0, 1)
     assert bucket.picture.highest_offset_for_epoch(bucket.run.partition("transactions-0"), 0) == 132
     await bucket.run.store.delete_objects([key for key in await bucket.keys() if key.startswith("transactions")])
     await bucket.follower.look()
     assert "transactions" not in bucket.picture.topics()
+
+
+def _check_sizes(bucket: Bucket) -> None:
+    sizes = [sum(one.segment_size_in_bytes for one in bucket.segments(str(each))) for each in bucket.run.partitions]
+    assert bucket.picture.totals()[1] == sum(sizes) > 0
+    assert [bucket.picture.remote_log_size_bytes(each) for each in bucket.run.partitions] == sizes
 
 
 async def test_a_listing_without_any_segment_changes_nothing(bucket: Bucket) -> None:
