@@ -15,6 +15,7 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
+from tiersidecar.decide.reader_quotas import ColdReader
 from tiersidecar.domain.errors import (
     MetadataNotReadyError,
     OffsetOutOfRangeError,
@@ -24,6 +25,8 @@ from tiersidecar.domain.errors import (
 from tiersidecar.domain.ids import Uuid
 from tiersidecar.formats.wire.cursor import Buffer
 from tiersidecar.formats.wire.messages import MalformedMessageError, read_message, write_message
+from tiersidecar.reading.asker import ASKER
+from tiersidecar.reading.cold_reads import READER
 from tiersidecar.services.bucket.users import User
 
 _ROWS_A_TURN = 64
@@ -72,6 +75,12 @@ class Asked:
         if rows <= _MOST_WRITTEN_ON_THE_LOOP:
             return self.answered(**values)
         return await asyncio.to_thread(self.answered, **values)
+
+
+def read_for(asked: Asked) -> None:
+    """From here on this task's reads count as those of the user who asks, among the places of all."""
+    ASKER.set(f"user {asked.user.name}")
+    READER.set(ColdReader(principal=f"User:{asked.user.name}", client_id=asked.client_id))
 
 
 class Turns:

@@ -13,7 +13,6 @@ from struct import Struct
 import structlog
 from kio.schema.errors import ErrorCode
 
-from tiersidecar.decide.reader_quotas import ColdReader
 from tiersidecar.domain.errors import OffsetOutOfRangeError, QuotaExceededError, TiersidecarError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
@@ -36,11 +35,9 @@ from tiersidecar.formats.wire.fetch_responses import (
 )
 from tiersidecar.ports.metrics.bucket import BUCKET_FETCHED_BYTES
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.reading.asker import ASKER
-from tiersidecar.reading.cold_reads import READER
 from tiersidecar.reading.read_path import ReadPath
 from tiersidecar.reading.remote_log_reader import FetchedBatches
-from tiersidecar.services.bucket.answers import Asked, Turns, epoch_fault, error_of
+from tiersidecar.services.bucket.answers import Asked, Turns, epoch_fault, error_of, read_for
 from tiersidecar.services.bucket.fetch_memory import FetchMemory
 from tiersidecar.services.bucket.picture import BucketPicture
 from tiersidecar.services.bucket.places import Place, Places
@@ -118,8 +115,7 @@ class FetchApi:
         if fetch.session_id != NO_SESSION or fetch.is_incremental:
             yield [write_session_error(asked.version, 0, FETCH_SESSION_ID_NOT_FOUND)]
             return
-        ASKER.set(f"user {asked.user.name}")
-        READER.set(ColdReader(principal=f"User:{asked.user.name}", client_id=asked.client_id))
+        read_for(asked)
         async with AsyncExitStack() as stack:
             rows = await self._rows(asked, fetch, stack)
             self._telemetry.count(BUCKET_FETCHED_BYTES, sum(row.records_bytes for _, row in rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.formats.wire.cursor import Buffer
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.services.bucket.answers import Asked, Turns, epoch_fault, error_of, items, made
+from tiersidecar.services.bucket.answers import Asked, Turns, epoch_fault, error_of, items, made, read_for
 from tiersidecar.services.bucket.places import Place, Places
 from tiersidecar.services.gateway.leader_epoch_rewrite import epoch_end
 
@@ -60,7 +61,7 @@ def decide_epoch_end(lineage: Lineage, leader_epoch: int, end: Offset) -> tuple[
     return (LeaderEpoch(leader_epoch), end) if leader_epoch == lineage.latest_epoch else (NO_EPOCH, NO_OFFSET)
 
 
-_Row = Callable[[Any, Any, Place], Awaitable[Any]]
+_Row = Callable[[Any, str, Any, Place], Awaitable[Any]]
 
 
 class OffsetsApi:
@@ -73,8 +74,13 @@ class OffsetsApi:
         """The body of a ListOffsets response."""
         request = asked.message()
         read_committed = getattr(request, "isolation_level", 0) == 1
+        named = Counter((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
+        twice = {place for place, count in named.items() if count > 1}
 
-        async def row(row_type: Any, wanted: Any, place: Place) -> Any:
+        async def row(row_type: Any, topic: str, wanted: Any, place: Place) -> Any:
+            if (topic, wanted.partition_index) in twice:
+                # As brokers: a request may not ask for thousands of reads of one partition.
+                return _row_of(row_type, wanted.partition_index, error_code=ErrorCode.invalid_request)
             return await self._offset(row_type, wanted, place, read_committed=read_committed)
 
         return await self._answer(asked, request, "name", row)
@@ -84,6 +90,7 @@ class OffsetsApi:
         return await self._answer(asked, asked.message(), "topic", self._epoch_end)
 
     async def _answer(self, asked: Asked, request: Any, name: str, row: _Row) -> list[Buffer]:
+        read_for(asked)
         topic_type = items(asked.response_type, "topics")
         row_type = items(topic_type, "partitions")
         topics, turns, count = list[Any](), Turns(), 0
@@ -105,7 +112,7 @@ class OffsetsApi:
         if fault is not None:
             return _row_of(row_type, number, error_code=fault)
         try:
-            return await row(row_type, wanted, place)
+            return await row(row_type, topic, wanted, place)
         except TiersidecarError as error:
             return _row_of(row_type, number, error_code=error_of(error))
 
@@ -142,7 +149,7 @@ class OffsetsApi:
             leader_epoch=found.leader_epoch,
         )
 
-    async def _epoch_end(self, row_type: Any, wanted: Any, place: Place) -> Any:
+    async def _epoch_end(self, row_type: Any, _topic: str, wanted: Any, place: Place) -> Any:
         if place.partition is None:
             return _row_of(row_type, wanted.partition)
         end = (await self._path.reader.bounds(place.partition)).end

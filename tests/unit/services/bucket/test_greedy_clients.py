@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 from kio.index import load_request_schema
+from kio.schema.errors import ErrorCode
 
 from tests.support.served_bucket import ALL_MECHANISMS, AUDITOR, KafkaTalk, serving
 from tests.unit.services.bucket.test_listener import METADATA, asking
 from tiersidecar.formats.wire.framing import write_frame, write_request
-from tiersidecar.services.bucket.answers import items, made
+from tiersidecar.formats.wire.messages import read_message, write_message
+from tiersidecar.reading.asker import ASKER
+from tiersidecar.services.bucket.answers import Asked, items, made
+from tiersidecar.services.bucket.offsets_api import OffsetsApi
+from tiersidecar.services.bucket.places import Places
 from tiersidecar.services.bucket.sasl import Mechanisms
 from tiersidecar.services.bucket.users import Users
 
@@ -124,3 +129,18 @@ async def test_other_clients_are_served_while_one_names_thousands_of_partitions(
         counting.cancel()
         assert turns > 10
         talk.close()
+
+
+async def test_list_offsets_reads_as_its_user_and_each_partition_once() -> None:
+    async with serving() as served:
+        api = OffsetsApi(Places(served.picture), served.path, served.lineages)
+        topic_type = items(load_request_schema(2, 7), "topics")
+        row_type = items(topic_type, "partitions")
+        rows = [made(row_type, partition_index=number, timestamp=1_700_000_000_000) for number in (0, 1, 1)]
+        request: Any = made(load_request_schema(2, 7), topics=(made(topic_type, name="plain", partitions=tuple(rows)),))
+        body = write_message(request)
+        asked = Asked(api_key=2, version=7, correlation_id=1, client_id="c", body=body, user=AUDITOR)
+        answer, _ = read_message(asked.response_type, bytes((await api.list_offsets(asked))[0]))
+        told = [one.error_code for one in answer.topics[0].partitions]
+        assert told == [ErrorCode.none, ErrorCode.invalid_request, ErrorCode.invalid_request]
+        assert ASKER.get() == "user auditor"
