@@ -74,6 +74,9 @@ class FollowState:
     refused: dict[str, Refused] = field(default_factory=dict)
 
 
+_MOST_REASON = 300
+"""Characters: a manifest's own words are in it, and all reasons stay in memory."""
+
 _Outcome = RemoteLogSegmentMetadata | CorruptDataError | StoreError | None
 
 
@@ -177,7 +180,7 @@ class BucketFollower:
                     found.append(outcome)
                     seen[_partition_of(listed)].add(listed.segment_id.uuid)
                 case CorruptDataError():
-                    refused[listed.key] = Refused(outcome.reason, listed)
+                    refused[listed.key] = Refused(_shown(outcome.reason), listed)
                 case ObjectNotFoundError() | None:
                     pass  # it has gone since it was listed
                 case StoreError():
@@ -242,6 +245,11 @@ class BucketFollower:
 
 def _partition_of(listed: ListedManifest) -> TopicIdPartition:
     return listed.segment_id.topic_id_partition
+
+
+def _shown(reason: str) -> str:
+    """For logs and terminals: without what a manifest may have put in of control characters, and halves of others."""
+    return "".join(one if one.isprintable() else "?" for one in reason[:_MOST_REASON])
 
 
 def _segment_in(listed: ListedManifest, data: bytes) -> RemoteLogSegmentMetadata:

@@ -164,7 +164,9 @@ def _epochs(listed: ListedManifest, said: ManifestSegment) -> tuple[EpochEntry, 
     head = EpochEntry(entries[0].epoch, Offset(max(entries[0].start_offset, said.start_offset)))
     found = (head, *entries[1:])
     starts = [entry.start_offset for entry in found]
-    if any(after <= before for before, after in pairwise(starts)) or starts[-1] > said.end_offset:
+    is_ordered = all(before < after for before, after in pairwise(starts))
+    is_once = len({entry.epoch for entry in found}) == len(found)  # "0" and "00" are two keys of JSON
+    if not is_ordered or not is_once or starts[-1] > said.end_offset:
         told = ", ".join(f"{epoch} from {start}" for epoch, start in found[:8])
         raise _refused(listed, f"its leader epochs are out of order or lie outside its offsets: {told}")
     return found

@@ -42,6 +42,7 @@ async def _shown(run: RemoteRun) -> tuple[list[int], dict[str, str]]:
         pytest.param({"endOffset": 2**80}, "endOffset", id="an end of more than 64 bits"),
         pytest.param({"segmentLeaderEpochs": {str(2**31): 133}}, "leader epoch", id="an epoch of 32 bits"),
         pytest.param({"segmentLeaderEpochs": {"-7": 133}}, "leader epoch", id="a negative epoch"),
+        pytest.param({"segmentLeaderEpochs": {"0": 133, "00": 140}}, "leader epochs", id="one epoch twice"),
         pytest.param({"eventTimestampMs": 2**70}, "eventTimestampMs", id="an event time of more than 64 bits"),
         pytest.param({"eventTimestampMs": -1}, "eventTimestampMs", id="a negative event time"),
         pytest.param({"maxTimestampMs": 2**63}, "maxTimestampMs", id="a record time of more than 63 bits"),
@@ -81,6 +82,19 @@ async def test_one_segment_id_at_two_offsets() -> None:
     assert starts == [0, 43, 86, 133]
     assert list(refused) == [f"{stem}.rsm-manifest"]
     assert "of that id" in refused[f"{stem}.rsm-manifest"]
+
+
+async def test_words_of_a_manifest_reach_no_terminal() -> None:
+    run = await load_run("plain")
+    document = json.loads(await run.store.fetch_object(f"{LAST}.rsm-manifest"))
+    told = document["remoteLogSegmentMetadata"]["remoteLogSegmentId"]["topicIdPartition"]["topicPartition"]
+    told["topic"] = "\x1b[2J\n\ud800" + "x" * 60_000
+    await run.store.put_object(f"{LAST}.rsm-manifest", BytesBody(json.dumps(document).encode()))
+    _, refused = await _shown(run)
+    reason = refused[f"{LAST}.rsm-manifest"]
+    assert reason.startswith("it is the manifest of segment ?[2J??xxx")
+    assert reason.isprintable()
+    assert len(reason) <= 300
 
 
 @pytest.mark.parametrize("number", [100_000, 2**31 - 1])
