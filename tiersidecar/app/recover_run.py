@@ -28,6 +28,7 @@ from tiersidecar.decide.recover import (
     decide_recovery,
     events_of,
     wanted_manifests,
+    waves_of,
 )
 from tiersidecar.domain.errors import CorruptDataError, MetadataNotReadyError, ObjectNotFoundError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
@@ -186,11 +187,12 @@ class Recoverer:
                     lease.require()
                     await metadata.publish(event)
 
-        for start in range(0, len(plan.recovery.segments), _EVENTS_AT_ONCE):
+        for wave in waves_of(plan.recovery.segments, _EVENTS_AT_ONCE):
             await lease.renew()
-            some = plan.recovery.segments[start : start + _EVENTS_AT_ONCE]
-            await _together(publish(events_of(segment)) for segment in some)
-        await publish(plan.recovery.updates)
+            await _together(publish(events_of(segment)) for segment in wave)
+        for update in plan.recovery.updates:
+            await lease.renew()
+            await publish([update])
 
     async def _publish_state(self, snapshot: PartitionSnapshot, lease: HeldLease) -> None:
         """Pauses first, the start last: whatever ends this half-way, nothing is deleted for want of a record."""
@@ -307,7 +309,9 @@ class _Look:
         missing = [
             (uuid, segment)
             for uuid, segment in (listed.segments if listed is not None else {}).items()
-            if uuid not in partition.stored and uuid not in known and _is_readable(segment)
+            if uuid not in partition.stored
+            and (uuid not in known or known[uuid].state is RemoteLogSegmentState.COPY_SEGMENT_STARTED)
+            and _is_readable(segment)
         ]
         await _together(look(uuid, segment) for uuid, segment in missing)
         return found

@@ -8,7 +8,7 @@ return.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -131,12 +131,33 @@ class Recovery:
 
 
 def events_of(segment: RemoteLogSegmentMetadata) -> Iterator[MetadataEvent]:
-    """Yield the events that leave ``segment`` as it is, as Kafka would write them: the first carries no custom metadata."""
+    """Yield the events that leave ``segment`` as it is, as Kafka would write them: the first carries no custom metadata.
+
+    One that is being deleted is never finished on the way: it may be a copy that was given up, whose offsets would count as
+    copied, and in a native broker it would take the place of a live segment that begins where it does.
+    """
     yield replace(segment, state=_STARTED, custom_metadata=None)
     if segment.state is not _STARTED:
-        yield _update_to(segment, _FINISHED)
-    if segment.state is _DELETING:
-        yield _update_to(segment, _DELETING)
+        yield _update_to(segment, segment.state)
+
+
+def waves_of(segments: Iterable[RemoteLogSegmentMetadata], most: int) -> Iterator[tuple[RemoteLogSegmentMetadata, ...]]:
+    """Yield ``segments`` in the order of their events, at most ``most`` that may be published in any order among them.
+
+    Of finished segments that begin at the same offset in an epoch, a native broker reads the one whose event comes last, and
+    what the others have beyond its end is lost to it.  So ends ascend, and no wave has finished segments that overlap.
+    """
+    wave: list[RemoteLogSegmentMetadata] = []
+    last = -1
+    for segment in sorted(segments, key=lambda one: (one.state is _FINISHED, one.end_offset, _order(one))):
+        if len(wave) == most or (segment.state is _FINISHED and segment.start_offset <= last):
+            yield tuple(wave)
+            wave, last = [], -1
+        wave.append(segment)
+        if segment.state is _FINISHED:
+            last = segment.end_offset
+    if wave:
+        yield tuple(wave)
 
 
 def wanted_manifests(
@@ -195,7 +216,7 @@ def _decide_listed(view: RecoveryView, segment: RemoteLogSegmentMetadata, plan: 
     uuid = segment.remote_log_segment_id.uuid
     known, objects = view.known.get(uuid), view.stored.get(uuid)
     if known is not None:
-        _decide_known(known, segment, plan)
+        _decide_known(known, segment, objects, plan)
     elif objects is None:
         plan.gone += 1
     elif segment.state is not _FINISHED:
@@ -207,17 +228,22 @@ def _decide_listed(view: RecoveryView, segment: RemoteLogSegmentMetadata, plan: 
         plan.leave(segment, Left.PARTIAL, _missing(objects))
 
 
-def _decide_known(known: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata, plan: _Plan) -> None:
-    """One that both the topic and the snapshot have."""
+def _decide_known(
+    known: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata, objects: StoredObjects | None, plan: _Plan
+) -> None:
+    """One that both the topic and the snapshot have.  It is finished only if its objects are there."""
     if _content(known) != _content(segment):
         plan.leave(
             segment, Left.CONTRADICTION, "the topic gives it other offsets, epochs or sizes than the snapshot does"
         )
     elif known.state >= segment.state:
         plan.equal += 1
+    elif segment.state is _FINISHED and objects is None:
+        plan.gone += 1
+    elif segment.state is _FINISHED and objects is not None and not objects.is_whole:
+        plan.leave(segment, Left.PARTIAL, _missing(objects))
     else:
-        states = (one for one in (_FINISHED, _DELETING) if known.state < one <= segment.state)
-        plan.updates += [_update_to(segment, state) for state in states]
+        plan.updates.append(_update_to(segment, segment.state))
 
 
 def _candidates(

@@ -18,9 +18,11 @@ from tiersidecar.decide.recover import (
     decide_recovery,
     events_of,
     wanted_manifests,
+    waves_of,
 )
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 
 WRITTEN_MS = 100
@@ -237,7 +239,7 @@ def test_objects_of_a_copy_that_never_ended_are_named() -> None:
     ("in_topic", "in_snapshot", "published"),
     [
         (STARTED, FINISHED, [FINISHED]),
-        (STARTED, DELETING, [FINISHED, DELETING]),
+        (STARTED, DELETING, [DELETING]),
         (FINISHED, DELETING, [DELETING]),
         (DELETING, FINISHED, []),
         (FINISHED, FINISHED, []),
@@ -254,10 +256,37 @@ def test_what_the_topic_has_is_carried_on_and_never_taken_back(
 
 
 def test_events_are_those_that_kafka_writes() -> None:
-    first, second, third = events_of(replace(LIVE, state=DELETING))
-    assert first == replace(LIVE, state=STARTED, custom_metadata=None)
-    assert [getattr(one, "state", None) for one in (second, third)] == [FINISHED, DELETING]
-    assert [getattr(one, "custom_metadata", None) for one in (second, third)] == [LIVE.custom_metadata] * 2
+    for state in (FINISHED, DELETING):
+        first, second = events_of(replace(LIVE, state=state))
+        assert first == replace(LIVE, state=STARTED, custom_metadata=None)
+        assert isinstance(second, RemoteLogSegmentMetadataUpdate)
+        assert (second.state, second.custom_metadata) == (state, LIVE.custom_metadata)
+
+
+def test_a_copy_that_was_given_up_does_not_count_as_copied() -> None:
+    cache = RemoteLogMetadataCache(LIVE.topic_id_partition)
+    for event in events_of(replace(segment(5, 20, 29, epochs={0: 20}), state=DELETING)):
+        cache.apply(event)
+    assert cache.highest_offset_for_epoch(0) is None, "what is above would be copied, and these offsets never"
+
+
+@pytest.mark.parametrize("objects", ["none", "some"])
+def test_what_the_topic_has_as_begun_is_finished_only_with_its_objects(objects: str) -> None:
+    world = World(
+        known=(replace(LIVE, state=STARTED),), snapshot=snapshot(LIVE), partly=(1,) if objects == "some" else ()
+    )
+    found = world.decide()
+    assert (found.updates, found.segments) == ((), ())
+    assert (found.gone, [one.reason for one in found.left]) == ((0, [Left.PARTIAL]) if objects == "some" else (1, []))
+
+
+def test_of_segments_that_begin_together_the_longest_is_finished_last() -> None:
+    long, short, deleted = segment(1, 0, 99), segment(2, 0, 50), segment(3, 0, 120, state=DELETING)
+    inside = segment(4, 20, 60, epochs={0: 20, 5: 50})
+    later = segment(5, 100, 109)
+    waves = list(waves_of([long, deleted, later, inside, short], 256))
+    assert waves == [(deleted, short), (inside,), (long, later)]
+    assert [len(wave) for wave in waves_of([segment(n, 10 * n, 10 * n + 9) for n in range(1, 6)], 2)] == [2, 2, 1]
 
 
 def test_only_manifests_that_say_what_nothing_else_says_are_read() -> None:
