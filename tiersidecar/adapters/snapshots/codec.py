@@ -60,7 +60,16 @@ def read_partition_snapshot(data: bytes, *, where: str) -> PartitionSnapshot:
     head = _read_head(text, where)
     try:
         return _snapshot_of(head, frame, where)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
         raise CorruptDataError(where=where, position=0, reason=f"no snapshot: {error!r}") from error
 
 
@@ -194,6 +203,9 @@ def _read_records(head: Mapping[str, Any], frame: bytes, where: str) -> Iterator
 
 def _opened(frame: bytes, size: int) -> bytes:
     try:
+        # The decompressor allocates what the frame's own header says, whatever it is bounded to.
+        if (said := zstandard.get_frame_parameters(frame).content_size) != size:
+            raise ValueError(f"a frame of {said} bytes where its head says {size}")
         records = zstandard.ZstdDecompressor().decompress(frame, max_output_size=size)
     except zstandard.ZstdError as error:
         raise ValueError(f"its records cannot be opened: {error}") from error

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import zstandard
 from crc32c import crc32c
 
 from tests.support.inline_blocking import InlineBlocking
@@ -96,7 +97,7 @@ def sealed(head: dict[str, object], rest: bytes) -> bytes:
         ({"format": "other"}, "no snapshot's"),
         ({"segments": 3}, "2 segments"),
         ({"records_bytes": 1 << 40}, "bytes of records"),
-        ({"records_bytes": 7}, "cannot be opened|bytes of records"),
+        ({"records_bytes": 7}, "where its head says 7"),
         ({"topic_id": "x"}, "no snapshot"),
         ({"state": {"remote_log_start_offset": "4"}}, "remote_log_start_offset"),
     ],
@@ -105,6 +106,24 @@ def test_what_does_not_fit_is_refused(change: dict[str, object], reason: str) ->
     text, _, rest = write_partition_snapshot(FULL).partition(b"\n")
     with pytest.raises(CorruptDataError, match=reason):
         read_partition_snapshot(sealed({**json.loads(text), **change}, rest[:-4]), where="x")
+
+
+def test_a_frame_that_says_that_it_is_larger_than_its_head_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, _, _ = write_partition_snapshot(FULL).partition(b"\n")
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 22))
+    opened: list[object] = []
+    monkeypatch.setattr(zstandard, "ZstdDecompressor", lambda: opened.append(1))
+    with pytest.raises(CorruptDataError, match="4194304 bytes where its head says"):
+        read_partition_snapshot(sealed(json.loads(text), bomb), where="x")
+    assert opened == []
+
+
+@pytest.mark.parametrize("records", [b"\0\0", b"\0\0\0\x09x", b"\xff\xff\xff\xff"])
+def test_records_that_are_cut_short_are_refused(records: bytes) -> None:
+    text, _, _ = write_partition_snapshot(FULL).partition(b"\n")
+    head = {**json.loads(text), "records_bytes": len(records)}
+    with pytest.raises(CorruptDataError, match="no snapshot"):
+        read_partition_snapshot(sealed(head, zstandard.ZstdCompressor().compress(records)), where="x")
 
 
 async def test_the_last_two_are_kept_and_the_last_counts(store: MemoryStore) -> None:
