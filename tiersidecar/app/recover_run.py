@@ -242,6 +242,11 @@ class _Look:
         if reason := await self._not_ours(owner.topic_id):
             return PartitionPlan(owner=owner, not_ours=reason)
         snapshot, faults = await self._snapshot(owner)
+        if snapshot is not None and snapshot.cluster_id != self._cluster_id:
+            if self._topic_owners[owner.topic_id] is None:
+                reason = f"nobody has claimed it in the store, and its snapshot is of cluster {snapshot.cluster_id}"
+                return PartitionPlan(owner=owner, not_ours=reason)
+            snapshot = None
         known_state = self._session.state.partition_state(owner)
         state = known_state if snapshot is None else known_state.merged_with(snapshot.state)
         known = {
@@ -279,11 +284,13 @@ class _Look:
         return "" if said in (None, self._cluster_id) else f"the store says that its data are cluster {said}'s"
 
     async def _snapshot(self, owner: TopicIdPartition) -> tuple[PartitionSnapshot | None, list[str]]:
+        """The last one, which may be another cluster's, and what is wrong with those after it."""
         place = owner.topic_id, owner.partition
         snapshot, faults = await read_latest(self._store, self._snapshots.get(place, ()), place, self._blocking)
         if snapshot is not None and (snapshot.cluster_id, snapshot.topic_id_partition) != (self._cluster_id, owner):
             named = snapshot.topic_id_partition.qualified
-            return None, [*faults, f"the snapshot of {owner} is of cluster {snapshot.cluster_id}, {named}"]
+            faults = [*faults, f"the snapshot of {owner} is of cluster {snapshot.cluster_id}, {named}"]
+            return (None if snapshot.cluster_id == self._cluster_id else snapshot), faults
         return snapshot, faults
 
     async def _stored_elsewhere(
