@@ -11,7 +11,7 @@ was never deleted, and then it is not replaced.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -29,7 +29,7 @@ from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.process import SNAPSHOT_AGE, SNAPSHOTS
-from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotShelf, SnapshotVersion
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotShelf, SnapshotVersion, snapshot_directory
 from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import Telemetry
@@ -112,13 +112,18 @@ class SnapshotLane:
         self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
         self._settings, self._interval_s = settings, interval_s
         self._notes: dict[TopicIdPartition, _Note] = {}
+        self._told_s = clock.monotonic_s()
         for outcome in ("written", "failed"):  # a series that begins with its first event shows no increase
             telemetry.count(SNAPSHOTS, 0, outcome=outcome)
 
     async def run(self) -> None:
-        """Look, until cancelled."""
+        """Look, until cancelled.  A fault of a look ends nothing but the look: in this process is what copies."""
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001
+                self._telemetry.count(SNAPSHOTS, outcome="failed")
+                _log.exception("snapshots.look.failed", reason=str(error) or repr(error))
             await self._clock.sleep(min(LOOK_INTERVAL_S, self._interval_s))
 
     async def look(self) -> None:
@@ -140,8 +145,12 @@ class SnapshotLane:
                     writing.create_task(write(tip, tiered), name=f"snapshot {tip}")
         for tip in self._notes.keys() - led:
             del self._notes[tip]
+        self._tell_age()
+
+    def _tell_age(self) -> None:
+        """How long the longest change waits.  A look at thousands may take long, if each write has to be given up."""
+        self._told_s = now_s = self._clock.monotonic_s()
         changed = (note.changed_s for note in self._notes.values() if note.changed_s is not None)
-        now_s = self._clock.monotonic_s()
         self._telemetry.gauge(SNAPSHOT_AGE, max(0.0, now_s - min(changed, default=now_s)))
 
     def _leads(self, tip: TopicIdPartition, tiered: TieredPartition) -> bool:
@@ -186,14 +195,15 @@ class SnapshotLane:
         except Exception as error:  # noqa: BLE001  copying and deleting go on without
             self._telemetry.count(SNAPSHOTS, outcome="failed")
             note.fails, note.due_s = True, began_s + min(_RETRY_S, self._interval_s)
+            if self._clock.monotonic_s() - self._told_s >= LOOK_INTERVAL_S:
+                self._tell_age()
             _log.warning("snapshot.failed", topic=tip.topic, partition=tip.partition, reason=str(error) or repr(error))
 
     async def _write_if_changed(self, tip: TopicIdPartition, tiered: TieredPartition, note: _Note) -> None:
-        # Nothing is awaited between the look at the one topic and at the other: both are of one moment.
         said, now_s = self._said(tip), self._clock.monotonic_s()
         if said is None or not self._metadata.is_ready(tip):
             return
-        picture, written_ms = self._metadata.picture(tip), self._clock.now_ms()
+        picture = self._metadata.picture(tip)
         mark = await self._blocking.run(_mark_of, picture)
         if (note.said, note.segments) == (said, mark) or _is_empty(note, said, picture):
             note.changed_s = None
@@ -205,7 +215,20 @@ class SnapshotLane:
         segments = await self._blocking.run(picture.segments)
         if not await self._may_write(tip, note, said, segments):
             return
-        snapshot = self._taken(tip, note, said, segments, written_ms)
+        epochs = await self._blocking.run(_epochs_of, segments)
+        # The store was asked meanwhile.  From here on nothing is awaited until all is taken: it is of one moment, the highest
+        # offsets too.  A segment that they count and the snapshot lacks would be taken for a deleted one.
+        said = self._said(tip)
+        if said is None or not self._leads(tip, tiered):
+            return
+        picture, written_ms = self._metadata.picture(tip), self._clock.now_ms()
+        highest = self._highest_offsets(
+            tip, epochs | {entry.epoch for entry in said.state.leader_epochs} | {note.leader_epoch}
+        )
+        former, mark = mark, await self._blocking.run(_mark_of, picture)
+        if mark != former:
+            segments = await self._blocking.run(picture.segments)
+        snapshot = self._taken(tip, note, said, segments, highest, written_ms)
         if not self._leads(tip, tiered):
             return
         await self._shelf.put(snapshot)
@@ -229,8 +252,15 @@ class SnapshotLane:
             return True
         version, last = await self._shelf.latest(tip)
         if version is not None and version.leader_epoch > note.leader_epoch:
-            note.changed_s = None
-            _log.info("snapshot.left", topic=tip.topic, partition=tip.partition, leader_epoch=version.leader_epoch)
+            # A deposed leader learns of it soon.  In a cluster that was set up anew, epochs begin at 0 again: that stays.
+            _log.warning(
+                "snapshot.left",
+                topic=tip.topic,
+                partition=tip.partition,
+                leader_epoch=note.leader_epoch,
+                reason=f"the store has one of leader epoch {version.leader_epoch}, which readers would take; where no broker "
+                f"leads in that epoch, remove {snapshot_directory('<key.prefix>', tip)}",
+            )
             return False
         if last is not None and (reason := await self._forgotten(last, said, segments)):
             _log.error("snapshot.kept", topic=tip.topic, partition=tip.partition, reason=reason)
@@ -255,18 +285,20 @@ class SnapshotLane:
                 return f"the metadata topic has forgotten {lost}; {_RECOVER}"
         return ""
 
+    def _highest_offsets(self, tip: TopicIdPartition, epochs: Iterable[int]) -> dict[int, int]:
+        highest = ((epoch, self._metadata.highest_offset_for_epoch(tip, epoch)) for epoch in sorted(epochs))
+        return {epoch: offset for epoch, offset in highest if offset is not None}
+
     def _taken(
         self,
         tip: TopicIdPartition,
         note: _Note,
         said: _Said,
         segments: tuple[RemoteLogSegmentMetadata, ...],
+        highest_offsets: Mapping[int, int],
         written_ms: int,
     ) -> PartitionSnapshot:
         assert note.version is not None, "it was learnt right before"
-        epochs = {entry.epoch for one in segments for entry in one.segment_leader_epochs}
-        epochs |= {entry.epoch for entry in said.state.leader_epochs} | {note.leader_epoch}
-        highest = {epoch: self._metadata.highest_offset_for_epoch(tip, epoch) for epoch in sorted(epochs)}
         return PartitionSnapshot(
             cluster_id=self._cluster_id,
             topic_id_partition=tip,
@@ -275,7 +307,7 @@ class SnapshotLane:
             broker_id=self._broker_id,
             incarnation=self._incarnation,
             segments=segments,
-            highest_offsets={epoch: offset for epoch, offset in highest.items() if offset is not None},
+            highest_offsets=highest_offsets,
             state=said.state,
             topic_state=said.topic_state,
             trash=said.trash,
@@ -286,6 +318,10 @@ class SnapshotLane:
 
 def _mark_of(picture: SegmentPicture) -> int:
     return picture.mark
+
+
+def _epochs_of(segments: Sequence[RemoteLogSegmentMetadata]) -> set[int]:
+    return {int(entry.epoch) for one in segments for entry in one.segment_leader_epochs}
 
 
 def _is_empty(note: _Note, said: _Said, picture: SegmentPicture) -> bool:

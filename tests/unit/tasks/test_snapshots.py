@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import cast
 
@@ -230,7 +231,51 @@ async def test_only_the_leader_of_the_cluster_that_owns_it_writes(stage: Stage, 
     await stage.turn()
     await stage.turn()
     assert stage.shelf.put_ones == []
-    assert stage.telemetry.value(SNAPSHOT_AGE) == 0
+    waits_s = INTERVAL_S if case == "a later leader wrote" else 0
+    assert stage.telemetry.value(SNAPSHOT_AGE) == waits_s, "epochs that began anew must not end snapshots in silence"
+
+
+async def test_what_is_copied_while_the_store_is_asked_is_in_it_or_not_counted(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    asked = stage.shelf.latest
+
+    async def latest(owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
+        await stage.copied(10, 19)
+        return await asked(owner)
+
+    stage.shelf.latest = latest  # type: ignore[method-assign]
+    await stage.turn()
+    (found,) = stage.shelf.put_ones
+    assert ([one.end_offset for one in found.segments], found.highest_offsets) == ([9, 19], {4: 19})
+    await stage.turn()
+    assert stage.serials == [1], "it is what was written"
+
+
+async def test_a_fault_of_a_look_does_not_end_the_process(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    running = asyncio.create_task(stage.lane.run())
+    before, stage.board.assignment = stage.board.assignment, cast(dict[TopicIdPartition, TieredPartition], None)
+    await stage.clock.advance(LOOK_INTERVAL_S)
+    stage.board.assignment = before
+    for _ in range(100):
+        await stage.clock.advance(LOOK_INTERVAL_S)
+    assert stage.serials == [1]
+    assert not running.done()
+    running.cancel()
+
+
+async def test_how_long_changes_wait_is_told_while_a_look_goes_on(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    told: list[float] = []
+
+    async def put(snapshot: PartitionSnapshot) -> None:
+        await stage.clock.advance(60)
+        raise StoreError(verb="put", key="x", reason="no answer")
+
+    stage.shelf.put = put  # type: ignore[method-assign]
+    stage.telemetry.gauge = lambda name, value, **labels: told.append(value)  # type: ignore[method-assign]
+    await stage.turn()
+    assert told == [60, 60], "once by the write that was given up, once by the look"
 
 
 async def test_a_new_leader_goes_on_above_what_the_former_wrote(stage: Stage) -> None:
