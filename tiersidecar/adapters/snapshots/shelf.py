@@ -45,13 +45,18 @@ def version_in(key: str) -> SnapshotVersion | None:
 
 
 class StoreShelf:
-    """The :class:`~tiersidecar.ports.partition_snapshots.SnapshotShelf` under ``key_prefix`` of ``store``."""
+    """The :class:`~tiersidecar.ports.partition_snapshots.SnapshotShelf` under ``key_prefix`` of ``store``.
+
+    What it has put it remembers, and lists once for each leader epoch: each listing costs as much as a put.
+    """
 
     def __init__(self, store: Store, key_prefix: str, blocking: Blocking) -> None:
         self._store, self._key_prefix, self._blocking = store, key_prefix, blocking
+        self._last: dict[TopicIdPartition, list[str]] = {}
 
     async def latest(self, owner: TopicIdPartition) -> tuple[SnapshotVersion | None, PartitionSnapshot | None]:
         """As the port says."""
+        self._last.pop(owner, None)
         keys = (await self._keys(owner))[::-1]
         found, _ = await read_latest(self._store, keys, (owner.topic_id, owner.partition), self._blocking)
         return (version_in(keys[0]) if keys else None), found
@@ -61,10 +66,12 @@ class StoreShelf:
         owner = snapshot.topic_id_partition
         key = snapshot_key(self._key_prefix, owner, snapshot.version)
         data = await self._blocking.run(write_partition_snapshot, snapshot)
+        before = self._last.pop(owner, None)
         await self._store.put_object(key, BytesBody(data), if_absent=True)
-        older = [one for one in await self._keys(owner) if one < key]
+        older = [one for one in (await self._keys(owner) if before is None else before) if one < key]
         if len(older) >= _KEPT:
             await self._store.delete_objects(older[: 1 - _KEPT])
+        self._last[owner] = [*older[1 - _KEPT :], key]
 
     async def _keys(self, owner: TopicIdPartition) -> list[str]:
         """Ascending by version."""

@@ -136,6 +136,25 @@ async def test_the_last_two_are_kept_and_the_last_counts(store: MemoryStore) -> 
     assert keys == [snapshot_key(PREFIX, TIP, version(2, serial)) for serial in (3, 2)]
 
 
+async def test_it_lists_once_in_a_leader_epoch(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    listings: list[str] = []
+    monkeypatch.setattr(
+        store, "list_objects", lambda prefix: listings.append(prefix) or MemoryStore.list_objects(store, prefix)
+    )
+    shelf = StoreShelf(store, PREFIX, InlineBlocking())
+    await shelf.latest(TIP)
+    for serial in range(1, 9):
+        await shelf.put(replace(FULL, version=version(2, serial)))
+    assert len(listings) == 2, "before the first, and after it"
+    other = StoreShelf(store, PREFIX, InlineBlocking())
+    for serial in range(1, 4):
+        await other.put(replace(FULL, version=version(3, serial)))
+    await shelf.latest(TIP)
+    await shelf.put(replace(FULL, version=version(4, 1)))
+    keys = (await list_snapshots(store, PREFIX))[PLACE]
+    assert keys == [snapshot_key(PREFIX, TIP, one) for one in (version(4, 1), version(3, 3))]
+
+
 async def test_a_deposed_leader_overwrites_nothing(store: MemoryStore) -> None:
     shelf = StoreShelf(store, PREFIX, InlineBlocking())
     await shelf.put(replace(FULL, version=version(10, 1), broker_id=2))
