@@ -107,7 +107,8 @@ class RecoverReport:
         ]
         if plan.state_contradicts:
             self.contradictions.append(
-                f"{plan.owner.qualified}: the state topic's record lets read what the snapshot knows as deleted"
+                f"{plan.owner.qualified}: the state topic's record lets read what the snapshot knows as deleted, or "
+                "has forgotten an undelete"
             )
 
     def take_unknown(self, owner: TopicIdPartition, segments: int) -> None:

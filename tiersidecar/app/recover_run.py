@@ -356,8 +356,14 @@ def _segments_of(snapshot: PartitionSnapshot) -> SnapshotSegments:
 
 
 def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
-    """Whether the state topic's record lets read what was deleted by then: it was written after the topic was lost."""
-    return merged.highest_start > known.highest_start or set(merged.user_deletes) != set(known.user_deletes)
+    """Whether the state topic's record lets read what was deleted by then, or lets retention delete what an undelete keeps: it
+    was written after the topic was lost."""
+    return (
+        merged.highest_start > known.highest_start
+        or set(merged.user_deletes) != set(known.user_deletes)
+        or merged.start_generation > known.start_generation
+        or merged.hold != known.hold
+    )
 
 
 def _is_readable(segment: RemoteLogSegmentMetadata) -> bool:

@@ -37,7 +37,7 @@ from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.formats.aiven.custom_metadata import CustomMetadata, write_custom_metadata
 from tiersidecar.formats.aiven.keys import planned_keys, recorded_keys
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
-from tiersidecar.ports.state_log import PartitionState, TopicState
+from tiersidecar.ports.state_log import Hold, PartitionState, TopicState
 from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
 
 CLUSTER = "scripted"
@@ -228,6 +228,19 @@ async def test_a_record_of_the_state_topic_is_newer_than_any_snapshot(world: Wor
     report = await world.recover()
     assert (world.state.partition_state(ORDERS), list(world.state.trash(ORDERS))) == (known, [])
     assert not report.has_contradictions
+
+
+@pytest.mark.parametrize(
+    "lost", [PartitionState(hold=Hold(serial=1, is_held=True, until=Offset(50))), PartitionState(start_generation=1)]
+)
+async def test_a_record_that_forgot_an_undelete_is_a_contradiction(world: World, lost: PartitionState) -> None:
+    world.store_objects(live(1, 0))
+    await world.put_snapshot(live(1, 0), state=lost, trash=(), pauses=())
+    await world.state.publish_partition_state(ORDERS, PartitionState(owner_seen_ms=1))
+    assert (await world.recoverer().plan()).has_contradictions
+    await world.recover()
+    assert world.state.partition_state(ORDERS) == replace(lost, owner_seen_ms=1)
+    assert not (await world.recoverer().plan()).has_contradictions
 
 
 async def test_contradictions_are_refused_unless_told(world: World) -> None:
