@@ -30,6 +30,7 @@ from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.recover import Left, events_of
 from tiersidecar.domain.errors import LeaseHeldError
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.lease import Lease
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.pauses import Pause, PausedThing, PauseKind
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
@@ -258,6 +259,23 @@ async def test_contradictions_are_refused_unless_told(world: World) -> None:
     await told.apply()
     assert world.segments() == [fine, elsewhere]
     assert world.state.partition_state(ORDERS).user_deletes == STATE.user_deletes
+
+
+async def test_it_does_not_act_beside_sidecars(world: World) -> None:
+    world.store_objects(live(1, 0))
+    await world.put_snapshot(live(1, 0))
+    now_ms = world.session.clock.now_ms()
+    held = Lease(
+        name="1", cluster_id=CLUSTER, broker_id=1, incarnation="a", term=1, host="h", pid=1, version="", renewed_ms=now_ms,
+        duration_ms=60_000,
+    )  # fmt: skip
+    await world.state.publish_lease(held)
+    refused = await look_at_store(world.session, (), world.told.append, despite=False, acts=True)
+    assert "beside brokers 1: stop them first" in refused.refusal
+    assert (await look_at_store(world.session, (), world.told.append, despite=False)).refusal == ""
+    await world.state.publish_lease(replace(held, released=True, renewal=True))
+    freed = await look_at_store(world.session, (), world.told.append, despite=False, acts=True)
+    assert (freed.refusal, len(freed.steps)) == ("", 1)
 
 
 async def test_one_acts_at_a_time(world: World) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tiersidecar.app.recover_run import Recoverer
 
 _SHOWN_STEPS = 50
+_RUNNING = (
+    "sidecars run beside brokers {nodes}: stop them first, for what they delete meanwhile could come back. One that was killed "
+    "counts as running for three times its lease.duration.ms"
+)
 
 CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without, only say what would be done.")]
 Topics = Annotated[
@@ -49,16 +53,21 @@ def recover(
         config_file=config_file, yes=carry_it_out, dry_run=not carry_it_out, as_json=as_json, makes_topics=carry_it_out
     )
     carry_out(
-        lambda session: look_at_store(session, topic or (), manner.progress, despite=despite_contradictions), manner
+        lambda session: look_at_store(
+            session, topic or (), manner.progress, despite=despite_contradictions, acts=carry_it_out
+        ),
+        manner,
     )
 
 
 async def look_at_store(
-    session: Session, topics: Sequence[str], say: Callable[[str], None], *, despite: bool
+    session: Session, topics: Sequence[str], say: Callable[[str], None], *, despite: bool, acts: bool = False
 ) -> Intent:
-    """What the store has, and what is published on its account."""
+    """What the store has, and what is published on its account; if it ``acts``, not beside sidecars."""
     from tiersidecar.app.recover_run import Recoverer
 
+    if acts and (running := running_sidecars(session)):
+        return Intent(facts={"sidecars": list(running)}, refusal=_RUNNING.format(nodes=", ".join(map(str, running))))
     recoverer = Recoverer(session, topics, say)
     report = await recoverer.plan()
     steps = list(report.steps())
@@ -78,6 +87,17 @@ async def look_at_store(
         details=report.details(),
         apply=lambda: _do(recoverer),
     )
+
+
+def running_sidecars(session: Session) -> Sequence[int]:
+    """Brokers whose sidecar holds the lease of its tier role.
+
+    What one deletes while the store is looked at would come back: its objects were listed, and its events are forgotten.
+    """
+    from tiersidecar.app.process_status import sidecars_of
+
+    leases = session.state.known_leases()
+    return [one.node_id for one in sidecars_of(leases, session.clock.now_ms()) if not one.is_over]
 
 
 async def _do(recoverer: Recoverer) -> Mapping[str, Any]:
