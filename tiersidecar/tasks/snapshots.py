@@ -70,12 +70,14 @@ class _Said:
 @dataclass(slots=True, kw_only=True)
 class _Note:
     """What was written of a partition in this leader epoch.  ``due_s`` is when the next may be, on the monotonic clock;
-    ``changed_s`` since when something is known that no snapshot has, None while nothing is."""
+    ``changed_s`` since when something is known that no snapshot has, None while nothing is.  ``found`` is what was said
+    before the first one was written."""
 
     leader_epoch: LeaderEpoch
     due_s: float
     version: SnapshotVersion | None = None
     said: _Said | None = None
+    found: _Said | None = None
     segments: int | None = None
     changed_s: float | None = None
     fails: bool = False
@@ -164,12 +166,14 @@ class SnapshotLane:
             # Thousands of partitions do not write at once when a sidecar starts.
             share = crc32(tip.qualified.encode()) % _SPREAD / _SPREAD
             note = self._notes[tip] = _Note(leader_epoch=leader_epoch, due_s=now_s + share * self._interval_s)
+            note.found = self._said(tip)
         if now_s >= note.due_s:
             return True
-        if note.said is None or note.fails:  # it has its turn
-            return False
         said = self._said(tip)
-        return said is not None and said.deletes != note.said.deletes
+        if said is None or note.fails:  # it has its turn
+            return False
+        note.found = note.found or said
+        return said.deletes != (note.said or note.found).deletes
 
     def _said(self, tip: TopicIdPartition) -> _Said | None:
         try:

@@ -208,6 +208,17 @@ async def test_what_decides_about_deletes_does_not_wait(stage: Stage, change: st
     assert stage.serials == [1, 2]
 
 
+async def test_what_decides_about_deletes_does_not_wait_for_a_new_leaders_first_turn(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    stage.lead(epoch=6)
+    await stage.lane.look()
+    await stage.soon()
+    assert stage.serials == []
+    await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(6)))
+    await stage.soon()
+    assert stage.serials == [1]
+
+
 async def test_segments_that_are_being_copied_or_deleted_are_in_it(stage: Stage) -> None:
     deleting = replace(await stage.copied(0, 9), state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
     await stage.metadata.publish(list(events_of(deleting))[-1])
