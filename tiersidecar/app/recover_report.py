@@ -70,6 +70,8 @@ class RecoverReport:
     left: Counter[Left] = field(default_factory=Counter)
     named: list[tuple[TopicIdPartition, LeftSegment]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """Snapshots that count for nothing: what they know as deleted, nothing else may know."""
     contradictions: list[str] = field(default_factory=list)
     without_snapshot: list[TopicIdPartition] = field(default_factory=list)
     oldest_ms: int | None = None
@@ -90,7 +92,7 @@ class RecoverReport:
         topic.states += plan.restores_state
         self.equal += recovery.equal
         self.gone += recovery.gone
-        self.faults += plan.faults
+        self.unread += plan.faults
         self._take_left(plan)
         if plan.lacks_state:
             self.without_snapshot.append(plan.owner)
@@ -170,7 +172,7 @@ class RecoverReport:
             yield f"left alone, {count:,}: {_WHY[reason]} (such as {', '.join(examples)})"
         for name, count in sorted(self._unknown.items()):
             yield f"left alone: {name}, {count:,} segments: the cluster has no topic of this id and name"
-        yield from self.faults
+        yield from (*self.faults, *self.unread)
         yield from (f"contradiction: {one}" for one in self.contradictions)
         if any(one.has_work for one in self._topics.values()):
             yield "offsets of consumer groups are in no snapshot: this does not bring them back"
@@ -196,5 +198,5 @@ class RecoverReport:
             "partitions_without_snapshot": [one.qualified for one in self.without_snapshot[:_MOST_NAMED]],
             "unknown_topics": dict(self._unknown),
             "contradictions": self.contradictions,
-            "faults": self.faults,
+            "faults": [*self.faults, *self.unread],
         }

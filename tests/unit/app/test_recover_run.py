@@ -261,6 +261,18 @@ async def test_contradictions_are_refused_unless_told(world: World) -> None:
     assert world.state.partition_state(ORDERS).user_deletes == STATE.user_deletes
 
 
+async def test_snapshots_that_cannot_be_read_are_not_passed_over_in_silence(world: World) -> None:
+    world.store_objects(live(1, 0))
+    await world.put_snapshot(live(1, 0))
+    (path,) = world.root.rglob("*.snapshot")
+    path.write_bytes(path.read_bytes()[:-1])
+    intent = await look_at_store(world.session, (), world.told.append, despite=False)
+    assert "may come back" in intent.refusal
+    assert any("checksum" in note for note in intent.notes)
+    assert intent.details["faults"]
+    assert (await look_at_store(world.session, (), world.told.append, despite=True)).refusal == ""
+
+
 async def test_it_does_not_act_beside_sidecars(world: World) -> None:
     world.store_objects(live(1, 0))
     await world.put_snapshot(live(1, 0))

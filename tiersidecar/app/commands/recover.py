@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from tiersidecar.app.recover_run import Recoverer
 
 _SHOWN_STEPS = 50
+_UNREAD = (
+    "the last snapshots of some partitions cannot be used (see the notes): without them, what was deleted or put into the trash "
+    "may come back. Restore them from the bucket's versions, or use the release that wrote them; --despite-contradictions goes "
+    "on by the ones before them, or by manifests alone"
+)
 _RUNNING = (
     "sidecars run beside brokers {nodes}: stop them first, for what they delete meanwhile could come back. One that was killed "
     "counts as running for three times its lease.duration.ms"
@@ -79,6 +84,8 @@ async def look_at_store(
             "the topics hold data that contradict the store (see the notes): it may be another store, or other topics. Look at "
             "them with `tiersidecar reconcile`; --despite-contradictions leaves those segments as they are, and does the rest"
         )
+    elif report.unread and not despite:
+        refusal = _UNREAD
     return Intent(
         facts=report.facts(),
         steps=tuple(steps),
