@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -19,7 +20,7 @@ import structlog
 
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError, ObjectExistsError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.pauses import Pause
@@ -50,6 +51,10 @@ _MOST_LOOKED_FOR = 8
 _RECOVER = "the last snapshot stays: make the topic anew with `tiersidecar recover`"
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _SPREAD = 1 << 16
+
+
+_Paused = Mapping[Uuid | None, Sequence[Pause]]
+"""By topic id; None for what holds for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +136,7 @@ class SnapshotLane:
     async def look(self) -> None:
         """Write what is due, some partitions at once.  Of thousands, a slice is looked at before others have the loop."""
         turn, led = asyncio.Semaphore(_AT_ONCE), set[TopicIdPartition]()
+        paused = self._paused()
 
         async def write(tip: TopicIdPartition, tiered: TieredPartition) -> None:
             async with turn:
@@ -143,7 +149,7 @@ class SnapshotLane:
                 if not self._leads(tip, tiered):
                     continue
                 led.add(tip)
-                if self._is_due(tip, tiered.view.leader_epoch):
+                if self._is_due(tip, tiered.view.leader_epoch, paused):
                     writing.create_task(write(tip, tiered), name=f"snapshot {tip}")
         for tip in self._notes.keys() - led:
             del self._notes[tip]
@@ -159,29 +165,38 @@ class SnapshotLane:
         is_leader = tiered.role is PartitionRole.LEADER and self._board.leads(tip, tiered.view.leader_epoch)
         return is_leader and self._is_ours()
 
-    def _is_due(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
+    def _is_due(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch, paused: _Paused) -> bool:
         now_s = self._clock.monotonic_s()
         note = self._notes.get(tip)
         if note is None or note.leader_epoch != leader_epoch:
             # Thousands of partitions do not write at once when a sidecar starts.
             share = crc32(tip.qualified.encode()) % _SPREAD / _SPREAD
             note = self._notes[tip] = _Note(leader_epoch=leader_epoch, due_s=now_s + share * self._interval_s)
-            note.found = self._said(tip)
+            note.found = self._said(tip, paused)
         if now_s >= note.due_s:
             return True
-        said = self._said(tip)
+        said = self._said(tip, paused)
         if said is None or note.fails:  # it has its turn
             return False
         note.found = note.found or said
         return said.deletes != (note.said or note.found).deletes
 
-    def _said(self, tip: TopicIdPartition) -> _Said | None:
+    def _paused(self) -> _Paused:
+        """Once for a look: thousands of partitions times hundreds of pauses would take the loop for seconds."""
+        paused: dict[Uuid | None, list[Pause]] = {}
+        with suppress(MetadataNotReadyError):  # then nothing is said of any partition
+            for one in self._state.pauses():
+                paused.setdefault(one.thing.topic_id, []).append(one)
+        return paused
+
+    def _said(self, tip: TopicIdPartition, paused: _Paused | None = None) -> _Said | None:
+        paused = self._paused() if paused is None else paused
         try:
             return _Said(
                 state=self._state.partition_state(tip),
                 topic_state=self._state.topic_state(tip.topic_id),
                 trash=tuple(self._state.trash(tip)),
-                pauses=tuple(one for one in self._state.pauses() if one.thing.topic_id in (None, tip.topic_id)),
+                pauses=(*paused.get(None, ()), *paused.get(tip.topic_id, ())),
             )
         except MetadataNotReadyError:
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -217,6 +218,24 @@ async def test_what_decides_about_deletes_does_not_wait_for_a_new_leaders_first_
     await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(6)))
     await stage.soon()
     assert stage.serials == [1]
+
+
+async def test_a_look_at_thousands_reads_the_pauses_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tiered,) = stage.board.assignment.values()
+    (local,) = stage.board.local.partitions.values()
+    tips = [replace(TIP, partition=number) for number in range(1000)]
+    stage.board.assignment = dict.fromkeys(tips, tiered)
+    stage.board.local = LogDirsView(partitions=dict.fromkeys(tips, local), faults={})
+    await stage.lane.look()
+    asked, pauses = list[int](), stage.state.pauses
+
+    def asked_pauses() -> Sequence[Pause]:
+        asked.append(1)
+        return pauses()
+
+    monkeypatch.setattr(stage.state, "pauses", asked_pauses)
+    await stage.lane.look()
+    assert len(asked) < 50, "but for those that have their turn"
 
 
 async def test_segments_that_are_being_copied_or_deleted_are_in_it(stage: Stage) -> None:
