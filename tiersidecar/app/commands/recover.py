@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _SHOWN_STEPS = 50
 _UNREAD = (
-    "the last snapshots of some partitions cannot be used (see the notes): without them, what was deleted or put into the trash "
-    "may come back. Restore them from the bucket's versions, or use the release that wrote them; --despite-contradictions goes "
+    "the last snapshots of some partitions cannot be used (see the notes): without them, what was deleted or trashed may "
+    "come back. Restore them from the bucket's versions, or use the release that wrote them; --despite-contradictions goes "
     "on by the ones before them, or by manifests alone"
 )
 _RUNNING = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -23,7 +24,7 @@ from tiersidecar.domain.trash import TrashEntry, TrashId, TrashKind
 from tiersidecar.domain.user_deletes import SaidDelete
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import Hold, PartitionState, TopicState
-from tiersidecar.ports.store import BytesBody
+from tiersidecar.ports.store import BytesBody, StoredObject
 
 PREFIX, PLACE = "cluster/", (TIP.topic_id, TIP.partition)
 ENTRY = TrashEntry(
@@ -138,9 +139,12 @@ async def test_the_last_two_are_kept_and_the_last_counts(store: MemoryStore) -> 
 
 async def test_it_lists_once_in_a_leader_epoch(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     listings: list[str] = []
-    monkeypatch.setattr(
-        store, "list_objects", lambda prefix: listings.append(prefix) or MemoryStore.list_objects(store, prefix)
-    )
+
+    def list_objects(prefix: str) -> AsyncIterator[StoredObject]:
+        listings.append(prefix)
+        return MemoryStore.list_objects(store, prefix)
+
+    monkeypatch.setattr(store, "list_objects", list_objects)
     shelf = StoreShelf(store, PREFIX, InlineBlocking())
     await shelf.latest(TIP)
     for serial in range(1, 9):
