@@ -11,6 +11,7 @@ from tiersidecar.decide.recover import Left, LeftSegment, Recovery
 from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.readable import moment_text
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot
+from tiersidecar.ports.state_log import PartitionState
 
 _MOST_NAMED = 1000
 """Segments that are named one by one; all are counted."""
@@ -34,11 +35,13 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What is done about a partition.  ``not_ours``: why nothing is.  ``state_contradicts``: the state topic has a record of
-    it that lets read what the snapshot knows as deleted.  ``lacks_state``: neither has one."""
+    """What is done about a partition.  ``not_ours``: why nothing is.  ``state`` is what the snapshot and the state topic say together.
+    ``state_contradicts``: the state topic has a record that lets read what the snapshot knows as deleted.  ``lacks_state``: neither
+    has one."""
 
     owner: TopicIdPartition
     snapshot: PartitionSnapshot | None = None
+    state: PartitionState = PartitionState()  # noqa: RUF009 - frozen
     faults: tuple[str, ...] = ()
     recovery: Recovery = Recovery()  # noqa: RUF009 - frozen
     restores_state: bool = False

@@ -177,7 +177,7 @@ class Recoverer:
 
     async def _publish(self, plan: PartitionPlan, lease: HeldLease) -> None:
         if plan.snapshot is not None and plan.restores_state:
-            await self._publish_state(plan.snapshot, lease)
+            await self._publish_state(plan.snapshot, plan.state, lease)
         metadata = self._session.metadata
         assert metadata is not None, "recover opens its session with metadata"
 
@@ -194,7 +194,7 @@ class Recoverer:
             await lease.renew()
             await publish([update])
 
-    async def _publish_state(self, snapshot: PartitionSnapshot, lease: HeldLease) -> None:
+    async def _publish_state(self, snapshot: PartitionSnapshot, merged: PartitionState, lease: HeldLease) -> None:
         """Pauses first, the start last: whatever ends this half-way, nothing is deleted for want of a record."""
         state, owner = self._session.state, snapshot.topic_id_partition
         await lease.renew()
@@ -207,7 +207,7 @@ class Recoverer:
             await state.publish_topic_state(owner.topic_id, snapshot.topic_state)
         await state.put_into_trash(owner, snapshot.trash)
         lease.require()
-        await state.publish_partition_state(owner, snapshot.state)
+        await state.publish_partition_state(owner, merged)
 
     @asynccontextmanager
     async def _open_store(self) -> AsyncIterator[Store]:
@@ -248,7 +248,8 @@ class _Look:
                 return PartitionPlan(owner=owner, not_ours=reason)
             snapshot = None
         known_state = self._session.state.partition_state(owner)
-        state = known_state if snapshot is None else known_state.merged_with(snapshot.state)
+        # As if the snapshot came first: what a former leader said then counts, whatever later ones say that never read it.
+        state = known_state if snapshot is None else snapshot.state.merged_with(known_state)
         known = {
             one.remote_log_segment_id.uuid: one
             for one in await self._blocking.run(self._metadata.picture(owner).segments)
@@ -268,6 +269,7 @@ class _Look:
         return PartitionPlan(
             owner=owner,
             snapshot=snapshot,
+            state=state,
             faults=tuple(faults),
             recovery=decide_recovery(view),
             restores_state=snapshot is not None and (not has_record or _is_behind(known_state, state)),
@@ -360,7 +362,7 @@ def _is_behind(known: PartitionState, merged: PartitionState) -> bool:
     was written after the topic was lost."""
     return (
         merged.highest_start > known.highest_start
-        or set(merged.user_deletes) != set(known.user_deletes)
+        or set(known.merged_with(merged).user_deletes) != set(known.user_deletes)
         or merged.start_generation > known.start_generation
         or merged.hold != known.hold
     )

@@ -293,8 +293,10 @@ class SnapshotLane:
         self, last: PartitionSnapshot, said: _Said, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> str:
         """What the topics have lost since ``last``, for people; "" where nothing shows it."""
-        merged = said.state.merged_with(last.state)
-        if merged.highest_start > said.state.highest_start or set(merged.user_deletes) != set(said.state.user_deletes):
+        # In their order: to a later leader's state, what was said in earlier epochs would add nothing.
+        highest = last.state.merged_with(said.state).highest_start
+        deletes = said.state.merged_with(last.state).user_deletes
+        if highest > said.state.highest_start or set(deletes) != set(said.state.user_deletes):
             return f"the state topic has forgotten deletes that the last snapshot knows; {_RECOVER}"
         known = {one.remote_log_segment_id for one in segments}
         missing = [one for one in last.segments if one.state is _FINISHED and one.remote_log_segment_id not in known]

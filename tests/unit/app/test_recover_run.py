@@ -244,6 +244,19 @@ async def test_a_record_that_forgot_an_undelete_is_a_contradiction(world: World,
     assert not (await world.recoverer().plan()).has_contradictions
 
 
+async def test_a_later_leaders_record_that_forgot_a_delete_is_a_contradiction(world: World) -> None:
+    deleted, fine = live(1, 0), live(2, 10)
+    world.store_objects(deleted, fine)
+    await world.put_snapshot(fine)
+    await world.state.publish_partition_state(ORDERS, PartitionState().with_start(Offset(0), LeaderEpoch(6)))
+    assert (await world.recoverer().plan()).has_contradictions
+    await world.recover()
+    assert world.state.partition_state(ORDERS).start_for(0) == 10, "the delete of epoch 0 counts"
+    assert world.segments() == [fine]
+    again = await world.recoverer().plan()
+    assert (again.has_contradictions, list(again.steps())) == (False, [])
+
+
 async def test_contradictions_are_refused_unless_told(world: World) -> None:
     elsewhere, fine = live(7, 50), live(1, 0)
     await world.publish(elsewhere)

@@ -281,6 +281,23 @@ async def test_what_is_copied_while_the_store_is_asked_is_in_it_or_not_counted(s
     assert stage.serials == [1], "it is what was written"
 
 
+async def test_a_later_leader_that_never_read_a_delete_does_not_take_it_with_it(stage: Stage) -> None:
+    await stage.copied(0, 9)
+    await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(4)))
+    await stage.turn()
+    stage.shelf.version, stage.shelf.last = stage.shelf.put_ones[0].version, stage.shelf.put_ones[0]
+    stage.state.partition_states.clear()
+    await stage.state.publish_partition_state(TIP, PartitionState().with_start(Offset(0), LeaderEpoch(6)))
+    stage.lead(epoch=6)
+    await stage.lane.look()
+    await stage.turn()
+    assert stage.serials == [1], "it stays until recover has put the delete back"
+    last, known = stage.shelf.put_ones[0].state, stage.state.partition_state(TIP)
+    await stage.state.publish_partition_state(TIP, last.merged_with(known))  # as recover does
+    await stage.turn()
+    assert len(stage.shelf.put_ones) == 2
+
+
 async def test_a_fault_of_a_look_does_not_end_the_process(stage: Stage) -> None:
     await stage.copied(0, 9)
     running = asyncio.create_task(stage.lane.run())
