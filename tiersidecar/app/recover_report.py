@@ -35,9 +35,9 @@ _WHY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What is done about a partition.  ``not_ours``: why nothing is.  ``state`` is what the snapshot and the state topic say together.
-    ``state_contradicts``: the state topic has a record that lets read what the snapshot knows as deleted.  ``lacks_state``: neither
-    has one."""
+    """What is done about a partition.  ``not_ours``: why nothing is.  ``state`` is what snapshot and state topic say together.
+    ``state_contradicts``: the state topic has a record of it that lets read what the snapshot knows as deleted.
+    ``lacks_state``: neither has one."""
 
     owner: TopicIdPartition
     snapshot: PartitionSnapshot | None = None

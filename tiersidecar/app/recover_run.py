@@ -35,7 +35,7 @@ from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.metadata_log import MetadataLog
-from tiersidecar.ports.partition_snapshots import PartitionSnapshot
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot, state_with
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
@@ -248,8 +248,7 @@ class _Look:
                 return PartitionPlan(owner=owner, not_ours=reason)
             snapshot = None
         known_state = self._session.state.partition_state(owner)
-        # As if the snapshot came first: what a former leader said then counts, whatever later ones say that never read it.
-        state = known_state if snapshot is None else snapshot.state.merged_with(known_state)
+        state = known_state if snapshot is None else state_with(snapshot.state, known_state)
         known = {
             one.remote_log_segment_id.uuid: one
             for one in await self._blocking.run(self._metadata.picture(owner).segments)

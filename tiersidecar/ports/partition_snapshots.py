@@ -47,6 +47,17 @@ class PartitionSnapshot:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+def state_with(snapshot: PartitionState, known: PartitionState) -> PartitionState:
+    """What a snapshot's state and that of the topic say together.
+
+    As if the snapshot came first: what a former leader said counts then, whatever a later one says that never read it.  A topic
+    that knows of a later undelete has read the snapshot's deletes, and undone them.
+    """
+    if known.start_generation > snapshot.start_generation:
+        return known.merged_with(snapshot)
+    return snapshot.merged_with(known)
+
+
 def snapshot_directory(key_prefix: str, owner: TopicIdPartition) -> str:
     """What the keys of a partition's snapshots begin with."""
     return f"{key_prefix}{SNAPSHOTS}{format_uuid(owner.topic_id)}/{owner.partition}/"

@@ -30,7 +30,13 @@ from tiersidecar.domain.trash import TrashEntry
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.process import SNAPSHOT_AGE, SNAPSHOTS
-from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotShelf, SnapshotVersion, snapshot_directory
+from tiersidecar.ports.partition_snapshots import (
+    PartitionSnapshot,
+    SnapshotShelf,
+    SnapshotVersion,
+    snapshot_directory,
+    state_with,
+)
 from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import Telemetry
@@ -293,8 +299,7 @@ class SnapshotLane:
         self, last: PartitionSnapshot, said: _Said, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> str:
         """What the topics have lost since ``last``, for people; "" where nothing shows it."""
-        # In their order: to a later leader's state, what was said in earlier epochs would add nothing.
-        highest = last.state.merged_with(said.state).highest_start
+        highest = state_with(last.state, said.state).highest_start
         deletes = said.state.merged_with(last.state).user_deletes
         if highest > said.state.highest_start or set(deletes) != set(said.state.user_deletes):
             return f"the state topic has forgotten deletes that the last snapshot knows; {_RECOVER}"

@@ -244,6 +244,16 @@ async def test_a_record_that_forgot_an_undelete_is_a_contradiction(world: World,
     assert not (await world.recoverer().plan()).has_contradictions
 
 
+async def test_a_delete_that_was_undone_since_the_snapshot_stays_undone(world: World) -> None:
+    world.store_objects(live(1, 0))
+    await world.put_snapshot(live(1, 0))
+    twice = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=2)
+    await world.state.publish_partition_state(ORDERS, twice)
+    report = await world.recover()
+    assert not report.has_contradictions
+    assert world.state.partition_state(ORDERS) == twice
+
+
 async def test_a_later_leaders_record_that_forgot_a_delete_is_a_contradiction(world: World) -> None:
     deleted, fine = live(1, 0), live(2, 10)
     world.store_objects(deleted, fine)
