@@ -28,7 +28,7 @@ from tiersidecar.domain.metadata_cache import RemoteLogMetadataCache
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import MetadataEvent, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.formats.metadata.serde import read_event, write_event
-from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion, state_with
 from tiersidecar.ports.state_log import PartitionState
 
 WHOLE = StoredObjects(start_offset=0, has_log=True, has_indexes=True, has_manifest=True)
@@ -256,3 +256,38 @@ def test_done_again_it_finds_nothing_to_do(steps: list[str], custom: list[bytes 
     manifests = {uuid: partition.manifests[uuid] for uuid in wanted}
     found = decide_recovery(RecoveryView(known=known, snapshot=listed, stored=partition.stored, manifests=manifests))
     assert (found.segments, found.updates, found.equal) == ((), (), len(known))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["start", "delete", "undelete"]), st.integers(0, 9), st.integers(0, 3), st.booleans()
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_a_state_that_lost_nothing_adds_nothing_to_itself(steps: list[tuple[str, int, int, bool]]) -> None:
+    known, told, epoch = PartitionState(), list[PartitionState](), 0
+    for kind, at, opened_ms, is_later in steps:
+        epoch += is_later
+        offset, leader_epoch = Offset(at), LeaderEpoch(epoch)
+        if kind == "start":
+            record = known.with_start(offset, leader_epoch)
+        elif kind == "delete":
+            record = known.with_delete(offset, leader_epoch, opened_ms)
+        else:
+            record = replace(
+                PartitionState(remote_log_start_offset=offset, remote_log_start_epoch=leader_epoch),
+                start_generation=known.start_generation + 1,
+                undone=known.user_deletes,
+            )
+        known = known.merged_with(record)
+        told.append(known)
+    for snapshot in told:
+        merged = state_with(snapshot, known)
+        assert (merged.highest_start, merged.start_generation) == (known.highest_start, known.start_generation)
+        assert known.merged_with(merged).user_deletes == known.user_deletes
+        lost = PartitionState().with_start(Offset(0), LeaderEpoch(epoch + 1))  # a topic made anew, and its first leader
+        back = lost.merged_with(state_with(snapshot, lost))
+        assert back.highest_start >= snapshot.highest_start
