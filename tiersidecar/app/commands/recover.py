@@ -23,8 +23,8 @@ _UNREAD = (
     "on by the ones before them, or by manifests alone"
 )
 _RUNNING = (
-    "sidecars run beside brokers {nodes}: stop them first, for what they delete meanwhile could come back. One that was killed "
-    "counts as running for three times its lease.duration.ms"
+    "sidecars run beside brokers {nodes}: stop them first, for what they delete meanwhile could come back. A stopped one "
+    "counts as running until three times its lease.duration.ms have passed"
 )
 
 CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without, only say what would be done.")]
