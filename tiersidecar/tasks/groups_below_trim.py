@@ -76,10 +76,13 @@ class GroupsBelowTrim:
         self._problem = ""
 
     async def run(self) -> None:
-        """Look, until cancelled."""
+        """Look, until cancelled.  A fault of a look ends nothing but the look: in this process is what copies."""
         while True:
             await self._clock.sleep(LOOK_INTERVAL_S)
-            await self.look()
+            try:
+                await self.look()
+            except Exception as error:
+                log.exception("groups.below_trim.look.failed", reason=str(error) or repr(error))
 
     async def look(self) -> None:
         """Ask for some groups; where they cannot be asked for, nothing is told."""

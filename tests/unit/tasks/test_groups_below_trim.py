@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +16,7 @@ from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LeaderView
+from tiersidecar.ports.broker import GroupType
 from tiersidecar.ports.metrics.retention import GROUP_BELOW_TRIM
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks import groups_below_trim
@@ -152,3 +154,27 @@ async def test_many_groups_are_asked_for_in_turn_and_the_most_told_by_name(monke
     told = world.told
     assert len(told) == MOST_TOLD + 1
     assert (told["group-00"], told[OTHERS]) == (100, sum(100 - number for number in range(20, 30)))
+
+
+async def test_a_fault_of_one_look_ends_neither_the_watch_nor_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.commit("billing", 40, 150)
+    answers = world.broker.groups.list_groups
+    failures = 1
+
+    async def list_groups() -> dict[str, GroupType]:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise ValueError("an answer that nobody can read")
+        return await answers()
+
+    monkeypatch.setattr(world.broker.groups, "list_groups", list_groups)
+    watching = asyncio.create_task(world.watch.run())
+    with capture_logs() as logs:
+        for _ in range(LOOKS + 2):
+            await world.clock.advance(LOOK_INTERVAL_S)
+    assert not watching.done()
+    watching.cancel()
+    assert [entry["event"] for entry in logs] == ["groups.below_trim.look.failed", "group.below_trim"]
+    assert world.told == {"billing": 60}
