@@ -99,7 +99,7 @@ class ProcessStatus:
             untrimmable_topics=self.board.untrimmable_topics,
             log_dir_faults=self.board.local.faults,
             disk_troubles=self.board.disk_troubles,
-            losses=_some((*self.board.missing_owners.values(), *self.board.lost_logs.values())),
+            losses=_some((*self.board.missing_owners.values(), *self._lost_logs())),
             misplaced={str(tip): reason for tip, reason in self.board.misplaced.items()},
             deletes_blocked=self.deletes_blocked(),
             paused=self._paused(),
@@ -131,10 +131,13 @@ class ProcessStatus:
             raise NotLedHereError(topic=topic, partition=partition, leader_id=-1)
         return self.explains
 
+    def _lost_logs(self) -> Iterator[str]:
+        return (record.lost_log for record in self.board.records.values() if record.lost_log)
+
     def _partition(self, tiered: TieredPartition) -> PartitionStatus:
         tip = tiered.view.topic_id_partition
         local = self.board.local_partition(tip)
-        copied_offset = self.board.copied_offsets.get(tip, NO_OFFSET)
+        record, copied_offset = self.board.record(tip), self.board.record(tip).last_copied
         leads = tiered.role is PartitionRole.LEADER
         waiting = pending_copies(self.board, local, copied_offset) if leads and local is not None else ()
         on_disk = () if local is None else [one for one in local.segments if not one.pinned]
@@ -158,27 +161,28 @@ class ProcessStatus:
             halted_reason=halted or None,
             held_back_reason=self.board.misplaced.get(tip)
             or self.board.untrimmable_topics.get(tip.topic)
-            or self.board.expiry_stops.get(tip)
-            or self.board.unproven.get(tip)
+            or record.expiry_stop
+            or (record.unproven.reason if record.unproven is not None else "")
             or self._trim_hold(tip)
             or self._transaction_waits(tip)
-            or self.board.behind_trash.get(tip)
-            or self.board.held_back.get(tip)
+            or record.behind_trash
+            or record.copy_held_back
             or None,
         )
 
     def _transaction_waits(self, tip: TopicIdPartition) -> str:
         """With what copying itself says of them: the last stable offset that it waits at."""
-        waits = wait_told(self.board.transaction_waits.get(tip, ()))
-        return "; ".join(filter(None, (self.board.held_back.get(tip), waits))) if waits else ""
+        record = self.board.record(tip)
+        waits = wait_told(record.transaction_waits or ())
+        return "; ".join(filter(None, (record.copy_held_back, waits))) if waits else ""
 
     def _trim_hold(self, tip: TopicIdPartition) -> str:
-        hold = self.board.trim_holds.get(tip)
+        hold = self.board.record(tip).trim_hold
         return "" if hold is None else hold.reason
 
     def _local_start(self, tiered: TieredPartition, local: LocalPartition | None) -> int:
-        known = self.board.log_start_offsets.get(tiered.view.topic_id_partition)
-        if known is not None:
+        known = self.board.record(tiered.view.topic_id_partition).log_start_offset
+        if known != NO_OFFSET:
             return known
         return local.segments[0].base_offset if local is not None and local.segments else NO_OFFSET
 
@@ -202,7 +206,7 @@ class ProcessStatus:
         kept = remote_bytes - trash
         if local is None:
             return TierBytes(trash=trash, remote=kept)
-        start = self.board.log_start_offsets.get(tip, NO_OFFSET)
+        start = self.board.record(tip).log_start_offset
         active = sum(one.size_bytes for one in local.segments if one.next_base_offset is None)
         sealed = [one for one in local.segments if one.next_base_offset is not None]
         not_remote = {one.base_offset for one in waiting}

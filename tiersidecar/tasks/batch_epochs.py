@@ -34,9 +34,9 @@ class BatchEpochs:
         told = await self._told(local, lineage)
         if not told or told[0].start_offset >= lineage.entries[0].start_offset:
             return False
-        if self._board.batch_epochs.get(tip) == told:
+        if self._board.record(tip).batch_epochs == told:
             return False
-        self._board.batch_epochs[tip] = told
+        self._board.record(tip).batch_epochs = told
         log.warning(
             "leader_epochs.from_batches",
             topic=tip.topic,

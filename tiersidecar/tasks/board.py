@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
 from tiersidecar.decide.disk_pressure import DiskState
 from tiersidecar.decide.place import UnwrittenEpoch, reason_to_doubt_directory
@@ -17,7 +16,7 @@ from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.pins import with_pins
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.log_dirs import LogDirsView
@@ -59,11 +58,17 @@ class FollowNote:
 NO_LOG_DIRS = LogDirsView(partitions={}, faults={})
 
 
-class UnprovenFrom(NamedTuple):
-    """Before the local segment at ``base_offset``, until ``until_s`` on the monotonic clock: then it is looked at again."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnprovenCopy:
+    """The local segment at ``base_offset`` whose remote copy could not be read back, ``failures`` times in a row.
+
+    Nothing of the partition is trimmed from it on until ``until_s`` on the monotonic clock; then it is looked at again.
+    """
 
     base_offset: int
+    failures: int
     until_s: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +101,62 @@ class TransactionWait:
 
 
 @dataclass(slots=True)
-class Board:
-    """One per process; single-threaded, so plain attributes do.
+class PartitionRecord:
+    """What the lanes know of one partition; dropped whole when it is no longer ours, or changes hands.
 
-    ``copied_offsets`` and ``log_start_offsets`` are what the lanes saw last: hints that spare a lane its start, never
-    grounds for a deletion.
+    Offsets are what was seen last: they spare a lane its start, and are never grounds for a deletion.
     """
+
+    copied_offset: int | None = None
+    """Inclusive; None until the copy lane has looked. Written by the copy lane."""
+
+    copy_holes: tuple[ByteRange, ...] = ()
+    """Offsets below the copied one that only the broker holds, to be copied. Written by the copy lane."""
+
+    remote_log_start: int = NO_OFFSET
+    """Written by the copy lane."""
+
+    copy_held_back: str = ""
+    """Why copying waits. Written by the copy lane."""
+
+    expiry_looked: bool = False
+    """Whether expiry has had a round since the partition is led: what it meant to give up, it has. Written by the expiry."""
+
+    expiry_stop: str = ""
+    """Why nothing expires. Written by the expiry."""
+
+    log_start_offset: int = NO_OFFSET
+    """The broker's, as its last answer to any lane says."""
+
+    trim_hold: TrimHold | None = None
+    """The groups that a trim waits for. Written by the trim gate."""
+
+    behind_trash: str = ""
+    """Why a trim waits for what is in the trash. Written by the trim lane."""
+
+    unproven: UnprovenCopy | None = None
+    """The remote copy before which trimming waits. Written by :class:`~tiersidecar.tasks.unproven.Unproven`."""
+
+    lost_log: str = ""
+    """What proves that one of the sidecars' own topics has forgotten the partition. Written by the log start watch."""
+
+    transaction_waits: tuple[TransactionWait, ...] | None = None
+    """Open transactions that hold up copying, or readers of committed records; None once that they are over is reported."""
+
+    batch_epochs: tuple[EpochEntry, ...] = ()
+    """Leader epochs of local batches that the live file has forgotten, and no pin knows."""
+
+    follow: FollowNote = field(default_factory=FollowNote)
+
+    @property
+    def last_copied(self) -> int:
+        """The copied offset, -1 where it is not known."""
+        return NO_OFFSET if self.copied_offset is None else self.copied_offset
+
+
+@dataclass(slots=True)
+class Board:
+    """One per process; single-threaded, so plain attributes do."""
 
     local: LogDirsView = NO_LOG_DIRS
     assignment: Mapping[TopicIdPartition, TieredPartition] = field(default_factory=dict)
@@ -121,47 +176,24 @@ class Board:
 
     refused_topics: dict[str, str] = field(default_factory=dict)
     untrimmable_topics: dict[str, str] = field(default_factory=dict)
-    copied_offsets: dict[TopicIdPartition, int] = field(default_factory=dict)
-    copy_holes: dict[TopicIdPartition, tuple[ByteRange, ...]] = field(default_factory=dict)
-    """Offsets below the copied one that only the broker holds, to be copied."""
-
-    remote_log_starts: dict[TopicIdPartition, int] = field(default_factory=dict)
-    expiry_looked: set[TopicIdPartition] = field(default_factory=set)
-    """Partitions of which expiry has had a round since they are led: what it meant to give up, it has."""
-
-    log_start_offsets: dict[TopicIdPartition, int] = field(default_factory=dict)
-    held_back: dict[TopicIdPartition, str] = field(default_factory=dict)
-    expiry_stops: dict[TopicIdPartition, str] = field(default_factory=dict)
-    trim_holds: dict[TopicIdPartition, TrimHold] = field(default_factory=dict)
-    behind_trash: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Why a trim waits for what is in the trash."""
-
-    unproven: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Why a trim waits for a remote copy that cannot be read back."""
-
-    unproven_from: dict[TopicIdPartition, UnprovenFrom] = field(default_factory=dict)
-    """Where it waits."""
-
+    records: dict[TopicIdPartition, PartitionRecord] = field(default_factory=dict)
     missing_owners: dict[Uuid, str] = field(default_factory=dict)
     """Topic ids whose owner object is gone from the store, and what that means."""
-
-    lost_logs: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """What proves that one of the sidecars' own topics has forgotten the partition."""
 
     pressure_trims: Mapping[TopicIdPartition, PressureTrim] = field(default_factory=dict)
     disk_troubles: Mapping[str, str] = field(default_factory=dict)
     """Why somebody has to look at a disk, by its log dirs."""
 
     disks: Sequence[DiskNote] = ()
-    transaction_waits: dict[TopicIdPartition, tuple[TransactionWait, ...]] = field(default_factory=dict)
-    """Open transactions that hold up copying, or readers of committed records."""
-
-    batch_epochs: dict[TopicIdPartition, tuple[EpochEntry, ...]] = field(default_factory=dict)
-    """Leader epochs of local batches that the live file has forgotten, and no pin knows."""
-
     pins: PinBoard = field(default_factory=PinBoard)
-    follow_notes: dict[TopicIdPartition, FollowNote] = field(default_factory=dict)
     watch_trouble: str = "the log dirs and the broker have not been looked at yet"
+
+    def record(self, partition: TopicIdPartition) -> PartitionRecord:
+        """Return what is known of the partition, an empty record at first."""
+        record = self.records.get(partition)
+        if record is None:
+            record = self.records[partition] = PartitionRecord()
+        return record
 
     def local_partition(self, partition: TopicIdPartition) -> LocalPartition | None:
         """The partition's directory as last scanned, and before it what only pins hold any more; None when it is not (or no
@@ -176,8 +208,8 @@ class Board:
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """What the pins of the partition know of it, and what its batches have told."""
-        pinned, told = self.pins.epochs_of(topic_id_partition), self.batch_epochs.get(topic_id_partition)
-        return pinned if told is None else Lineage(told).extended_by(pinned).entries
+        pinned, in_batches = self.pins.epochs_of(topic_id_partition), self.record(topic_id_partition).batch_epochs
+        return Lineage(in_batches).extended_by(pinned).entries if in_batches else pinned
 
     def leader_epochs_with_pins(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """The live file, reaching back as far as the pins do; empty when the partition is not on a healthy log dir.  Where the
@@ -226,28 +258,11 @@ class Board:
 
     def see_start(self, partition: TopicIdPartition, start_offset: int) -> None:
         """The remote log start is there: what an undelete brought back below the one that was seen is to be copied yet."""
-        if start_offset < self.remote_log_starts.get(partition, start_offset):
-            self.remote_log_starts[partition] = start_offset
-            self.copied_offsets.pop(partition, None)
+        record = self.record(partition)
+        if start_offset < record.remote_log_start:
+            record.remote_log_start, record.copied_offset = start_offset, None
 
     def forget(self, partition: TopicIdPartition) -> None:
-        """Drop the hints of a partition that is no longer ours, or that changed hands."""
-        for hints in (
-            self.copied_offsets,
-            self.copy_holes,
-            self.remote_log_starts,
-            self.log_start_offsets,
-            self.held_back,
-            self.expiry_stops,
-            self.trim_holds,
-            self.behind_trash,
-            self.unproven,
-            self.unproven_from,
-            self.lost_logs,
-            self.follow_notes,
-            self.transaction_waits,
-            self.batch_epochs,
-        ):
-            hints.pop(partition, None)
+        """Drop what is known of a partition that is no longer ours, or that changed hands."""
+        self.records.pop(partition, None)
         self.missing_owners.pop(partition.topic_id, None)
-        self.expiry_looked.discard(partition)

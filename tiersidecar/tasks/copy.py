@@ -192,7 +192,7 @@ class CopyTask:
                 self._log_observed(tip, plan)
                 return
             if paused := self._state.why_paused(tip.topic_id, PauseKind.COPIES):
-                self._board.held_back[tip] = paused
+                self._board.record(tip).copy_held_back = paused
                 return
             await self._first_start.ensure(partition, local, lineage)
             start = self._log_start_offset(tip, lineage)
@@ -213,10 +213,9 @@ class CopyTask:
     async def _plan(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyPlan:
         tip, view = partition.view.topic_id_partition, await self.view(partition, local, lineage)
         plan = decide_copy(view)
-        self._board.copied_offsets[tip] = view.copied_offset
-        self._board.copy_holes[tip] = view.holes
-        self._board.remote_log_starts[tip] = view.remote_log_start_offset
-        self._board.held_back[tip] = plan.held_back
+        record = self._board.record(tip)
+        record.copied_offset, record.copy_holes = view.copied_offset, view.holes
+        record.remote_log_start, record.copy_held_back = view.remote_log_start_offset, plan.held_back
         await self._waits.held(tip, plan.unstable, view.last_stable_offset)
         self._lag.report(partition)
         self._gaps.report(tip, plan.gap, view.remote_log_start_offset)
@@ -270,7 +269,7 @@ class CopyTask:
         stop = self._state.partition_state(tip).guard_stop
         return (
             partition.policy.mode is RetentionMode.STRICT
-            and tip not in self._board.expiry_looked
+            and not self._board.record(tip).expiry_looked
             and not self._observe_only
             and not self._guard.reason_not_to_delete_of(tip.topic_id)
             and (stop is None or stop.is_over)

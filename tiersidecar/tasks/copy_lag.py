@@ -21,9 +21,8 @@ from tiersidecar.tasks.board import Board
 
 def pending_copies(board: Board, local: LocalPartition, copied_offset: int) -> tuple[LocalSegment, ...]:
     """As the copy lane found remote log start and holes last."""
-    tip = local.topic_id_partition
-    start = board.remote_log_starts.get(tip, NO_OFFSET)
-    return pending_segments(local.segments, copied_offset, start, board.copy_holes.get(tip, ()))
+    record = board.record(local.topic_id_partition)
+    return pending_segments(local.segments, copied_offset, record.remote_log_start, record.copy_holes)
 
 
 class CopyLagReport:
@@ -59,7 +58,7 @@ class CopyLagReport:
         """As the copy lane found it; before it could (the store is away since the start) what the metadata says of the live
         file's epochs."""
         tip = local.topic_id_partition
-        known = self._board.copied_offsets.get(tip)
+        known = self._board.record(tip).copied_offset
         if known is not None:
             return known
         highest = (self._metadata.highest_offset_for_epoch(tip, entry.epoch) for entry in local.leader_epochs)

@@ -163,7 +163,7 @@ class DiskWatch:
 
     def _going_bytes(self, local: LocalPartition) -> int:
         """What lies below the log start, or is renamed already: the broker takes minutes to delete it."""
-        start = self._board.log_start_offsets.get(local.topic_id_partition, -1)
+        start = self._board.record(local.topic_id_partition).log_start_offset
         trimmed = (one for one in local.sealed_segments if (one.next_base_offset or 0) <= start)
         return sum(one.size_bytes for one in (*trimmed, *local.deleted))
 
@@ -181,7 +181,7 @@ class DiskWatch:
                 continue
             if tip.topic in self._board.untrimmable_topics or self._guard.reason_not_to_delete_of(tip.topic_id):
                 continue  # what it is to give will not come: the others have to give it
-            start = self._board.log_start_offsets.get(tip, -1)
+            start = self._board.record(tip).log_start_offset
             sealed = [one for one in local.sealed_segments if (one.next_base_offset or 0) > start]
             remote = self._remote(tip, sealed, segments_at, start)
             found.append(
@@ -199,7 +199,7 @@ class DiskWatch:
         above them, or it would keep the whole log on the disk (simulation, cluster seed 800571).
         """
         lineage = self._board.lineage_on_disk(tip)
-        stop, given_up = self._held_from(tip), self._board.remote_log_starts.get(tip, -1)
+        stop, given_up = self._held_from(tip), self._board.record(tip).remote_log_start
         readable_from = max(log_start_offset, given_up, 0)
 
         def may_go(segment: LocalSegment) -> bool:
@@ -214,10 +214,10 @@ class DiskWatch:
         """The first offset that stays: its remote copy could not be read back a moment ago, or a group holds it, unless
         drop-oldest passes any group.  It is counted on again once another look is due: nothing else may be there to have
         it looked at, and one wrong byte, read once, would fill the disk (simulation, cluster seed 608)."""
-        unproven = self._board.unproven_from.get(tip)
+        record = self._board.record(tip)
+        unproven, hold = record.unproven, record.trim_hold
         is_resting = unproven is not None and self._clock.monotonic_s() < unproven.until_s
         stops = [unproven.base_offset if unproven is not None and is_resting else NO_LOG_END]
-        hold = self._board.trim_holds.get(tip)
         if hold is not None and self._settings.policy is not DiskPressurePolicy.DROP_OLDEST:
             stops += [-1 if holder.offset is None else holder.offset for holder, _ in hold.holders]
         return min(stops)

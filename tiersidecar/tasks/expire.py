@@ -144,7 +144,7 @@ class ExpireTask:
         """
         tip = partition.view.topic_id_partition
         if tip.topic in self._board.refused_topics or self._state.halted_reason is not None:
-            self._board.expiry_looked.add(tip)
+            self._board.record(tip).expiry_looked = True
             return
         try:
             await self.answer_undelete(partition)
@@ -154,7 +154,7 @@ class ExpireTask:
             if self._is_due(partition, view, plan):
                 await self._act(partition)
         finally:
-            self._board.expiry_looked.add(tip)
+            self._board.record(tip).expiry_looked = True
         self._next_round_s[tip] = self._clock.monotonic_s() + self._interval_s
 
     def owes_an_answer(self, partition: TieredPartition) -> bool:
@@ -489,7 +489,7 @@ class ExpireTask:
         if answer.error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
         if spec is OffsetSpec.EARLIEST:
-            self._board.log_start_offsets[tip] = answer.offset
+            self._board.record(tip).log_start_offset = answer.offset
         return answer.offset
 
     def _report(self, tip: TopicIdPartition, plan: ExpiryPlan) -> None:
@@ -502,13 +502,13 @@ class ExpireTask:
         in_trash = [one.metadata.segment_size_in_bytes for one in plan.trash.waiting]
         self._telemetry.gauge(TRASH_BYTES, sum(in_trash), **labels)
         self._telemetry.gauge(TRASH_SEGMENTS, len(in_trash), **labels)
-        if plan.stop == self._board.expiry_stops.get(tip, ""):
+        record = self._board.record(tip)
+        if plan.stop == record.expiry_stop:
             return
+        record.expiry_stop = plan.stop
         if plan.stop:
-            self._board.expiry_stops[tip] = plan.stop
             log.error("expire.stopped", **labels, reason=plan.stop)
         else:
-            del self._board.expiry_stops[tip]
             log.info("expire.stopped.cleared", **labels)
 
     def _report_lag(self, tip: TopicIdPartition, removals: tuple[Removal, ...] | list[Removal]) -> None:

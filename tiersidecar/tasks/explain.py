@@ -101,7 +101,7 @@ class ExplainTask:
         everything = self._why_nothing(tip)
         refused = self._board.refused_topics.get(tip.topic, "")
         retain = self._lanes.reason_at_rest(tip, Lane.RETAIN)
-        unproven = self._board.unproven_from.get(tip)
+        unproven = self._board.record(tip).unproven
         return Stops(
             copy=everything
             or refused
@@ -119,7 +119,7 @@ class ExplainTask:
             or self._state.halted_reason
             or self._guard.reason_not_to_delete_remote_of(tip.topic_id)
             or ("" if unproven else retain),
-            unproven=self._board.unproven.get(tip, ""),
+            unproven="" if unproven is None else unproven.reason,
             unproven_from=None if unproven is None else unproven.base_offset,
             hold=await self._gate.hold(tiered, await self._blocking.run(decide_trim, view.trim)),
         )

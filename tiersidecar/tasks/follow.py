@@ -152,7 +152,7 @@ class FollowTask:
         return self._note(partition.view.topic_id_partition).deleted
 
     def _note(self, tip: TopicIdPartition) -> FollowNote:
-        return self._board.follow_notes.setdefault(tip, FollowNote())
+        return self._board.record(tip).follow
 
 
 async def _do_all(*steps: Callable[[], Awaitable[None]]) -> None:

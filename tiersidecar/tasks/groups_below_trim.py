@@ -102,7 +102,7 @@ class GroupsBelowTrim:
         for number, (tip, tiered) in enumerate(list(self._board.assignment.items()), 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
-            local_start = self._board.log_start_offsets.get(tip, 0)
+            local_start = self._board.record(tip).log_start_offset
             if (
                 tiered.role is not PartitionRole.LEADER
                 or tiered.policy.mode is not RetentionMode.STRICT

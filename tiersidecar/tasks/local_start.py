@@ -10,7 +10,7 @@ import structlog
 
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError
-from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.offsets import NO_OFFSET, Offset
 from tiersidecar.ports.broker import DeleteRecords
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
@@ -47,8 +47,8 @@ class LocalStart:
         local = self._board.local_partition(tip)
         if local is None or not local.segments:
             return False
-        known = self._board.log_start_offsets.get(tip, local.segments[0].base_offset)
-        return known < remote_log_start_offset
+        known = self._board.record(tip).log_start_offset
+        return (local.segments[0].base_offset if known == NO_OFFSET else known) < remote_log_start_offset
 
     async def raise_to(
         self,
@@ -83,7 +83,7 @@ class LocalStart:
         answer = (await self._broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
         if answer.error is not None:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
-        self._board.log_start_offsets[tip] = answer.low_watermark
+        self._board.record(tip).log_start_offset = answer.low_watermark
         await self._failpoints.reach("expire.records.deleted")
         log.info(
             "log.trimmed",

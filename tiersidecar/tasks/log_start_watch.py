@@ -79,9 +79,9 @@ class LostLogs:
         """
         reason = "" if tip.topic in self._board.refused_topics else await self._reason(tip)
         if reason:
-            self._board.lost_logs[tip] = f"{tip}: {reason}"
+            self._board.record(tip).lost_log = f"{tip}: {reason}"
             raise TopicLossError(subject=str(tip), reason=reason)
-        self._board.lost_logs.pop(tip, None)
+        self._board.record(tip).lost_log = ""
 
     async def _reason(self, tip: TopicIdPartition) -> str:
         state, accepted = self._state.partition_state(tip), self._state.accepted_losses()
@@ -166,7 +166,7 @@ class LogStartWatch:
         }
 
     def _judge(self, tip: TopicIdPartition, log_start_offset: Offset) -> None:
-        self._board.log_start_offsets[tip] = log_start_offset
+        self._board.record(tip).log_start_offset = log_start_offset
         state = self._state.partition_state(tip)
         # Until our first trim whatever was there when we came is no news.
         first_seen = self._first_seen.setdefault(tip, log_start_offset)
@@ -183,7 +183,7 @@ class LogStartWatch:
         if self._alarmed.get(tip) == log_start_offset:
             return
         self._alarmed[tip] = log_start_offset
-        copied_offset = self._board.copied_offsets.get(tip, -1)
+        copied_offset = self._board.record(tip).last_copied
         log.error(
             "log_start.unexplained",
             **labels,

@@ -15,7 +15,6 @@ import structlog
 
 from tiersidecar.domain.errors import CorruptDataError, RetriableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
-from tiersidecar.domain.offsets import NO_OFFSET
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_open_producers
 from tiersidecar.ports.clock import Clock
@@ -69,7 +68,7 @@ class TransactionWaits:
             self._looked.pop(tip, None)
             self._note(tip, WhoWaits.COPYING, ())
             return
-        is_noted = tip in self._board.transaction_waits
+        is_noted = self._board.record(tip).transaction_waits is not None
         if self._looked.get(tip) == (segment.log_path, last_stable_offset, is_noted):
             return  # asked at every look, for hours if need be, and the files say the same each time
         open_here = await self._open_at(segment, last_stable_offset)
@@ -77,12 +76,12 @@ class TransactionWaits:
             return
         await self._learn_limit()
         self._note(tip, WhoWaits.COPYING, open_here)
-        self._looked[tip] = (segment.log_path, last_stable_offset, tip in self._board.transaction_waits)
+        self._looked[tip] = segment.log_path, last_stable_offset, self._board.record(tip).transaction_waits is not None
 
     async def lost(self, tip: TopicIdPartition, next_offset: int, undecided: Sequence[ProducerState]) -> None:
         """A segment was copied that ends right before ``next_offset``; there ``undecided`` are open, and the broker does not
         have them.  Of one that is copied again, below what is remote, the border has nothing to fear."""
-        if next_offset <= self._board.copied_offsets.get(tip, NO_OFFSET) + 1:
+        if next_offset <= self._board.record(tip).last_copied + 1:
             return
         if undecided:
             await self._learn_limit()
@@ -91,7 +90,9 @@ class TransactionWaits:
     def report(self) -> None:
         """Tell how long the oldest of each partition lasts, and once of each that it hangs."""
         now_ms = self._clock.now_ms()
-        for tip, waits in list(self._board.transaction_waits.items()):
+        for tip, record in self._board.records.items():
+            if (waits := record.transaction_waits) is None:
+                continue
             age_ms = max((now_ms - one.since_ms for one in waits), default=0)
             labels = {"topic": tip.topic, "partition": str(tip.partition)}
             self._telemetry.gauge(OPEN_TRANSACTION_SECONDS, max(age_ms, 0) / 1000, **labels)
@@ -99,10 +100,11 @@ class TransactionWaits:
                 if now_ms - one.since_ms > self._limit_ms:
                     self._say_hanging(tip, one)
             if not waits:
-                del self._board.transaction_waits[tip]
+                record.transaction_waits = None
 
     def _note(self, tip: TopicIdPartition, who: WhoWaits, states: Iterable[ProducerState]) -> None:
-        known = self._board.transaction_waits.get(tip, ())
+        record = self._board.record(tip)
+        known = record.transaction_waits or ()
         since_ms = {(one.who, one.producer_id, one.first_offset): one.since_ms for one in known}
         waits = [one for one in known if one.who is not who]
         for state in states:
@@ -126,7 +128,7 @@ class TransactionWaits:
                     first_offset=first_offset,
                 )
         if waits or known:
-            self._board.transaction_waits[tip] = tuple(waits)
+            record.transaction_waits = tuple(waits)
         self._said &= {(tip, one.who, one.producer_id, one.first_offset) for one in waits} | {
             key for key in self._said if key[0] != tip
         }

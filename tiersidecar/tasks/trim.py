@@ -104,13 +104,13 @@ class TrimTask:
         if policy.mode is not RetentionMode.STRICT:
             return False
         pressure = self._board.pressure_trims.get(tip)
-        if pressure is not None and pressure.offset > self._board.log_start_offsets.get(tip, -1):
+        if pressure is not None and pressure.offset > self._board.record(tip).log_start_offset:
             return True
         if all(limit == UNLIMITED for limit in limits):
             return False
         local = self._board.local_partition(tip)
-        copied_offset = self._board.copied_offsets.get(tip, -1)
-        log_start_offset = self._board.log_start_offsets.get(tip, -1)
+        copied_offset = self._board.record(tip).last_copied
+        log_start_offset = self._board.record(tip).log_start_offset
         return local is not None and any(
             segment.next_base_offset is not None
             and log_start_offset < segment.next_base_offset <= copied_offset + 1
@@ -121,7 +121,7 @@ class TrimTask:
     async def run(self, partition: TieredPartition) -> None:
         """Trim until nothing may go any more."""
         tip = partition.view.topic_id_partition
-        self._board.behind_trash.pop(tip, None)
+        self._board.record(tip).behind_trash = ""
         while self._board.leads(tip, partition.view.leader_epoch) and self.may_have_work(partition):
             log_start_offset = await self._log_start_offset(partition)
             generation = self._state.partition_state(tip).start_generation
@@ -196,7 +196,7 @@ class TrimTask:
         view = await self.view(partition, local, log_start_offset)
         steps = decide_trim(view)
         if not steps and (reason := reason_behind_trash(view)):
-            self._board.behind_trash[tip] = reason
+            self._board.record(tip).behind_trash = reason
         return steps
 
     async def view(self, partition: TieredPartition, local: LocalPartition, log_start_offset: Offset) -> TrimView:
@@ -258,7 +258,7 @@ class TrimTask:
         self._ownership.require_role()
         low_watermark = await self._delete_records(partition, offset)
         await self._failpoints.reach("trim.records.deleted")
-        self._board.log_start_offsets[tip] = low_watermark
+        self._board.record(tip).log_start_offset = low_watermark
         self._unproven.gone(tip, low_watermark)
         size_bytes = sum(step.local.size_bytes for step in steps)
         self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=tip.topic)
@@ -303,7 +303,7 @@ class TrimTask:
     async def _log_start_offset(self, partition: TieredPartition) -> Offset:
         """The broker's log start, asked with our leader epoch: a deposed leader is refused here."""
         offset = await self._offset(partition, OffsetSpec.EARLIEST)
-        self._board.log_start_offsets[partition.view.topic_id_partition] = offset
+        self._board.record(partition.view.topic_id_partition).log_start_offset = offset
         return offset
 
     async def _offset(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:

@@ -56,8 +56,9 @@ class TrimGate:
         """Drop holds that are over, and tell by group how much is held back."""
         now_s = self._clock.monotonic_s()
         for tip in [tip for tip, seen_s in self._seen_s.items() if now_s - seen_s >= _HOLD_MAX_AGE_S]:
-            self._board.trim_holds.pop(tip, None)
-        for tip in self._seen_s.keys() - self._board.trim_holds.keys():
+            if tip in self._board.records:
+                self._board.record(tip).trim_hold = None
+        for tip in [tip for tip in self._seen_s if self._hold_of(tip) is None]:
             del self._seen_s[tip]
             self._telemetry.forget(TRIM_HELD_BYTES, topic=tip.topic, partition=str(tip.partition))
         held = self._held_by_group()
@@ -69,17 +70,21 @@ class TrimGate:
 
     def _held_by_group(self) -> dict[str, int]:
         held: defaultdict[str, int] = defaultdict(int)
-        for hold in self._board.trim_holds.values():
+        for hold in filter(None, map(self._hold_of, self._seen_s)):
             for holder, held_bytes in hold.holders:
                 held[holder.group or UNKNOWN] += held_bytes
         ranked = sorted(held.items(), key=lambda one: (-one[1], one[0]))
         rest = sum(held_bytes for _, held_bytes in ranked[GROUPS_SHOWN:])
         return dict(ranked[:GROUPS_SHOWN]) | ({OTHERS: rest} if len(ranked) > GROUPS_SHOWN else {})
 
+    def _hold_of(self, tip: TopicIdPartition) -> TrimHold | None:
+        record = self._board.records.get(tip)
+        return None if record is None else record.trim_hold
+
     def _note(self, tip: TopicIdPartition, hold: TrimHold) -> None:
-        before = self._board.trim_holds.pop(tip, None)
+        record = self._board.record(tip)
+        before, record.trim_hold = record.trim_hold, hold if hold.holders else None
         if hold.holders:
-            self._board.trim_holds[tip] = hold
             self._seen_s[tip] = self._clock.monotonic_s()
             self._telemetry.gauge(TRIM_HELD_BYTES, hold.held_bytes, topic=tip.topic, partition=str(tip.partition))
         if any(holder.offset is None for holder, _ in hold.holders):

@@ -16,7 +16,7 @@ from tiersidecar.decide.place import TELL_AFTER_S, UnwrittenEpoch, may_be_unwrit
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET
+from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, EpochEndAnswer, ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
@@ -226,4 +226,4 @@ class Watch:
         local = self._board.local_partition(tip)
         if local is None or tip.topic in self._board.refused_topics or not self._board.pins.are_known(local.log_dir):
             return False
-        return bool(pending_copies(self._board, local, self._board.copied_offsets.get(tip, NO_OFFSET)))
+        return bool(pending_copies(self._board, local, self._board.record(tip).last_copied))

@@ -109,7 +109,7 @@ def test_the_bytes_of_a_log_are_counted_once_each_from_its_start_to_its_end() ->
     run(world.state.put_into_trash(TIP, [entry]))
     local = local_partition(local_segments(300, 400, 500), epochs=((0, 0),))
     sidecar.board.local = LogDirsView(partitions={TIP: local}, faults={})
-    sidecar.board.copied_offsets[TIP], sidecar.board.log_start_offsets[TIP] = 399, 300
+    sidecar.board.record(TIP).copied_offset, sidecar.board.record(TIP).log_start_offset = 399, 300
     status = ProcessStatus(
         version="1",
         config=None,  # type: ignore[arg-type]  # not asked of partitions

@@ -67,7 +67,7 @@ class Scene:
             leader_epochs=(EpochEntry(LeaderEpoch(0), Offset(0)),),
         )
         self.board.local = LogDirsView(partitions={TIP: local}, faults={})
-        self.board.copied_offsets[TIP] = 10 * copied - 1
+        self.board.record(TIP).copied_offset = 10 * copied - 1
         self.lags.report(TIERED)
         self.backfill.look()
 

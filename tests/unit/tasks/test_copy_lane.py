@@ -23,14 +23,14 @@ from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.guard_stop import GuardStop
 from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.pauses import ALL_TOPICS, Pause, PausedThing, PauseKind
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.board import Board, PartitionRecord
 from tiersidecar.tasks.copy_admission import LIVE
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
@@ -145,7 +145,7 @@ def race(stage: Stage) -> None:
 
 
 def looked(stage: Stage) -> None:
-    stage.shell.board.expiry_looked.add(stage.tip)
+    stage.shell.board.record(stage.tip).expiry_looked = True
 
 
 def observes(stage: Stage) -> None:
@@ -193,12 +193,12 @@ async def test_while_copies_are_paused_nothing_is_copied_and_what_waits_is_count
     await stage.shell.state.publish_pause(paused)
     await stage.shell.copy.run(stage.tiered)
     assert list(stage.shell.metadata.list_remote_log_segments(stage.tip)) == []
-    assert "a move of the store" in stage.shell.board.held_back[stage.tip]
+    assert "a move of the store" in stage.shell.board.record(stage.tip).copy_held_back
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(stage.local.sealed_segments)
     await stage.shell.state.forget_pause(paused)
     await stage.shell.copy.run(stage.tiered)
     assert stage.gauge(COPY_LAG_SEGMENTS) == 0
-    assert stage.tip not in {tip for tip, why in stage.shell.board.held_back.items() if "paused" in why}
+    assert "paused" not in stage.shell.board.record(stage.tip).copy_held_back
 
 
 async def test_a_pause_that_comes_while_a_segment_waits_for_its_turn_is_in_time(stage: Stage) -> None:
@@ -227,9 +227,9 @@ async def test_what_the_lane_found_is_on_the_board(stage: Stage) -> None:
     stage.shell.broker.last_stable_offsets[stage.tip] = 71
     await stage.shell.copy.run(stage.tiered)
     board = stage.shell.board
-    assert (board.copied_offsets, board.remote_log_starts) == ({stage.tip: 69}, {stage.tip: 35})
-    assert board.copy_holes == {stage.tip: ()}
-    assert board.held_back[stage.tip].startswith("last stable offset 71 is below its end")
+    record = board.record(stage.tip)
+    assert (record.copied_offset, record.remote_log_start, record.copy_holes) == (69, 35, ())
+    assert board.record(stage.tip).copy_held_back.startswith("last stable offset 71 is below its end")
     left = [one for one in stage.local.sealed_segments if one.base_offset >= 70]
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(left)
     assert stage.gauge(COPY_LAG_BYTES) == sum(one.size_bytes for one in left)
@@ -293,7 +293,7 @@ async def test_before_the_lane_could_look_the_lag_counts_from_what_the_metadata_
     """The store may be away since the start: a lag of everything would be an alarm without a cause."""
     stage.shell.broker.last_stable_offsets[stage.tip] = 71
     await stage.shell.copy.run(stage.tiered)
-    stage.shell.board.copied_offsets.clear()
+    stage.shell.board.record(stage.tip).copied_offset = None
     stage.shell.lag.report(stage.tiered)
     left = [one for one in stage.local.sealed_segments if one.base_offset >= 70]
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(left)
@@ -309,7 +309,7 @@ async def test_a_lag_is_never_negative_and_none_where_nothing_waits(stage: Stage
     stage.shell.lag.report(stage.tiered)
     assert stage.gauge(COPY_LAG_SECONDS) == 0
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(stage.local.sealed_segments)
-    stage.shell.board.copied_offsets[stage.tip] = stage.local.segments[-1].base_offset - 1
+    stage.shell.board.record(stage.tip).copied_offset = stage.local.segments[-1].base_offset - 1
     stage.shell.lag.report(stage.tiered)
     lags = [stage.gauge(one) for one in (COPY_LAG_SECONDS, COPY_LAG_SEGMENTS, COPY_LAG_BYTES)]
     assert lags == [0, 0, 0]
@@ -343,46 +343,32 @@ async def test_what_the_board_says_of_who_leads(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("seen", "start", "left"),
     [
-        pytest.param({}, 50, (None, 99), id="seen for the first time"),
+        pytest.param({}, 50, (NO_OFFSET, 99), id="seen for the first time"),
         pytest.param({"start": 50}, 50, (50, 99), id="where it was"),
         pytest.param({"start": 50}, 70, (50, 99), id="further on: the copy lane sees that itself"),
         pytest.param({"start": 50}, 20, (20, None), id="set back: what lies between is to be copied yet"),
     ],
 )
-def test_a_start_that_is_seen(seen: dict[str, int], start: int, left: tuple[int | None, int | None]) -> None:
+def test_a_start_that_is_seen(seen: dict[str, int], start: int, left: tuple[int, int | None]) -> None:
     board, tip = Board(), TIP
-    board.copied_offsets[tip] = 99
+    board.record(tip).copied_offset = 99
     if seen:
-        board.remote_log_starts[tip] = seen["start"]
+        board.record(tip).remote_log_start = seen["start"]
     board.see_start(tip, start)
-    assert (board.remote_log_starts.get(tip), board.copied_offsets.get(tip)) == left
-    board.copied_offsets.pop(tip, None)
+    assert (board.record(tip).remote_log_start, board.record(tip).copied_offset) == left
+    board.record(tip).copied_offset = None
     board.see_start(tip, start - 1)
-    assert tip not in board.copied_offsets
+    assert board.record(tip).copied_offset is None
 
 
 def test_all_hints_of_a_partition_are_forgotten_and_of_no_other() -> None:
     board, tip, other = Board(), TIP, replace(TIP, partition=9)
-    hints: list[dict[Any, Any]] = [
-        board.copied_offsets,
-        board.copy_holes,
-        board.remote_log_starts,
-        board.log_start_offsets,
-        board.held_back,
-        board.expiry_stops,
-        board.trim_holds,
-        board.behind_trash,
-        board.unproven,
-        board.unproven_from,
-        board.follow_notes,
-        board.transaction_waits,
-    ]
-    for each in hints:
-        each[tip] = each[other] = object()
-    board.expiry_looked |= {tip, other}
+    records = board.record(tip), board.record(other)
+    board.missing_owners[tip.topic_id] = "its owner object is gone"
     board.forget(tip)
-    assert all(set(each) == {other} for each in hints)
-    assert board.expiry_looked == {other}
+    assert board.records == {other: records[1]}
+    assert board.record(tip) == PartitionRecord()
+    assert board.missing_owners == {}
     board.forget(tip)
 
 

@@ -39,7 +39,7 @@ from tiersidecar.ports.metrics.retention import (
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.tasks.board import UnprovenFrom
+from tiersidecar.tasks.board import UnprovenCopy
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
 from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.trim import TrimTask
@@ -202,7 +202,7 @@ async def across_the_start(pressed: Pressed, *, log_start_offset: int) -> tuple[
     longer = replace(first, next_base_offset=third.base_offset, size_bytes=size_bytes, modified_ms=0)
     merged = replace(local, segments=(longer, *local.segments[2:]))
     shell.board.local = replace(shell.board.local, partitions={**shell.board.local.partitions, tip: merged})
-    shell.board.log_start_offsets[tip] = Offset(log_start_offset)
+    shell.board.record(tip).log_start_offset = Offset(log_start_offset)
     return tiered, local
 
 
@@ -288,12 +288,14 @@ async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pr
     if stuck == "settings":
         shell.board.untrimmable_topics[tip.topic] = "retention.ms is 1000, must be -1"
     elif stuck == "read-back":
-        shell.board.unproven_from[tip] = UnprovenFrom(0, shell.clock.monotonic_s() + 5)
+        shell.board.record(tip).unproven = UnprovenCopy(
+            base_offset=0, failures=1, until_s=shell.clock.monotonic_s() + 5, reason="its remote copy is missing"
+        )
     elif stuck == "pause":
         shell.guard.paused[tip.topic_id] = "deletes and trims are paused"
     else:
         holder = Holder(group="billing", offset=Offset(0), reason="it has read up to 0")
-        shell.board.trim_holds[tip] = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))
+        shell.board.record(tip).trim_hold = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))
     await pressed.watch(TRIM).look()
     assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}
 
@@ -474,7 +476,7 @@ async def test_what_is_trimmed_and_not_deleted_yet_counts_as_free(pressed: Press
     tiered = await below_reserve(pressed, DROP)
     local = pressed.shell.board.local.partitions[tiered.view.topic_id_partition]
     going = sum(one.size_bytes for one in local.sealed_segments)
-    pressed.shell.board.log_start_offsets[tiered.view.topic_id_partition] = local.segments[-1].base_offset
+    pressed.shell.board.record(tiered.view.topic_id_partition).log_start_offset = local.segments[-1].base_offset
     pressed.disks.free_bytes = SIZE // 10 - going
     await pressed.watch(DROP).look()
     assert pressed.shell.board.pressure_trims == {}
@@ -560,7 +562,7 @@ async def test_what_the_store_has_damaged_goes_last_with_drop_oldest(pressed: Pr
         await shell.trim.run(first)
     assert shell.broker.deleted[-1] == (tip, shell.board.local.partitions[tip].segments[-1].base_offset)
     assert [one["base_offset"] for one in logs if one["event"] == "segment.dropped"] == [damaged.start_offset]
-    assert shell.board.unproven_from == {}, "what is gone waits for nothing"
+    assert shell.board.record(tip).unproven is None, "what is gone waits for nothing"
 
 
 async def test_trim_copied_never_passes_a_store_that_is_away(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def test_the_decision_is_shown_all_that_is_known() -> None:
         limits=ExpiryLimits(max_share=0.25),
     )
     assert [each.start_offset for each in view.remote_segments] == [0, 100, 200, 300]
-    assert one.board.log_start_offsets == {TIP: 200}, "and the board the log start, not the high watermark"
+    assert one.board.record(TIP).log_start_offset == 200, "and the board the log start, not the high watermark"
 
 
 def test_a_hold_of_nobody_in_particular_is_an_operators() -> None:
@@ -278,7 +278,7 @@ def test_copying_waits_for_no_more_than_a_look(prepare: Any, is_looked: bool) ->
         run(one.round())
     except BrokerRefusedError:
         assert one.broker.error
-    assert (one.board.expiry_looked == {TIP}) is is_looked
+    assert one.board.record(TIP).expiry_looked is is_looked
 
 
 def test_a_round_that_failed_is_due_again_at_once() -> None:

@@ -13,7 +13,7 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import GroupType
@@ -36,7 +36,7 @@ class World:
         self.state, self.telemetry, self.resting = MemoryStateLog(), RecordedTelemetry(), ""
         self.tips = [TopicIdPartition(topic_id=Uuid(bytes(16)), topic="orders", partition=n) for n in range(2)]
         self.lead()
-        self.board.log_start_offsets = dict.fromkeys(self.tips, LOCAL_START)
+        self.begin_at(LOCAL_START, LOCAL_START)
         self.watch = GroupsBelowTrim(
             board=self.board,
             broker=self.broker,
@@ -45,6 +45,10 @@ class World:
             telemetry=self.telemetry,
             rests=lambda: self.resting,
         )
+
+    def begin_at(self, *log_starts: int) -> None:
+        for tip, log_start in zip(self.tips, log_starts, strict=True):
+            self.board.record(tip).log_start_offset = log_start
 
     def lead(self, role: PartitionRole = PartitionRole.LEADER, mode: RetentionMode = RetentionMode.STRICT) -> None:
         self.board.assignment = {
@@ -103,7 +107,7 @@ async def test_a_trim_that_goes_on_is_no_move_of_the_group() -> None:
     world.commit("billing", 40, 150)
 
     def trim(number: int) -> None:
-        world.board.log_start_offsets = {world.tips[0]: 100 + number, world.tips[1]: 140 + 10 * number}
+        world.begin_at(100 + number, 140 + 10 * number)
 
     await world.looks(LOOKS, trim)
     assert world.told == {"billing": 60 + LOOKS - 1 + (140 + 10 * (LOOKS - 1) - 150)}
@@ -114,7 +118,7 @@ async def test_a_trim_that_goes_on_is_no_move_of_the_group() -> None:
     [
         pytest.param(lambda world: world.lead(PartitionRole.FOLLOWER), id="another broker leads"),
         pytest.param(lambda world: world.lead(mode=RetentionMode.RACE), id="the broker's own retention is in charge"),
-        pytest.param(lambda world: world.board.log_start_offsets.clear(), id="nothing was trimmed"),
+        pytest.param(lambda world: world.begin_at(NO_OFFSET, NO_OFFSET), id="nothing was trimmed"),
         pytest.param(lambda world: setattr(world, "resting", "another one is its sidecar"), id="it stands by"),
         pytest.param(
             lambda world: setattr(world.broker.groups, "error", "CLUSTER_AUTHORIZATION_FAILED"), id="no right"

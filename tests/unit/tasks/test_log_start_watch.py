@@ -19,7 +19,7 @@ from tests.unit.tasks.test_expire import Gauges
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState
@@ -34,7 +34,7 @@ class Shell:
         self.sidecar = Sidecar(
             self.world, policy=policy or TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock()
         )
-        self.sidecar.board.copied_offsets[TIP] = 299
+        self.sidecar.board.record(TIP).copied_offset = 299
         self.watch = LogStartWatch(
             board=self.sidecar.board,
             broker=self.sidecar.broker,
@@ -179,22 +179,22 @@ def test_a_broker_that_answers_with_an_error_says_nothing_of_its_log_start() -> 
     shell.say(trim_offset=100)
     shell.sidecar.broker.error = "NOT_LEADER_OR_FOLLOWER"
     assert shell.look(250) == []
-    assert TIP not in shell.sidecar.board.log_start_offsets
+    assert shell.sidecar.board.record(TIP).log_start_offset == NO_OFFSET
     shell.sidecar.broker.error = None
     assert len(shell.look(250)) == 1
-    assert shell.sidecar.board.log_start_offsets[TIP] == 250
+    assert shell.sidecar.board.record(TIP).log_start_offset == 250
 
 
 def test_what_is_lost_counts_from_the_higher_of_what_is_remote_and_what_was_meant() -> None:
     shell = Shell()
-    shell.sidecar.board.copied_offsets.clear()
+    shell.sidecar.board.record(TIP).copied_offset = None
     shell.say(trim_offset=100)
     (alarm,) = shell.look(250)
     assert alarm["lost_offsets"] == 150
-    shell.sidecar.board.copied_offsets[TIP] = 50
+    shell.sidecar.board.record(TIP).copied_offset = 50
     (alarm,) = shell.look(260)
     assert alarm["lost_offsets"] == 160
-    shell.sidecar.board.copied_offsets[TIP] = 149
+    shell.sidecar.board.record(TIP).copied_offset = 149
     (alarm,) = shell.look(270)
     assert alarm["lost_offsets"] == 120
 

@@ -233,7 +233,7 @@ async def test_segments_below_the_first_leader_epoch_halt_the_partition_until_th
     assert [one.key async for one in shell.store.list_objects()] == []
     assert shell.metadata.events == []
     assert shell.state.partition_state(tip).remote_log_start_offset == -1
-    assert "data from before Kafka 0.11" in shell.board.held_back[tip]
+    assert "data from before Kafka 0.11" in shell.board.record(tip).copy_held_back
     await shell.trim.run(shell.tiered(tip))
     assert shell.broker.deleted == []
 
@@ -271,7 +271,7 @@ async def test_epochs_that_the_brokers_file_has_dropped_are_taken_from_the_batch
     assert [one.start_offset for one in finished] == [one.base_offset for one in local.sealed_segments]
     assert finished[0].segment_leader_epochs == (EpochEntry(LeaderEpoch(0), Offset(0)),)
     assert [one["leader_epochs"] for one in told if one["event"] == "leader_epochs.from_batches"] == [[0]]
-    assert shell.board.held_back[tip] == ""
+    assert shell.board.record(tip).copy_held_back == ""
 
 
 async def test_of_several_epochs_each_is_taken_from_the_batches(shell: TierShell) -> None:

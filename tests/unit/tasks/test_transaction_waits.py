@@ -69,9 +69,9 @@ async def test_what_holds_back_copying_is_named_and_said_once_to_hang(shell: Tie
     shell.broker.last_stable_offsets[tip] = first_offset
     with capture_logs() as logs:
         await shell.copy.run(shell.tiered(tip))
-        (wait,) = shell.board.transaction_waits[tip]
+        (wait,) = shell.board.record(tip).transaction_waits or ()
         assert (wait.who, wait.producer_id, wait.first_offset) == (WhoWaits.COPYING, producer.producer_id, first_offset)
-        told = wait_told(shell.board.transaction_waits[tip])
+        told = wait_told(shell.board.record(tip).transaction_waits or ())
         assert (
             f"producer {producer.producer_id} (epoch {producer.epoch}) that is open from offset {first_offset}" in told
         )
@@ -85,7 +85,7 @@ async def test_what_holds_back_copying_is_named_and_said_once_to_hang(shell: Tie
             shell.waits.report()
     shell.board.forget(tip)  # another broker led for a moment
     await shell.copy.run(shell.tiered(tip))
-    assert len(shell.board.transaction_waits[tip]) == 1
+    assert len(shell.board.record(tip).transaction_waits or ()) == 1
     (said,) = hanging(logs)
     assert (said["producer_id"], said["first_offset"], said["waiting"]) == (
         producer.producer_id,
@@ -99,7 +99,7 @@ async def test_what_holds_back_copying_is_named_and_said_once_to_hang(shell: Tie
     await shell.look()
     await shell.copy.run(shell.tiered(tip))
     shell.waits.report()
-    assert tip not in shell.board.transaction_waits
+    assert shell.board.record(tip).transaction_waits is None
     assert seconds(shell, tip) == 0
 
 
@@ -108,7 +108,7 @@ async def test_a_last_stable_offset_that_waits_for_replicas_is_no_transaction(sh
     _, producer = open_at_a_border(shell, tip)
     shell.broker.last_stable_offsets[tip] = producer.current_transaction_first_offset + 1
     await shell.copy.run(shell.tiered(tip))
-    assert shell.board.transaction_waits.get(tip, ()) == ()
+    assert not shell.board.record(tip).transaction_waits
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ async def test_what_the_broker_has_lost_is_reported_until_its_marker_is_copied(
 
     monkeypatch.setattr(shell.broker, "describe_broker_configs", describe)
     tip = shell.tip("transactions-0")
-    shell.board.copied_offsets[tip] = 99
+    shell.board.record(tip).copied_offset = 99
     with capture_logs() as logs:
         await shell.waits.lost(tip, 200, [OPEN])
         await shell.waits.lost(tip, 300, [OPEN])

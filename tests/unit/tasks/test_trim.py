@@ -18,7 +18,7 @@ from tiersidecar.decide.pressure_trim import PressureTrim
 from tiersidecar.decide.topics import TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError, LeaseLostError, OwnerMissingError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, LeaderEpoch, Offset
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.domain.segments import LocalSegment
 from tiersidecar.formats.aiven.keys import recorded_keys
@@ -83,15 +83,15 @@ def nothing(stage: Stage) -> None:
 
 
 def unknown_copies(stage: Stage) -> None:
-    stage.shell.board.copied_offsets.clear()
+    stage.shell.board.record(stage.tip).copied_offset = None
 
 
 def trimmed_already(stage: Stage) -> None:
-    stage.shell.board.log_start_offsets[stage.tip] = stage.segments[-1].base_offset
+    stage.shell.board.record(stage.tip).log_start_offset = stage.segments[-1].base_offset
 
 
 def all_but_one_trimmed(stage: Stage) -> None:
-    stage.shell.board.log_start_offsets[stage.tip] = stage.segments[-1].base_offset - 1
+    stage.shell.board.record(stage.tip).log_start_offset = stage.segments[-1].base_offset - 1
 
 
 def no_directory(stage: Stage) -> None:
@@ -99,26 +99,26 @@ def no_directory(stage: Stage) -> None:
 
 
 def one_copied(stage: Stage) -> None:
-    stage.shell.board.copied_offsets[stage.tip] = stage.segments[1].base_offset - 1
+    stage.shell.board.record(stage.tip).copied_offset = stage.segments[1].base_offset - 1
 
 
 def half_of_one_copied(stage: Stage) -> None:
-    stage.shell.board.copied_offsets[stage.tip] = stage.segments[1].base_offset - 2
+    stage.shell.board.record(stage.tip).copied_offset = stage.segments[1].base_offset - 2
 
 
 def pressed(stage: Stage) -> None:
     stage.shell.board.pressure_trims = {stage.tip: PressureTrim(offset=Offset(35), drops=False)}
-    stage.shell.board.log_start_offsets[stage.tip] = 34
+    stage.shell.board.record(stage.tip).log_start_offset = 34
 
 
 def no_more_pressed(stage: Stage) -> None:
     pressed(stage)
-    stage.shell.board.log_start_offsets[stage.tip] = 35
+    stage.shell.board.record(stage.tip).log_start_offset = 35
 
 
 def pressed_at_first(stage: Stage) -> None:
     pressed(stage)
-    stage.shell.board.log_start_offsets.clear()
+    stage.shell.board.record(stage.tip).log_start_offset = NO_OFFSET
 
 
 UNLIMITED, RACE = TopicPolicy(), TopicPolicy(mode=RetentionMode.RACE, local_retention_ms=1)
@@ -172,7 +172,7 @@ async def test_what_was_trimmed_is_told_and_measured(stage: Stage) -> None:
     )
     assert stage.telemetry.value(TRIMMED_BYTES, topic="plain") == event["bytes"]
     assert stage.telemetry.value(DROPPED_BYTES, topic="plain") is None
-    assert stage.shell.board.log_start_offsets[stage.tip] == active.base_offset
+    assert stage.shell.board.record(stage.tip).log_start_offset == active.base_offset
     state = stage.shell.state.partition_state(stage.tip)
     assert (state.trim_offset, state.trim_epoch) == (active.base_offset, stage.tiered.view.leader_epoch)
     assert not stage.shell.trim.may_have_work(stage.tiered)
@@ -313,7 +313,7 @@ async def test_the_log_starts_where_the_broker_says_after_its_deletion(
     monkeypatch.setattr(stage.shell.broker, "delete_records", further)
     told = await stage.trim()
     assert [one["log_start_offset"] for one in told if one["event"] == "log.trimmed"] == [active + 2]
-    assert stage.shell.board.log_start_offsets[stage.tip] == active + 2
+    assert stage.shell.board.record(stage.tip).log_start_offset == active + 2
 
 
 async def give_up_first_two(stage: Stage) -> None:
@@ -359,13 +359,12 @@ async def test_a_trim_behind_the_trash_says_so_and_no_longer_than_that(stage: St
     await stage.shell.look()
     await stage.trim()
     assert stage.shell.broker.deleted == []
-    assert (
-        f"below offset {stage.segments[2].base_offset} is not remote, and in the trash"
-        in (stage.shell.board.behind_trash[stage.tip])
+    assert f"below offset {stage.segments[2].base_offset} is not remote, and in the trash" in (
+        stage.shell.board.record(stage.tip).behind_trash
     )
     stage.shell.broker.log_starts[stage.tip] = stage.segments[2].base_offset
     await stage.trim()
-    assert stage.tip not in stage.shell.board.behind_trash
+    assert stage.shell.board.record(stage.tip).behind_trash == ""
     assert stage.shell.broker.deleted == [(stage.tip, stage.segments[-1].base_offset)]
 
 
@@ -399,7 +398,8 @@ async def test_a_segment_that_cannot_be_proven_rests_longer_each_time_and_is_tol
         second = stage.segments[1].base_offset
         assert (event["base_offset"], event["failures"], event["reason"]) == (second, failures, "missing")
         assert len(event["segment_ids"]) == 1
-        waits = stage.shell.board.unproven_from[stage.tip]
+        waits = stage.shell.board.record(stage.tip).unproven
+        assert waits is not None
         assert waits.base_offset == second
         waited.append(round(waits.until_s - stage.clock.monotonic_s(), 3))
         assert event["backoff_ms"] == int(waited[-1] * 1000)
@@ -423,7 +423,9 @@ async def test_a_segment_that_is_mended_is_told_and_another_behind_it_begins_ane
     ]
     (failed,) = [one for one in told if one["event"] == "trim.read_back.failed"]
     assert (failed["base_offset"], failed["failures"]) == (stage.segments[3].base_offset, 1)
-    assert stage.shell.board.unproven_from[stage.tip].base_offset == stage.segments[3].base_offset
+    waits = stage.shell.board.record(stage.tip).unproven
+    assert waits is not None
+    assert waits.base_offset == stage.segments[3].base_offset
 
 
 @pytest.mark.parametrize(
@@ -435,8 +437,7 @@ async def test_what_lies_below_the_log_start_is_waited_for_no_more(stage: Stage,
     await lose(stage, 1)
     await stage.trim()
     stage.shell.trim._unproven.gone(stage.tip, stage.segments[log_start].base_offset)
-    assert (stage.tip in stage.shell.board.unproven) is waits
-    assert (stage.tip in stage.shell.board.unproven_from) is waits
+    assert (stage.shell.board.record(stage.tip).unproven is not None) is waits
 
 
 async def test_missing_is_no_error_of_the_store(stage: Stage) -> None:

@@ -13,6 +13,8 @@ from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.topics import TieredPartition
+from tiersidecar.decide.trim_holds import TrimHold
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import ShareGroupHold, TopicPolicy, TrimHolds
 from tiersidecar.ports.metrics.retention import TRIM_HELD_BY_GROUP
 from tiersidecar.tasks.group_reads import MAX_AGE_S
@@ -47,6 +49,12 @@ async def pass_time(shell: TierShell) -> None:
     await shell.clock.advance(MAX_AGE_S)
 
 
+def hold_of(shell: TierShell, tip: TopicIdPartition) -> TrimHold:
+    hold = shell.board.record(tip).trim_hold
+    assert hold is not None
+    return hold
+
+
 async def test_a_trim_goes_as_far_as_the_group_has_read(shell: TierShell) -> None:
     tiered = await copied(shell)
     tip = tiered.view.topic_id_partition
@@ -54,7 +62,7 @@ async def test_a_trim_goes_as_far_as_the_group_has_read(shell: TierShell) -> Non
     with capture_logs() as logs:
         await shell.trim.run(tiered)
         assert shell.broker.deleted == []
-        assert "billing has no committed offset" in shell.board.trim_holds[tip].reason
+        assert "billing has no committed offset" in hold_of(shell, tip).reason
         shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): segments[1].base_offset}
         await pass_time(shell)
         await shell.trim.run(tiered)
@@ -63,7 +71,7 @@ async def test_a_trim_goes_as_far_as_the_group_has_read(shell: TierShell) -> Non
         await pass_time(shell)
         await shell.trim.run(tiered)
     assert shell.broker.deleted[-1] == (tip, segments[-1].base_offset)
-    assert shell.board.trim_holds == {}
+    assert shell.board.record(tip).trim_hold is None
     told = [entry["event"] for entry in logs if entry["event"].startswith("trim.held_back")]
     assert told == ["trim.held_back", "trim.held_back.cleared"], "once, not at every look"
 
@@ -82,7 +90,7 @@ async def test_a_group_that_goes_back_meanwhile_stops_the_trim(shell: TierShell)
     shell.failpoints.actions["trim.verified"] = reset
     await shell.trim.run(tiered)
     assert shell.broker.deleted == []
-    assert shell.board.trim_holds[tip].held_bytes > 0
+    assert hold_of(shell, tip).held_bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -98,7 +106,7 @@ async def test_a_broker_that_refuses(shell: TierShell, policy: TopicPolicy, erro
     shell.broker.groups.error = error
     await shell.trim.run(tiered)
     assert bool(shell.broker.deleted) == is_trimmed
-    hold = shell.board.trim_holds.get(tiered.view.topic_id_partition)
+    hold = shell.board.record(tiered.view.topic_id_partition).trim_hold
     assert is_trimmed or (hold is not None and error in hold.reason)
 
 
@@ -118,7 +126,7 @@ async def test_the_metric_has_a_bounded_number_of_groups(shell: TierShell) -> No
     assert isinstance(telemetry, RecordedTelemetry)
     shell.broker.groups.consumers = {f"group-{n:02}": {(tip.topic, tip.partition): 0} for n in range(GROUPS_SHOWN + 3)}
     await shell.trim.run(tiered)
-    held = shell.board.trim_holds[tip].held_bytes
+    held = hold_of(shell, tip).held_bytes
     shown = telemetry.by_label(TRIM_HELD_BY_GROUP, "group")
     assert len(shown) == GROUPS_SHOWN + 1
     assert shown[OTHERS] == 3 * held

@@ -190,11 +190,11 @@ def hide_all_pins(board: Board) -> None:
 
 
 def copied(board: Board) -> None:
-    board.copied_offsets[TIP] = 199
+    board.record(TIP).copied_offset = 199
 
 
 def copied_half(board: Board) -> None:
-    board.copied_offsets[TIP] = 99
+    board.record(TIP).copied_offset = 99
 
 
 @pytest.mark.parametrize(
@@ -221,11 +221,11 @@ async def test_a_partition_that_is_not_ours_any_more_leaves_nothing_behind() -> 
     assert stage.telemetry.value(COPY_LAG_SEGMENTS, topic="orders", partition="3") == 2
     for metric in LEADER_GAUGES:
         stage.telemetry.gauge(metric, 7, topic="orders", partition="3")
-    stage.board.held_back[TIP] = "an open transaction"
+    stage.board.record(TIP).copy_held_back = "an open transaction"
     stage.board.assignment, stage.rounds.gone = {}, (LED,)
     await stage.look()
     assert stage.rounds.stopped == [TIP]
-    assert stage.board.held_back == {}
+    assert stage.board.record(TIP).copy_held_back == ""
     shown = {name for (name, labels), _ in stage.telemetry.values.items() if dict(labels).get("topic") == "orders"}
     assert shown.isdisjoint(metric.name for metric in LEADER_GAUGES)
 
