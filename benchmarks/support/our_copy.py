@@ -70,7 +70,7 @@ async def copy_all(
                 log_dir=log_dir.path,
             )
             await shell.look()
-            await asyncio.gather(*(shell.copy.run(tiered) for tiered in shell.board.assignment.values()))
+            await asyncio.gather(*(shell.copy.run(tiered) for tiered in shell.table.assignment.values()))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     if len(finished) != len(log_dir.files):
         raise RuntimeError(f"{len(finished)} of {len(log_dir.files)} segments were finished")

@@ -272,11 +272,15 @@ BY_DEED: dict[str, Callable[[Running], bool]] = {
     "store.custom.metadata.fields.include": lambda seen: (
         len(the(seen.held, "LayoutSettings").custom_metadata_fields) == 1
     ),
-    "topics[0].pattern": lambda seen: TOPIC in {one.topic for one in the(seen.held, "Board").assignment},
-    "topics[0].exclude": lambda seen: EXCLUDED not in {one.topic for one in the(seen.held, "Board").assignment},
+    "topics[0].pattern": lambda seen: TOPIC in {one.topic for one in the(seen.held, "PartitionTable").assignment},
+    "topics[0].exclude": lambda seen: (
+        EXCLUDED not in {one.topic for one in the(seen.held, "PartitionTable").assignment}
+    ),
     "copy.io.priority": lambda seen: any(one.__name__ == "enter_idle_io_class" for one in seen.held.named["function"]),
     "gateway.listeners[0].advertised.nodes": lambda seen: "gateway.every.example" in str(seen.held.values),
-    "topics[0].mode": lambda seen: next(iter(the(seen.held, "Board").assignment.values())).policy.mode == "race",
+    "topics[0].mode": lambda seen: (
+        next(iter(the(seen.held, "PartitionTable").assignment.values())).policy.mode == "race"
+    ),
     "read.listen": lambda seen: str(seen.settings["read"]["listen"].rpartition(":")[2]) in str(seen.held.values),
     "gateway.listeners[0].listen": lambda seen: (
         seen.settings["gateway"]["listeners"][0]["listen"] in str(seen.held.values)

@@ -105,7 +105,7 @@ class GivenUpMachine(RuleBasedStateMachine):
         self.sidecar.broker.log_starts[TIP] = self.log_start
         self.sidecar.broker.last_stable_offsets[TIP] = self.model.stop
         self.first_start = FirstStart(
-            board=self.sidecar.board,
+            table=self.sidecar.table,
             broker=self.sidecar.broker,
             metadata=self.world.metadata,
             state=self.world.state,
@@ -126,8 +126,8 @@ class GivenUpMachine(RuleBasedStateMachine):
     def _look(self) -> None:
         self.log_start = int(self.sidecar.broker.log_starts[TIP])
         self.sidecar.broker.last_stable_offsets[TIP] = self.model.stop
-        local = replace(self.sidecar.board.local.partitions[TIP], segments=self._local())
-        self.sidecar.board.local = LogDirsView(partitions={TIP: local}, faults={})
+        local = replace(self.sidecar.table.local.partitions[TIP], segments=self._local())
+        self.sidecar.table.local = LogDirsView(partitions={TIP: local}, faults={})
 
     @rule()
     def expire(self) -> None:
@@ -144,7 +144,7 @@ class GivenUpMachine(RuleBasedStateMachine):
         """As the copy lane: where expiry has looked, or cannot, whatever it has not given up goes up."""
         for _ in range(count):
             self._look()
-            local = self.sidecar.board.local.partitions[TIP]
+            local = self.sidecar.table.local.partitions[TIP]
             if not self._plan(local.segments, has_looked):
                 return
             run(self.first_start.ensure(self.sidecar.partition, local, LINEAGE))

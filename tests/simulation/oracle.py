@@ -83,7 +83,7 @@ async def _read_all(world: World, partition: SimulatedPartition) -> None:
             await until_ready(parts.state)
             await parts.roster.look()
             await parts.metadata.wait_until_ready(partition.tip)
-        parts.board.pins.add_all((await parts.pins.scan(sweep=False)).pins)
+        parts.table.pins.add_all((await parts.pins.scan(sweep=False)).pins)
         path = await stack.enter_async_context(
             open_read_path(
                 store=parts.store,

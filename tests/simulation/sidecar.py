@@ -52,7 +52,7 @@ from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.store import Store
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.roster import keep_roster
 from tiersidecar.tasks.trash_clock import TrashClock
 
@@ -232,7 +232,7 @@ async def open_parts(
     instance = instance or instance_of(broker)
     incarnation = f"{instance}/{name}"
     acts = world.lease_rules.acting(broker, incarnation)
-    ids, telemetry, board = SeededIds(chances, name), NoTelemetry(), Board()
+    ids, telemetry, table = SeededIds(chances, name), NoTelemetry(), PartitionTable()
     blocking = InlineBlocking(chances, scenario.disk_rate, world.disks[broker])
     port = SimulatedBroker(
         world.cluster,
@@ -298,9 +298,9 @@ async def open_parts(
                 incarnation=incarnation,
             ),
             kafka_version=(4, 3),
-            board=board,
+            table=table,
             status=ProcessStatus(
-                version="simulated", config=config, roles=roles, board=board, started_ms=clock.now_ms()
+                version="simulated", config=config, roles=roles, table=table, started_ms=clock.now_ms()
             ),
             log_dirs=WatchedLogDirs(config.log_dirs, blocking=blocking, clock=clock),
             journal=await stack.enter_async_context(_open_journal(config, roles, blocking)),

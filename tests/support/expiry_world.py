@@ -42,11 +42,11 @@ from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec, TrimAnswer
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
 
@@ -258,14 +258,14 @@ class Sidecar:
     ) -> None:
         self.world, self.policy, self.clock = world, policy, clock
         self.leader_epoch, self.broker_id = LeaderEpoch(leader_epoch), BrokerId(broker_id)
-        self.broker, self.board = PausingBroker(), Board()
+        self.broker, self.table = PausingBroker(), PartitionTable()
         self.broker.last_stable_offsets[world.tip] = 1 << 40
         telemetry = telemetry or NoTelemetry()
         self.in_flight = InFlight(clock=clock, telemetry=telemetry, journal=world.journal(broker_id))
         self.lineages, self.guard = FixedLineage(lineage), DeleteSwitch()
         failpoints = PausingFailpoints()
-        self.board.assignment = {world.tip: self.partition}
-        self.board.local = LogDirsView(partitions={world.tip: self._local(local or _EMPTY)}, faults={})
+        self.table.assignment = {world.tip: self.partition}
+        self.table.local = LogDirsView(partitions={world.tip: self._local(local or _EMPTY)}, faults={})
         self.remover = SegmentRemover(
             metadata_log=world.metadata,
             store=world.store,
@@ -277,7 +277,7 @@ class Sidecar:
             ownership=UNQUESTIONED,
         )
         self.expire = ExpireTask(
-            board=self.board,
+            table=self.table,
             broker=self.broker,
             metadata=world.metadata,
             presence=world,
@@ -287,7 +287,7 @@ class Sidecar:
             remover=self.remover,
             checks=TopicChecks(
                 broker=self.broker,
-                board=self.board,
+                table=self.table,
                 policy_for=lambda topic: self.policy,
                 max_name_bytes=None,
                 clock=clock,
@@ -295,7 +295,7 @@ class Sidecar:
             ),
             guard=self.guard,
             local_start=LocalStart(
-                board=self.board,
+                table=self.table,
                 broker=self.broker,
                 state=world.state,
                 clock=clock,
@@ -332,7 +332,7 @@ class Sidecar:
 
     def resign(self) -> None:
         """The watch has seen that another leads."""
-        self.board.assignment = {}
+        self.table.assignment = {}
 
     def _local(self, segments: tuple[LocalSegment, ...]) -> LocalPartition:
         return LocalPartition(

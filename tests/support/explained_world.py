@@ -67,7 +67,7 @@ def expire_of(shell: TierShell, limits: ExpiryLimits, delays: TrashDelays, *, ob
     """The shell's expiry, which has a round at each look."""
     others: dict[str, Any] = {"limits": limits, "delays": delays, "by": "broker 1", "observe_only": observe_only}
     return ExpireTask(
-        board=shell.board,
+        table=shell.table,
         broker=shell.broker,
         metadata=shell.metadata,
         presence=SegmentPresence(shell.store, shell.settings.key_prefix),
@@ -78,7 +78,7 @@ def expire_of(shell: TierShell, limits: ExpiryLimits, delays: TrashDelays, *, ob
         checks=shell.checks,
         guard=shell.guard,
         local_start=LocalStart(
-            board=shell.board,
+            table=shell.table,
             broker=shell.broker,
             state=shell.state,
             clock=shell.clock,
@@ -107,7 +107,7 @@ class ExplainedWorld:
         expire = expire_of(shell, limits, delays, observe_only=observe_only)
         self._retain = RetainTask(expire=expire, trim=shell.trim, guard=shell.guard, slots=asyncio.Semaphore(4))
         self._task = ExplainTask(
-            board=shell.board,
+            table=shell.table,
             state=shell.state,
             lineages=shell.lineages,
             lanes=lanes,
@@ -147,7 +147,7 @@ class ExplainedWorld:
         """As many looks of the watch as it takes for what is done to lead to what is done next."""
         for _ in range(_LOOKS_IN_A_ROUND):
             await self.shell.checks.check([TOPIC])
-            tiered = self.shell.board.assignment[self.tip]
+            tiered = self.shell.table.assignment[self.tip]
             if tiered.role is PartitionRole.LEADER:
                 self._start(tiered)
             for _ in range(_TURNS):
@@ -164,7 +164,7 @@ class ExplainedWorld:
 
     def _start(self, tiered: TieredPartition) -> None:
         # As the watch does (tasks/watch.py): a copy lane where something is sealed, and the retain lane where it has work.
-        if TOPIC not in self.shell.board.refused_topics:
+        if TOPIC not in self.shell.table.refused_topics:
             self.lanes.start(self.tip, Lane.COPY, lambda: self.shell.copy.run(tiered), "copy")
         if self._retain.has_work(tiered):
             self.lanes.start(self.tip, Lane.RETAIN, lambda: self._retain.run(tiered), "retain")
@@ -226,7 +226,7 @@ class ExplainedWorld:
 
     async def delete_records(self, offset: int) -> None:
         """By a user, through the gateway or the command."""
-        view = self.shell.board.assignment[self.tip].view
+        view = self.shell.table.assignment[self.tip].view
         asker = Asker(by="a user", now_ms=self.clock.now_ms(), delays=self._delays)
         delete = UserDelete(offset=offset, leader_epoch=view.leader_epoch, trims=False)  # type: ignore[arg-type]
         await delete.say(self.shell.state, self.tip, asker)

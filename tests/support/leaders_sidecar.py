@@ -18,8 +18,8 @@ from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.clock import Clock
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 from tiersidecar.tasks.proposals import ProposalsTask
 
@@ -64,13 +64,13 @@ class LeadersSidecar:
         broker_id: BrokerId = BrokerId(1),  # noqa: B008 - a number
         ownership: Ownership = UNQUESTIONED,
     ) -> None:
-        self._clock, self.board, self.telemetry = clock, Board(), RecordedTelemetry()
+        self._clock, self.table, self.telemetry = clock, PartitionTable(), RecordedTelemetry()
         self.proposed: list[DeleteProposal] = []
         state.leases[str(broker_id)] = lease_of(broker_id)
         self.task = ProposalsTask(
             proposals=self,
-            board=self.board,
-            policies=TopicPolicies(board=self.board, state=state, defaults=lambda topic: POLICY, unnamed=POLICY),
+            table=self.table,
+            policies=TopicPolicies(table=self.table, state=state, defaults=lambda topic: POLICY, unnamed=POLICY),
             broker=broker,
             state=state,
             ownership=ownership,
@@ -84,11 +84,11 @@ class LeadersSidecar:
         )
 
     def tiers(self, view: LeaderView) -> None:
-        """Put the partition on the board."""
+        """Put the partition on the partition table."""
         tip = view.topic_id_partition
-        self.board.topic_ids = {**self.board.topic_ids, tip.topic: tip.topic_id}
-        self.board.assignment = {
-            **self.board.assignment,
+        self.table.topic_ids = {**self.table.topic_ids, tip.topic: tip.topic_id}
+        self.table.assignment = {
+            **self.table.assignment,
             tip: TieredPartition(view=view, role=PartitionRole.LEADER, policy=POLICY),
         }
 

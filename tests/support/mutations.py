@@ -61,8 +61,8 @@ from tiersidecar.services.gateway.fetch_sessions import FetchSession
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.remote_fills import FillWant, RemoteFills
 from tiersidecar.services.reader.continuous_log import ContinuousLog, LogRead
-from tiersidecar.tasks import board, disk_watch
 from tiersidecar.tasks import copy as copy_module
+from tiersidecar.tasks import disk_watch, partition_table
 from tiersidecar.tasks import expire as expire_module
 from tiersidecar.tasks import first_start as first_start_task
 from tiersidecar.tasks.expire import ExpireTask
@@ -280,7 +280,9 @@ def gateway_sends_away_while_not_ready() -> Patches:
 
 def logs_moved_before_their_first_record_are_doubted() -> Patches:
     return [
-        patch.object(board, "reason_to_doubt_directory", lambda view, local, _: reason_to_doubt_directory(view, local))
+        patch.object(
+            partition_table, "reason_to_doubt_directory", lambda view, local, _: reason_to_doubt_directory(view, local)
+        )
     ]
 
 

@@ -23,8 +23,8 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.log_dirs import LogDirsView
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.follow import FollowTask
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.pin_keeper import PinKeeper, PinSettings
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -47,18 +47,18 @@ class PinShell:
     def __init__(
         self, *pins: Pin, limits: PinLimits | None = None, makes_pins: bool = True, drops_pins: bool = True
     ) -> None:
-        self.pins, self.board, self.clock = MemoryPins(*pins), Board(), ManualClock()
+        self.pins, self.table, self.clock = MemoryPins(*pins), PartitionTable(), ManualClock()
         self.written_ms = self.clock.now_ms()
         self.metadata, self.state, self.broker = MemoryMetadataLog(), MemoryStateLog(), ScriptedBroker()
         self.log_dirs, self.telemetry, self.failpoints = HighWatermarks(), RecordedTelemetry(), ScriptedFailpoints()
         self.broker.last_stable_offsets[TIP] = 10_000
-        self.board.watch_trouble = ""
+        self.table.watch_trouble = ""
         self.settings = PinSettings(
             limits=limits or PinLimits(disk_reserve_percent=0), makes_pins=makes_pins, drops_pins=drops_pins
         )
         self.keeper = PinKeeper(
             settings=self.settings,
-            board=self.board,
+            table=self.table,
             pins=self.pins,
             metadata=self.metadata,
             state=self.state,
@@ -70,7 +70,7 @@ class PinShell:
             telemetry=self.telemetry,
         )
         self.follow = FollowTask(
-            board=self.board,
+            table=self.table,
             pins=self.pins,
             keeper=self.keeper,
             log_dirs=self.log_dirs,  # type: ignore[arg-type]
@@ -102,8 +102,8 @@ class PinShell:
         found = local_partition(written, epochs=epochs)
         renamed = [replace(one, file_suffix=".deleted") for one in local_segments(*deleted, *bases[:1])[:-1]]
         partitions = {TIP: replace(found, deleted=tuple(renamed))} if bases else {}
-        self.board.local = LogDirsView(partitions=partitions, faults=dict.fromkeys(faults, "unreadable"))
-        self.board.assignment = {TIP: self.tiered} if bases else {}
+        self.table.local = LogDirsView(partitions=partitions, faults=dict.fromkeys(faults, "unreadable"))
+        self.table.assignment = {TIP: self.tiered} if bases else {}
 
     def be(self, *, role: PartitionRole | None = None, epoch: int = 0, policy: TopicPolicy | None = None) -> None:
         """Another role, epoch or policy from now on."""
@@ -113,7 +113,7 @@ class PinShell:
             role=role or self.tiered.role,
             policy=policy or self.tiered.policy,
         )
-        self.board.assignment = {TIP: self.tiered}
+        self.table.assignment = {TIP: self.tiered}
 
     async def round(self) -> None:
         """The follow lane, if it has work."""
@@ -135,8 +135,8 @@ class PinShell:
 
     @property
     def known(self) -> list[tuple[int, int]]:
-        """Offsets of the pins that the board has."""
-        return [(pin.base_offset, pin.next_base_offset) for pin in self.board.pins]
+        """Offsets of the pins that the table has."""
+        return [(pin.base_offset, pin.next_base_offset) for pin in self.table.pins]
 
 
 def _view(epoch: int) -> LeaderView:

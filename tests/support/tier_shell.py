@@ -37,7 +37,6 @@ from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy import CopyTask, GapReport
 from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
 from tiersidecar.tasks.copy_lag import CopyLagReport
@@ -46,6 +45,7 @@ from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.ownership import UNQUESTIONED
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
@@ -103,13 +103,13 @@ class TierShell:
         self._observe_only = observe_only
         self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), telemetry or NoTelemetry()
         self._checkpointed = log_starts_in(self.log_dir)
-        self.board, self.broker, self.state = Board(), ScriptedBroker(), MemoryStateLog()
+        self.table, self.broker, self.state = PartitionTable(), ScriptedBroker(), MemoryStateLog()
         self.failpoints, self.metadata, self.guard = ScriptedFailpoints(), MemoryMetadataLog(), DeleteSwitch()
         self.store: Store = store or MemoryStore(clock=self.clock, ids=self.ids)
         self.log_dirs = FilesystemLogDirs([str(self.log_dir)], blocking=blocking, clock=self.clock)
         self.journal = HeldJournal()
         self.in_flight = InFlight(clock=self.clock, telemetry=self.telemetry, journal=self.journal)
-        self.lag = CopyLagReport(board=self.board, metadata=self.metadata, clock=self.clock, telemetry=self.telemetry)
+        self.lag = CopyLagReport(table=self.table, metadata=self.metadata, clock=self.clock, telemetry=self.telemetry)
         self.backfill = Backfill(
             lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=self.clock, telemetry=self.telemetry
         )
@@ -121,7 +121,7 @@ class TierShell:
         self.lineages = LineageKeeper(
             metadata=self.metadata,
             epochs=self.blobs,
-            live=self.board,
+            live=self.table,
             blocking=blocking,
             clock=self.clock,
         )
@@ -138,20 +138,20 @@ class TierShell:
         )
         self.checks = TopicChecks(
             broker=self.broker,
-            board=self.board,
+            table=self.table,
             policy_for=lambda topic: self.policy,
             max_name_bytes=self.store.max_name_bytes,
             clock=self.clock,
             telemetry=self.telemetry,
         )
         self.trim_gate = TrimGate(
-            board=self.board,
-            reads=GroupReads(board=self.board, broker=self.broker, clock=self.clock),
+            table=self.table,
+            reads=GroupReads(table=self.table, broker=self.broker, clock=self.clock),
             clock=self.clock,
             telemetry=self.telemetry,
         )
         self.waits = TransactionWaits(
-            board=self.board,
+            table=self.table,
             broker=self.broker,
             broker_id=BROKER,
             log_dirs=self.log_dirs,
@@ -165,20 +165,20 @@ class TierShell:
 
     async def look(self) -> None:
         """Scan, and lead every partition found, in leader epoch 0."""
-        self.board.local = await self.log_dirs.scan()
-        self.board.assignment = {tip: self.tiered(tip) for tip in self.board.local.partitions}
-        await self.metadata.assign(self.board.assignment)
-        await self.checks.refresh({tip.topic for tip in self.board.assignment})
-        for tip, local in self.board.local.partitions.items():
+        self.table.local = await self.log_dirs.scan()
+        self.table.assignment = {tip: self.tiered(tip) for tip in self.table.local.partitions}
+        await self.metadata.assign(self.table.assignment)
+        await self.checks.refresh({tip.topic for tip in self.table.assignment})
+        for tip, local in self.table.local.partitions.items():
             self.broker.last_stable_offsets.setdefault(tip, local.segments[-1].base_offset)
             self.broker.log_starts.setdefault(tip, self._checkpointed.get((tip.topic, tip.partition), Offset(0)))
 
     def tip(self, name: str) -> TopicIdPartition:
         """The partition whose directory is called ``name``."""
-        return next(tip for tip in self.board.local.partitions if str(tip) == name)
+        return next(tip for tip in self.table.local.partitions if str(tip) == name)
 
     def tiered(self, tip: TopicIdPartition) -> TieredPartition:
-        local = self.board.local.partitions[tip]
+        local = self.table.local.partitions[tip]
         epoch = local.leader_epochs[-1].epoch
         view = LeaderView(
             topic_id_partition=tip,
@@ -191,8 +191,8 @@ class TierShell:
 
     def depose(self, tip: TopicIdPartition) -> None:
         """Another broker leads ``tip`` from now on."""
-        tiered = self.board.assignment[tip]
-        self.board.assignment = {**self.board.assignment, tip: replace(tiered, role=PartitionRole.FOLLOWER)}
+        tiered = self.table.assignment[tip]
+        self.table.assignment = {**self.table.assignment, tip: replace(tiered, role=PartitionRole.FOLLOWER)}
 
     def _uploader(self) -> SegmentUploader:
         return SegmentUploader(
@@ -205,7 +205,7 @@ class TierShell:
             ),
             checker=SegmentChecker(log_dirs=self.log_dirs, clock=self.clock),
             custom_metadata_max_bytes=self.settings.custom_metadata_max_bytes,
-            board=self.board,
+            table=self.table,
             log_dirs=self.log_dirs,
             lineages=self.lineages,
             carried=self.carried(),
@@ -245,7 +245,7 @@ class TierShell:
 
     def _recopy(self) -> RecopyTask:
         return RecopyTask(
-            board=self.board,
+            table=self.table,
             metadata=self.metadata,
             state=self.state,
             lineages=self.lineages,
@@ -275,7 +275,7 @@ class TierShell:
 
     def _copy(self) -> CopyTask:
         return CopyTask(
-            board=self.board,
+            table=self.table,
             broker=self.broker,
             metadata=self.metadata,
             state=self.state,
@@ -288,7 +288,7 @@ class TierShell:
             gaps=GapReport(self.telemetry),
             guard=self.guard,
             first_start=FirstStart(
-                board=self.board,
+                table=self.table,
                 broker=self.broker,
                 metadata=self.metadata,
                 state=self.state,
@@ -296,7 +296,7 @@ class TierShell:
                 failpoints=self.failpoints,
             ),
             waits=self.waits,
-            batch_epochs=BatchEpochs(board=self.board, log_dirs=self.log_dirs),
+            batch_epochs=BatchEpochs(table=self.table, log_dirs=self.log_dirs),
             observe_only=self._observe_only,
         )
 
@@ -308,7 +308,7 @@ class TierShell:
             key_ring=self.settings.key_ring,
         )
         return TrimTask(
-            board=self.board,
+            table=self.table,
             broker=self.broker,
             metadata=self.metadata,
             state=self.state,
@@ -316,7 +316,7 @@ class TierShell:
             checks=self.checks,
             verifier=ReadBack(log_dirs=self.log_dirs, remote=remote, quota=self.quota, pace=self.pace),
             gate=self.trim_gate,
-            unproven=Unproven(board=self.board, clock=self.clock, ids=self.ids, telemetry=self.telemetry),
+            unproven=Unproven(table=self.table, clock=self.clock, ids=self.ids, telemetry=self.telemetry),
             guard=self.guard,
             blocking=self.blocking,
             clock=self.clock,

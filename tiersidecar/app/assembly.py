@@ -28,16 +28,16 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
     lineages = LineageKeeper(
         metadata=opened.metadata,
         epochs=IndexBlobReader(store=opened.store, blocking=opened.blocking, manifests=manifests),
-        live=RememberedEpochs(live=opened.board, state=opened.state),
+        live=RememberedEpochs(live=opened.table, state=opened.state),
         blocking=opened.blocking,
         clock=opened.clock,
     )
     stack.push_async_callback(lineages.aclose)
     policies = TopicPolicies(
-        board=opened.board, state=opened.state, defaults=opened.config.policy_for, unnamed=opened.config.unnamed_policy
+        table=opened.table, state=opened.state, defaults=opened.config.policy_for, unnamed=opened.config.unnamed_policy
     )
     roster = Roster(
-        board=opened.board,
+        table=opened.table,
         log_dirs=opened.log_dirs,
         broker=opened.broker,
         assignment=opened.metadata,

@@ -13,20 +13,20 @@ from tiersidecar.domain.pins import PinnedPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.pins import ReadPins
 from tiersidecar.reading.pending_copies import ANYWHERE, PendingCopies
-from tiersidecar.tasks.pin_board import PinBoard
+from tiersidecar.tasks.pin_table import PinTable
 
 _STAYS_PENDING_S = 1.0
 
 
 def pending_copies(parts: Parts) -> PendingCopies:
     """Of this process."""
-    return BoardPins(parts.board.pins) if Role.TIER in parts.roles else ScannedPins(parts.pins, parts.clock)
+    return PinsInTable(parts.table.pins) if Role.TIER in parts.roles else ScannedPins(parts.pins, parts.clock)
 
 
-class BoardPins:
+class PinsInTable:
     """Those that the role ``tier`` of this process keeps."""
 
-    def __init__(self, pins: PinBoard) -> None:
+    def __init__(self, pins: PinTable) -> None:
         self._pins = pins
 
     async def is_pending(self, partition: TopicIdPartition, *, below: int = ANYWHERE) -> bool:

@@ -73,7 +73,7 @@ async def _keep_looking(parts: Parts, listeners: Mapping[str, AdvertisedListener
     async with asyncio.TaskGroup() as group:
         group.create_task(watch.run(_ADDRESSES_LOOKED_AT_S), name="advertised addresses")
         if not {Role.TIER, Role.READ} & parts.roles:  # else another role keeps the roster
-            parts.status.reasons.append(lambda: parts.board.watch_trouble)
+            parts.status.reasons.append(lambda: parts.table.watch_trouble)
             group.create_task(keep_roster(parts.roster, parts.look_interval_s), name="roster")
 
 

@@ -24,7 +24,7 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 from tiersidecar.tasks.roster import Roster
 from tiersidecar.tasks.trash_clock import TrashClock
@@ -42,7 +42,7 @@ class Opened:
     roles: frozenset[Role]
     identity: Identity
     kafka_version: tuple[int, int]
-    board: Board
+    table: PartitionTable
     status: ProcessStatus
     log_dirs: LogDirs
     pins: Pins

@@ -28,10 +28,10 @@ from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.cold_reads import ColdReads
 from tiersidecar.services.status.source import DiskStatus, PartitionStatus, SidecarStatus, StatusSummary, TierBytes
-from tiersidecar.tasks.board import Board, DiskNote
 from tiersidecar.tasks.copy_lag import pending_copies
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Lane, Lanes
+from tiersidecar.tasks.partition_table import DiskNote, PartitionTable
 from tiersidecar.tasks.transaction_waits import wait_told
 
 _LOSSES_SHOWN = 10
@@ -50,7 +50,7 @@ class ProcessStatus:
     version: str
     config: Config
     roles: frozenset[Role]
-    board: Board
+    table: PartitionTable
     started_ms: int
     store: str = ""
     identity: Identity | None = None
@@ -78,9 +78,9 @@ class ProcessStatus:
         return [reason for ask in self.reasons if (reason := ask())]
 
     def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
-        misplaced = (self.board.unseen.get(tip) for tip in self.board.misplaced)
+        misplaced = (self.table.unseen.get(tip) for tip in self.table.misplaced)
         unseen = [tiered for tiered in misplaced if tiered is not None]
-        for tiered in (*self.board.assignment.values(), *unseen):
+        for tiered in (*self.table.assignment.values(), *unseen):
             if topic is None or tiered.view.topic_id_partition.topic == topic:
                 yield self._partition(tiered)
 
@@ -95,15 +95,15 @@ class ProcessStatus:
             started_ms=self.started_ms,
             cluster_id=None if self.identity is None else self.identity.cluster_id,
             node_id=None if self.identity is None else self.identity.broker_id,
-            refused_topics=self.board.refused_topics,
-            untrimmable_topics=self.board.untrimmable_topics,
-            log_dir_faults=self.board.local.faults,
-            disk_troubles=self.board.disk_troubles,
-            losses=_some((*self.board.missing_owners.values(), *self._lost_logs())),
-            misplaced={str(tip): reason for tip, reason in self.board.misplaced.items()},
+            refused_topics=self.table.refused_topics,
+            untrimmable_topics=self.table.untrimmable_topics,
+            log_dir_faults=self.table.local.faults,
+            disk_troubles=self.table.disk_troubles,
+            losses=_some((*self.table.missing_owners.values(), *self._lost_logs())),
+            misplaced={str(tip): reason for tip, reason in self.table.misplaced.items()},
             deletes_blocked=self.deletes_blocked(),
             paused=self._paused(),
-            disks=[_disk(note) for note in self.board.disks],
+            disks=[_disk(note) for note in self.table.disks],
             standing_by=self.standing_by(),
             cold_readers=() if self.cold is None else self.cold.readings,
         )
@@ -132,14 +132,14 @@ class ProcessStatus:
         return self.explains
 
     def _lost_logs(self) -> Iterator[str]:
-        return (record.lost_log for record in self.board.records.values() if record.lost_log)
+        return (record.lost_log for record in self.table.records.values() if record.lost_log)
 
     def _partition(self, tiered: TieredPartition) -> PartitionStatus:
         tip = tiered.view.topic_id_partition
-        local = self.board.local_partition(tip)
-        record, copied_offset = self.board.record(tip), self.board.record(tip).last_copied
+        local = self.table.local_partition(tip)
+        record, copied_offset = self.table.record(tip), self.table.record(tip).last_copied
         leads = tiered.role is PartitionRole.LEADER
-        waiting = pending_copies(self.board, local, copied_offset) if leads and local is not None else ()
+        waiting = pending_copies(self.table, local, copied_offset) if leads and local is not None else ()
         on_disk = () if local is None else [one for one in local.segments if not one.pinned]
         segments, size_bytes = self._remote(tiered)
         halted = "" if self.lanes is None else self.lanes.halted(tip) or self.lanes.trouble(tip)
@@ -159,8 +159,8 @@ class ProcessStatus:
             remote_size_bytes=size_bytes,
             tiers=self._tiers(tip, local, waiting, size_bytes) if leads else TierBytes(),
             halted_reason=halted or None,
-            held_back_reason=self.board.misplaced.get(tip)
-            or self.board.untrimmable_topics.get(tip.topic)
+            held_back_reason=self.table.misplaced.get(tip)
+            or self.table.untrimmable_topics.get(tip.topic)
             or record.expiry_stop
             or (record.unproven.reason if record.unproven is not None else "")
             or self._trim_hold(tip)
@@ -172,16 +172,16 @@ class ProcessStatus:
 
     def _transaction_waits(self, tip: TopicIdPartition) -> str:
         """With what copying itself says of them: the last stable offset that it waits at."""
-        record = self.board.record(tip)
+        record = self.table.record(tip)
         waits = wait_told(record.transaction_waits or ())
         return "; ".join(filter(None, (record.copy_held_back, waits))) if waits else ""
 
     def _trim_hold(self, tip: TopicIdPartition) -> str:
-        hold = self.board.record(tip).trim_hold
+        hold = self.table.record(tip).trim_hold
         return "" if hold is None else hold.reason
 
     def _local_start(self, tiered: TieredPartition, local: LocalPartition | None) -> int:
-        known = self.board.record(tiered.view.topic_id_partition).log_start_offset
+        known = self.table.record(tiered.view.topic_id_partition).log_start_offset
         if known != NO_OFFSET:
             return known
         return local.segments[0].base_offset if local is not None and local.segments else NO_OFFSET
@@ -206,7 +206,7 @@ class ProcessStatus:
         kept = remote_bytes - trash
         if local is None:
             return TierBytes(trash=trash, remote=kept)
-        start = self.board.record(tip).log_start_offset
+        start = self.table.record(tip).log_start_offset
         active = sum(one.size_bytes for one in local.segments if one.next_base_offset is None)
         sealed = [one for one in local.segments if one.next_base_offset is not None]
         not_remote = {one.base_offset for one in waiting}
@@ -245,7 +245,7 @@ class ProcessStatus:
             return NO_OFFSET
         tip = tiered.view.topic_id_partition
         try:
-            return self.state.partition_state(tip).start_in(self.board.lineage_on_disk(tip))
+            return self.state.partition_state(tip).start_in(self.table.lineage_on_disk(tip))
         except MetadataNotReadyError:
             return NO_OFFSET
 

@@ -16,7 +16,7 @@ from tiersidecar.app.gateway_pins import pending_copies
 from tiersidecar.app.parts import Parts
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.services.reader.server import ReaderServiceSettings, serve_reader
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.roster import keep_roster
 
 log = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ async def run_read(parts: Parts) -> None:
         server = await stack.enter_async_context(
             serve_reader(
                 path=parts.reads,
-                catalogue=_AssignedPartitions(parts.board),
+                catalogue=_AssignedPartitions(parts.table),
                 authorize=authorizer,
                 local=BrokerLocalReads(authorizer),
                 pending=pending_copies(parts),
@@ -59,15 +59,15 @@ async def run_read(parts: Parts) -> None:
         log.info("read.listening", url=server.url)
         if Role.TIER in parts.roles:
             await asyncio.Event().wait()  # the tier role keeps the roster
-        parts.status.reasons.append(lambda: parts.board.watch_trouble)
+        parts.status.reasons.append(lambda: parts.table.watch_trouble)
         await keep_roster(parts.roster, parts.look_interval_s)
 
 
 class _AssignedPartitions:
-    """Partitions that the board has assigned to this sidecar, as leader's or follower's."""
+    """Partitions that the table has assigned to this sidecar, as leader's or follower's."""
 
-    def __init__(self, board: Board) -> None:
-        self._board = board
+    def __init__(self, table: PartitionTable) -> None:
+        self._table = table
 
     def partitions(self) -> Collection[TopicIdPartition]:
-        return self._board.assignment.keys()
+        return self._table.assignment.keys()

@@ -180,7 +180,7 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
 
 def _groups_below_trim(parts: Parts) -> GroupsBelowTrim:
     return GroupsBelowTrim(
-        board=parts.board,
+        table=parts.table,
         broker=parts.broker,
         state=parts.state,
         clock=parts.clock,

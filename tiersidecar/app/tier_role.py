@@ -65,7 +65,7 @@ async def run_tier(parts: Parts) -> None:
     config, status = parts.config, parts.status
     gate, role = StoreGate(parts.store, parts.clock, parts.telemetry), build_tier_parts(parts)
     status.deletes_blocked = role.remote_delete_blocker
-    status.reasons.append(lambda: parts.board.watch_trouble)
+    status.reasons.append(lambda: parts.table.watch_trouble)
     if config.mode is Mode.ENFORCE:  # else nothing is written, and nobody asks whether it could be
         status.reasons.append(lambda: gate.closed_reason)
     async with asyncio.TaskGroup() as group:
@@ -118,7 +118,7 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
             interval_s = config.deletes_topic_grace_ms / 10_000
             group.create_task(deletion.run(min(interval_s, _SWEEP_INTERVAL_MAX_S)), name="topic deletion")
             trash = TrashWatch(
-                board=parts.board,
+                table=parts.table,
                 state=parts.state,
                 trash_clock=parts.trash_clock,
                 clock=parts.clock,
@@ -169,13 +169,13 @@ def _watch(
     quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock, telemetry=parts.telemetry)
     checks = TopicChecks(
         broker=parts.broker,
-        board=parts.board,
+        table=parts.table,
         policy_for=parts.policies.policy_for,
         max_name_bytes=parts.store.max_name_bytes,
         clock=parts.clock,
         telemetry=parts.telemetry,
     )
-    lag = CopyLagReport(board=parts.board, metadata=parts.metadata, clock=parts.clock, telemetry=parts.telemetry)
+    lag = CopyLagReport(table=parts.table, metadata=parts.metadata, clock=parts.clock, telemetry=parts.telemetry)
     backfill = Backfill(
         lags=lag,
         threshold=config.copy_backfill_segments,
@@ -208,7 +208,7 @@ def _watch(
     caught_up = CatchUp(parts.metadata, parts.state)
     lost = build_lost_logs(parts)
     parts.status.explains = ExplainTask(
-        board=parts.board,
+        table=parts.table,
         state=parts.state,
         lineages=parts.lineages,
         lanes=lanes,
@@ -224,10 +224,10 @@ def _watch(
         observe_only=config.mode is Mode.OBSERVE,
     )
     return Watch(
-        board=parts.board,
+        table=parts.table,
         roster=parts.roster,
         checks=checks,
-        whereabouts=Whereabouts(board=parts.board, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry),
+        whereabouts=Whereabouts(table=parts.table, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry),
         metadata=parts.metadata,
         in_flight=in_flight,
         lag=lag,

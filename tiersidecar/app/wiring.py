@@ -48,7 +48,7 @@ from tiersidecar.ports.seen_times import NoSeenTimes, SeenTimes
 from tiersidecar.services.descriptors import reason_not_ready
 from tiersidecar.services.status.access import Secrets
 from tiersidecar.services.status.server import serve_status
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.trash_clock import TrashClock
 
 _BLOCKING_THREADS = 16
@@ -67,7 +67,7 @@ class Ground:
     blocking: ThreadBlocking
     failpoints: AllFailpoints
     telemetry: PrometheusTelemetry
-    board: Board
+    table: PartitionTable
     status: ProcessStatus
     progress: Progress
 
@@ -79,7 +79,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
         ListenError: the status address cannot be listened on.
         ConfigError: failpoints that cannot be read.
     """
-    clock, board = SystemClock(), Board()
+    clock, table = SystemClock(), PartitionTable()
     progress = Progress(clock)
     blocking = await stack.enter_async_context(ThreadBlocking(max_threads=_BLOCKING_THREADS))
     package_version = version("tiersidecar")
@@ -89,7 +89,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
         version=package_version,
         config=config,
         roles=roles,
-        board=board,
+        table=table,
         started_ms=clock.now_ms(),
         progress=progress,
         reasons=[reason_not_ready],
@@ -115,7 +115,7 @@ async def open_ground(stack: AsyncExitStack, config: Config, roles: frozenset[Ro
         blocking=blocking,
         failpoints=EnvironmentFailpoints.from_environment(),
         telemetry=telemetry,
-        board=board,
+        table=table,
         status=status,
         progress=progress,
     )
@@ -192,7 +192,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             roles=ground.roles,
             identity=identity,
             kafka_version=kafka_version,
-            board=ground.board,
+            table=ground.table,
             status=status,
             log_dirs=log_dirs,
             pins=FilesystemPins(config.log_dirs, blocking=ground.blocking, failpoints=ground.failpoints),

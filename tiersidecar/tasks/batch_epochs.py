@@ -11,16 +11,16 @@ import structlog
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirs
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
 
 
 class BatchEpochs:
-    """Puts on the board what sealed segments below the first known epoch tell."""
+    """Puts on the partition table what sealed segments below the first known epoch tell."""
 
-    def __init__(self, *, board: Board, log_dirs: LogDirs) -> None:
-        self._board, self._log_dirs = board, log_dirs
+    def __init__(self, *, table: PartitionTable, log_dirs: LogDirs) -> None:
+        self._table, self._log_dirs = table, log_dirs
 
     async def ask(self, local: LocalPartition, lineage: Lineage) -> bool:
         """Whether an epoch came to light that ``lineage`` lacks.
@@ -34,9 +34,9 @@ class BatchEpochs:
         told = await self._told(local, lineage)
         if not told or told[0].start_offset >= lineage.entries[0].start_offset:
             return False
-        if self._board.record(tip).batch_epochs == told:
+        if self._table.record(tip).batch_epochs == told:
             return False
-        self._board.record(tip).batch_epochs = told
+        self._table.record(tip).batch_epochs = told
         log.warning(
             "leader_epochs.from_batches",
             topic=tip.topic,

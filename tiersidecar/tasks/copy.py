@@ -33,12 +33,12 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.segment_lookup import agreed_stop
 from tiersidecar.tasks.batch_epochs import BatchEpochs
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.first_start import FirstStart
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_check import next_base_offset_of
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
@@ -146,7 +146,7 @@ class CopyTask:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         broker: ListOffsets,
         metadata: MetadataView,
         state: StateLog,
@@ -163,7 +163,7 @@ class CopyTask:
         batch_epochs: BatchEpochs,
         observe_only: bool,
     ) -> None:
-        self._board, self._broker, self._metadata = board, broker, metadata
+        self._table, self._broker, self._metadata = table, broker, metadata
         self._state, self._lineages = state, lineages
         self._uploader, self._admission = uploader, admission
         self._blocking = blocking
@@ -176,9 +176,9 @@ class CopyTask:
     async def run(self, partition: TieredPartition) -> None:
         """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
         tip = partition.view.topic_id_partition
-        while self._board.leads(tip, partition.view.leader_epoch):
-            local = self._board.local_partition(tip)
-            if local is None or tip.topic in self._board.refused_topics:
+        while self._table.leads(tip, partition.view.leader_epoch):
+            local = self._table.local_partition(tip)
+            if local is None or tip.topic in self._table.refused_topics:
                 return
             lineage = await self._lineages.lineage(tip)
             plan = await self._plan(partition, local, lineage)
@@ -192,7 +192,7 @@ class CopyTask:
                 self._log_observed(tip, plan)
                 return
             if paused := self._state.why_paused(tip.topic_id, PauseKind.COPIES):
-                self._board.record(tip).copy_held_back = paused
+                self._table.record(tip).copy_held_back = paused
                 return
             await self._first_start.ensure(partition, local, lineage)
             start = self._log_start_offset(tip, lineage)
@@ -213,7 +213,7 @@ class CopyTask:
     async def _plan(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyPlan:
         tip, view = partition.view.topic_id_partition, await self.view(partition, local, lineage)
         plan = decide_copy(view)
-        record = self._board.record(tip)
+        record = self._table.record(tip)
         record.copied_offset, record.copy_holes = view.copied_offset, view.holes
         record.remote_log_start, record.copy_held_back = view.remote_log_start_offset, plan.held_back
         await self._waits.held(tip, plan.unstable, view.last_stable_offset)
@@ -269,7 +269,7 @@ class CopyTask:
         stop = self._state.partition_state(tip).guard_stop
         return (
             partition.policy.mode is RetentionMode.STRICT
-            and not self._board.record(tip).expiry_looked
+            and not self._table.record(tip).expiry_looked
             and not self._observe_only
             and not self._guard.reason_not_to_delete_of(tip.topic_id)
             and (stop is None or stop.is_over)

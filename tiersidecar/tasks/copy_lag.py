@@ -1,6 +1,6 @@
 """What copying lags behind, told at every look and every plan, never left standing (U18).
 
-What of a partition is still to be copied, by the board alone: cheap, and asked at every look.
+What of a partition is still to be copied, by the table alone: cheap, and asked at every look.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 
-def pending_copies(board: Board, local: LocalPartition, copied_offset: int) -> tuple[LocalSegment, ...]:
+def pending_copies(table: PartitionTable, local: LocalPartition, copied_offset: int) -> tuple[LocalSegment, ...]:
     """As the copy lane found remote log start and holes last."""
-    record = board.record(local.topic_id_partition)
+    record = table.record(local.topic_id_partition)
     return pending_segments(local.segments, copied_offset, record.remote_log_start, record.copy_holes)
 
 
 class CopyLagReport:
-    """Sets the three gauges of a led partition, from the board as it is."""
+    """Sets the three gauges of a led partition, from the partition table as it is."""
 
-    def __init__(self, *, board: Board, metadata: MetadataView, clock: Clock, telemetry: Telemetry) -> None:
-        self._board, self._metadata, self._clock, self._telemetry = board, metadata, clock, telemetry
+    def __init__(self, *, table: PartitionTable, metadata: MetadataView, clock: Clock, telemetry: Telemetry) -> None:
+        self._table, self._metadata, self._clock, self._telemetry = table, metadata, clock, telemetry
         self._known: dict[TopicIdPartition, CopyLag] = {}
 
     @property
@@ -42,11 +42,11 @@ class CopyLagReport:
     def report(self, partition: TieredPartition) -> None:
         """A partition whose directory cannot be read keeps what was last said of it."""
         tip = partition.view.topic_id_partition
-        local = self._board.local_partition(tip)
+        local = self._table.local_partition(tip)
         if local is None:
             return
         now_ms = self._clock.now_ms()
-        lag = copy_lag(pending_copies(self._board, local, self._copied_offset(local)))
+        lag = copy_lag(pending_copies(self._table, local, self._copied_offset(local)))
         self._known[tip] = lag
         labels = {"topic": tip.topic, "partition": str(tip.partition)}
         age_ms = 0 if lag.oldest_ms is None else max(now_ms - lag.oldest_ms, 0)
@@ -58,12 +58,12 @@ class CopyLagReport:
         """As the copy lane found it; before it could (the store is away since the start) what the metadata says of the live
         file's epochs."""
         tip = local.topic_id_partition
-        known = self._board.record(tip).copied_offset
+        known = self._table.record(tip).copied_offset
         if known is not None:
             return known
         highest = (self._metadata.highest_offset_for_epoch(tip, entry.epoch) for entry in local.leader_epochs)
         return max((offset for offset in highest if offset is not None), default=NO_OFFSET)
 
     def _is_led(self, tip: TopicIdPartition) -> bool:
-        tiered = self._board.assignment.get(tip)
+        tiered = self._table.assignment.get(tip)
         return tiered is not None and tiered.role is PartitionRole.LEADER

@@ -22,8 +22,8 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.retention import DISK_FREE_BYTES, DISK_SECONDS_TO_FULL, DISK_SIZE_BYTES, DISK_STATE
 from tiersidecar.ports.pins import MeasureDisks
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board, DiskNote
 from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.partition_table import DiskNote, PartitionTable
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 log = structlog.get_logger(__name__)
@@ -64,14 +64,14 @@ async def measure(disks: MeasureDisks) -> tuple[Disk, ...]:
 
 
 class DiskWatch:
-    """One per process.  On the board it keeps ``disk_troubles`` for people and ``pressure_trims`` for the retain lanes;
+    """One per process.  On the table it keeps ``disk_troubles`` for people and ``pressure_trims`` for the retain lanes;
     ``is_halted`` tells those that trim nothing, ``guard`` those of which an operator lets nothing be deleted."""
 
     def __init__(
         self,
         *,
         settings: DiskSettings,
-        board: Board,
+        table: PartitionTable,
         disks: MeasureDisks,
         copies: TrustedCopies,
         is_halted: Callable[[TopicIdPartition], bool],
@@ -79,7 +79,7 @@ class DiskWatch:
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self._settings, self._board, self._disks, self._copies = settings, board, disks, copies
+        self._settings, self._table, self._disks, self._copies = settings, table, disks, copies
         self._is_halted, self._guard, self._clock, self._telemetry = is_halted, guard, clock, telemetry
         self._watched: dict[frozenset[str], _Watched] = {}
 
@@ -111,8 +111,8 @@ class DiskWatch:
             if state is not DiskState.OK:
                 troubles[", ".join(sorted(disk.log_dirs))] = self._sentence(disk, state, full_in_s)
             trims |= await self._pressure_trims(disk)
-        self._board.disk_troubles, self._board.pressure_trims = troubles, trims
-        self._board.disks = notes
+        self._table.disk_troubles, self._table.pressure_trims = troubles, trims
+        self._table.disks = notes
 
     def _judge(self, disk: Disk) -> tuple[DiskState, float]:
         watched = self._watched.setdefault(disk.log_dirs, _Watched())
@@ -152,18 +152,18 @@ class DiskWatch:
         policy, limits = self._settings.policy, self._settings.limits
         if policy is DiskPressurePolicy.KEEP or disk.above_reserve_bytes(limits) >= 0:
             return {}
-        here = [local for local in self._board.local.partitions.values() if local.log_dir in disk.log_dirs]
+        here = [local for local in self._table.local.partitions.values() if local.log_dir in disk.log_dirs]
         going_bytes = self._pinned_alone(disk) + sum(self._going_bytes(local) for local in here)
         return decide_pressure(policy, disk, limits, going_bytes, await self._pressed(here))
 
     def _pinned_alone(self, disk: Disk) -> int:
-        present = {PinnedPartition.of(tip): local for tip, local in self._board.local.partitions.items()}
-        pins = [pin for pin in self._board.pins if pin.log_dir in disk.log_dirs]
+        present = {PinnedPartition.of(tip): local for tip, local in self._table.local.partitions.items()}
+        pins = [pin for pin in self._table.pins if pin.log_dir in disk.log_dirs]
         return sum(pin.size_bytes for pin in pins if is_alone(pin, present.get(pin.owner)))
 
     def _going_bytes(self, local: LocalPartition) -> int:
         """What lies below the log start, or is renamed already: the broker takes minutes to delete it."""
-        start = self._board.record(local.topic_id_partition).log_start_offset
+        start = self._table.record(local.topic_id_partition).log_start_offset
         trimmed = (one for one in local.sealed_segments if (one.next_base_offset or 0) <= start)
         return sum(one.size_bytes for one in (*trimmed, *local.deleted))
 
@@ -173,15 +173,15 @@ class DiskWatch:
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
             tip = local.topic_id_partition
-            tiered = self._board.assignment.get(tip)
+            tiered = self._table.assignment.get(tip)
             segments_at = self._copies.segments_at(tip)
             if tiered is None or tiered.role is not PartitionRole.LEADER:
                 continue  # its leader's sidecar trims it
             if tiered.policy.mode is not RetentionMode.STRICT or segments_at is None:
                 continue
-            if tip.topic in self._board.untrimmable_topics or self._guard.reason_not_to_delete_of(tip.topic_id):
+            if tip.topic in self._table.untrimmable_topics or self._guard.reason_not_to_delete_of(tip.topic_id):
                 continue  # what it is to give will not come: the others have to give it
-            start = self._board.record(tip).log_start_offset
+            start = self._table.record(tip).log_start_offset
             sealed = [one for one in local.sealed_segments if (one.next_base_offset or 0) > start]
             remote = self._remote(tip, sealed, segments_at, start)
             found.append(
@@ -198,8 +198,8 @@ class DiskWatch:
         The first may begin below both starts, where nothing is remote any more and nobody reads: it goes with what lies
         above them, or it would keep the whole log on the disk (simulation, cluster seed 800571).
         """
-        lineage = self._board.lineage_on_disk(tip)
-        stop, given_up = self._held_from(tip), self._board.record(tip).remote_log_start
+        lineage = self._table.lineage_on_disk(tip)
+        stop, given_up = self._held_from(tip), self._table.record(tip).remote_log_start
         readable_from = max(log_start_offset, given_up, 0)
 
         def may_go(segment: LocalSegment) -> bool:
@@ -214,7 +214,7 @@ class DiskWatch:
         """The first offset that stays: its remote copy could not be read back a moment ago, or a group holds it, unless
         drop-oldest passes any group.  It is counted on again once another look is due: nothing else may be there to have
         it looked at, and one wrong byte, read once, would fill the disk (simulation, cluster seed 608)."""
-        record = self._board.record(tip)
+        record = self._table.record(tip)
         unproven, hold = record.unproven, record.trim_hold
         is_resting = unproven is not None and self._clock.monotonic_s() < unproven.until_s
         stops = [unproven.base_offset if unproven is not None and is_resting else NO_LOG_END]

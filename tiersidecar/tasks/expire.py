@@ -51,11 +51,11 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trash_clock import TrashClock
@@ -88,7 +88,7 @@ class ExpireTask:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         broker: ListOffsets,
         metadata: ExpiryMetadata,
         presence: SegmentIsWhole,
@@ -111,7 +111,7 @@ class ExpireTask:
         observe_only: bool,
         ownership: Ownership,
     ) -> None:
-        self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
+        self._table, self._broker, self._metadata, self._state = table, broker, metadata, state
         self._lineages, self._in_flight, self._remover = lineages, in_flight, remover
         self._presence = presence
         self._checks, self._guard, self._ownership = checks, guard, ownership
@@ -143,24 +143,24 @@ class ExpireTask:
             StoreError: objects could not be deleted, or an epoch blob not be read; nothing is lost, and the next round retries.
         """
         tip = partition.view.topic_id_partition
-        if tip.topic in self._board.refused_topics or self._state.halted_reason is not None:
-            self._board.record(tip).expiry_looked = True
+        if tip.topic in self._table.refused_topics or self._state.halted_reason is not None:
+            self._table.record(tip).expiry_looked = True
             return
         try:
             await self.answer_undelete(partition)
             view, plan = await self._looked(partition, await self._lineages.lineage(tip))
-            self._board.see_start(tip, view.remote_log_start_offset)
+            self._table.see_start(tip, view.remote_log_start_offset)
             self._report(tip, plan)
             if self._is_due(partition, view, plan):
                 await self._act(partition)
         finally:
-            self._board.record(tip).expiry_looked = True
+            self._table.record(tip).expiry_looked = True
         self._next_round_s[tip] = self._clock.monotonic_s() + self._interval_s
 
     def owes_an_answer(self, partition: TieredPartition) -> bool:
         """Whether an undelete waits for what :meth:`answer_undelete` says."""
         tip = partition.view.topic_id_partition
-        if self._observe_only or tip.topic in self._board.refused_topics:
+        if self._observe_only or tip.topic in self._table.refused_topics:
             return False
         if self._state.halted_reason is not None or self._state.readiness_reason is not None:
             return False
@@ -176,7 +176,7 @@ class ExpireTask:
         if unsure:  # an answer before them would call readable what is on its way to be deleted
             await self._metadata.catch_up(tip)
             self._remover.settle(unsure)
-        local = self._board.local_partition(tip)
+        local = self._table.local_partition(tip)
         seen = SeenGeneration(
             generation=state.start_generation,
             leader_epoch=partition.view.leader_epoch,
@@ -190,7 +190,7 @@ class ExpireTask:
     async def _act(self, partition: TieredPartition) -> None:
         tip = partition.view.topic_id_partition
         await self._checks.check([tip.topic])  # native tiering may have been switched on since the last look
-        if tip.topic in self._board.refused_topics:
+        if tip.topic in self._table.refused_topics:
             return
         with suppress(StoreError):  # a store that is away stops no start; each removal asks again
             await self._ownership.confirm(tip)
@@ -264,7 +264,7 @@ class ExpireTask:
     ) -> tuple[ExpiryView, SegmentPicture]:
         """All but the remote segments, and the picture of those at the same moment."""
         tip = partition.view.topic_id_partition
-        state, local = self._state.partition_state(tip), self._board.local_partition(tip)
+        state, local = self._state.partition_state(tip), self._table.local_partition(tip)
         picture, time = self._metadata.picture(tip), self._trash_clock.now()
         view = ExpiryView(
             policy=partition.policy,
@@ -283,7 +283,7 @@ class ExpireTask:
             clock_doubt=time.doubt,
             unseen=time.unseen,
             seen_ms=time.seen_ms,
-            broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._board.untrimmable_topics,
+            broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._table.untrimmable_topics,
             guard_stop=state.guard_stop,
             leader_epoch=partition.view.leader_epoch,
             start_generation=state.start_generation,
@@ -355,7 +355,7 @@ class ExpireTask:
     async def _publish_trash(self, partition: TieredPartition, plan: ExpiryPlan) -> bool:
         """Whether what is decided is durable, and still ours to decide."""
         tip = partition.view.topic_id_partition
-        if not self._board.leads(tip, partition.view.leader_epoch):
+        if not self._table.leads(tip, partition.view.leader_epoch):
             return False
         await self._state.take_out_of_trash(tip, plan.trash.take_out)
         await self._state.put_into_trash(tip, plan.trash.put)
@@ -387,7 +387,7 @@ class ExpireTask:
             log.info("expire.undone", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
             return False
         if plan.remote_log_start_offset < 0:
-            return self._board.leads(tip, leader_epoch)
+            return self._table.leads(tip, leader_epoch)
         if now.remote_log_start_epoch != leader_epoch or now.remote_log_start_offset < plan.remote_log_start_offset:
             log.warning("expire.deposed", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
             return False
@@ -399,11 +399,11 @@ class ExpireTask:
                 leader_epoch=leader_epoch,
                 remote_log_start_offset=now.remote_log_start_offset,
             )
-        return self._board.leads(tip, leader_epoch)
+        return self._table.leads(tip, leader_epoch)
 
     def _may_still_remove(self, partition: TieredPartition) -> bool:
         tip = partition.view.topic_id_partition
-        leads = self._board.leads(tip, partition.view.leader_epoch)
+        leads = self._table.leads(tip, partition.view.leader_epoch)
         return leads and not self._guard.reason_not_to_delete_remote_of(tip.topic_id)
 
     async def _remove_all(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
@@ -489,7 +489,7 @@ class ExpireTask:
         if answer.error is not None:
             raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
         if spec is OffsetSpec.EARLIEST:
-            self._board.record(tip).log_start_offset = answer.offset
+            self._table.record(tip).log_start_offset = answer.offset
         return answer.offset
 
     def _report(self, tip: TopicIdPartition, plan: ExpiryPlan) -> None:
@@ -502,7 +502,7 @@ class ExpireTask:
         in_trash = [one.metadata.segment_size_in_bytes for one in plan.trash.waiting]
         self._telemetry.gauge(TRASH_BYTES, sum(in_trash), **labels)
         self._telemetry.gauge(TRASH_SEGMENTS, len(in_trash), **labels)
-        record = self._board.record(tip)
+        record = self._table.record(tip)
         if plan.stop == record.expiry_stop:
             return
         record.expiry_stop = plan.stop

@@ -16,13 +16,13 @@ from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.ports.clock import Blocking
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.expire import ExpireTask
 from tiersidecar.tasks.lanes import Lane, Lanes
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trim_gate import TrimGate
@@ -37,7 +37,7 @@ class ExplainTask:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         state: StateLog,
         lineages: LineageSource,
         lanes: Lanes,
@@ -52,7 +52,7 @@ class ExplainTask:
         blocking: Blocking,
         observe_only: bool,
     ) -> None:
-        self._board, self._state, self._lineages, self._lanes = board, state, lineages, lanes
+        self._table, self._state, self._lineages, self._lanes = table, state, lineages, lanes
         self._caught_up, self._copy, self._expire, self._trim = caught_up, copy, expire, trim
         self._gate, self._guard, self._store, self._admission = gate, guard, store, admission
         self._blocking, self._observe_only = blocking, observe_only
@@ -76,7 +76,7 @@ class ExplainTask:
             return await self._blocking.run(explain, view, await self._stops(tiered, view), offset)
 
     def _led(self, topic: str, partition: int) -> TieredPartition:
-        for tip, tiered in self._board.assignment.items():
+        for tip, tiered in self._table.assignment.items():
             if (tip.topic, tip.partition) == (topic, partition):
                 if tiered.role is PartitionRole.LEADER:
                     return tiered
@@ -86,7 +86,7 @@ class ExplainTask:
     async def _view(self, tiered: TieredPartition) -> PartitionView:
         tip = tiered.view.topic_id_partition
         await self._caught_up.ensure(tiered)
-        local = self._board.local_partition(tip)
+        local = self._table.local_partition(tip)
         if local is None:
             raise NotLedHereError(topic=tip.topic, partition=tip.partition, leader_id=-1)
         lineage = await self._lineages.lineage(tip)
@@ -99,9 +99,9 @@ class ExplainTask:
     async def _stops(self, tiered: TieredPartition, view: PartitionView) -> Stops:
         tip = tiered.view.topic_id_partition
         everything = self._why_nothing(tip)
-        refused = self._board.refused_topics.get(tip.topic, "")
+        refused = self._table.refused_topics.get(tip.topic, "")
         retain = self._lanes.reason_at_rest(tip, Lane.RETAIN)
-        unproven = self._board.record(tip).unproven
+        unproven = self._table.record(tip).unproven
         return Stops(
             copy=everything
             or refused
@@ -110,7 +110,7 @@ class ExplainTask:
             or self._store.closed_reason,
             copy_wait_s=self._admission.quota_wait_s(tip),
             trim=everything
-            or self._board.untrimmable_topics.get(tip.topic, "")
+            or self._table.untrimmable_topics.get(tip.topic, "")
             or self._state.halted_reason
             or self._guard.reason_not_to_delete_of(tip.topic_id)
             or ("" if unproven else retain),
@@ -125,4 +125,4 @@ class ExplainTask:
         )
 
     def _why_nothing(self, tip: TopicIdPartition) -> str:
-        return "mode is observe" if self._observe_only else self._board.misplaced.get(tip, "")
+        return "mode is observe" if self._observe_only else self._table.misplaced.get(tip, "")

@@ -21,7 +21,7 @@ from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
 
@@ -32,14 +32,14 @@ class FirstStart:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         broker: ListOffsets,
         metadata: MetadataView,
         state: StateLog,
         blocking: Blocking,
         failpoints: Failpoints,
     ) -> None:
-        self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
+        self._table, self._broker, self._metadata, self._state = table, broker, metadata, state
         self._blocking, self._failpoints = blocking, failpoints
 
     async def ensure(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> None:
@@ -60,7 +60,7 @@ class FirstStart:
             log_start_offset=answer.offset,
             found=standings(remote, lineage),
             segments=local.segments,
-            broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._board.untrimmable_topics,
+            broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._table.untrimmable_topics,
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
             held_offset=state.held_in(lineage),
         )

@@ -23,7 +23,7 @@ from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import LogDirs
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.pins import MakePins
-from tiersidecar.tasks.board import Board, FollowNote
+from tiersidecar.tasks.partition_table import FollowNote, PartitionTable
 from tiersidecar.tasks.pin_keeper import PinKeeper
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -36,7 +36,7 @@ class FollowTask:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         pins: MakePins,
         keeper: PinKeeper,
         log_dirs: LogDirs,
@@ -46,21 +46,21 @@ class FollowTask:
         slots: asyncio.Semaphore,
         failpoints: Failpoints,
     ) -> None:
-        self._board, self._pins, self._keeper, self._log_dirs = board, pins, keeper, log_dirs
+        self._table, self._pins, self._keeper, self._log_dirs = table, pins, keeper, log_dirs
         self._broker, self._metadata, self._copies, self._slots = broker, metadata, copies, slots
         self._failpoints = failpoints
 
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether anything changed since nothing was left to do: cheap.  To be asked at every look, of which it takes note."""
         tip = partition.view.topic_id_partition
-        local = self._board.local.partitions.get(tip)
+        local = self._table.local.partitions.get(tip)
         if local is None:
             return False
         note = self._note(tip)
         note.look(local)
-        if tip.topic in self._board.refused_topics or not self._board.pins.are_known(local.log_dir):
+        if tip.topic in self._table.refused_topics or not self._table.pins.are_known(local.log_dir):
             return False
-        has_subject = len(local.segments) > 1 or bool(note.deleted) or bool(self._board.pins.of(tip))
+        has_subject = len(local.segments) > 1 or bool(note.deleted) or bool(self._table.pins.of(tip))
         return has_subject and note.settled != self._state(partition, local)
 
     async def run(self, partition: TieredPartition) -> None:
@@ -71,7 +71,7 @@ class FollowTask:
             PinError: a link could not be made or removed.
         """
         tip = partition.view.topic_id_partition
-        local = self._board.local.partitions.get(tip)
+        local = self._table.local.partitions.get(tip)
         if local is None:
             return
         async with self._slots:
@@ -90,11 +90,11 @@ class FollowTask:
         view = PinView(
             policy=partition.policy,
             local=local,
-            pins=self._board.pins.of(tip),
+            pins=self._table.pins.of(tip),
             can_pin=self._keeper.can_pin(local.log_dir),
             segments_at=self._copies.segments_at(tip),
             deleted=self._deleted(partition),
-            refused=self._board.pins.refused_of(tip),
+            refused=self._table.pins.refused_of(tip),
             epochs=self._note(tip).epochs,
             is_sure=self._copies.are_sure,
         )
@@ -110,7 +110,7 @@ class FollowTask:
         except SegmentChangedError as error:
             log.info("pin.too_late", **where, reason=error.reason)
             return
-        self._board.pins.add(pin)
+        self._table.pins.add(pin)
         await self._failpoints.reach("pin.made")
         log.debug("pin.made", **where, bytes=pin.size_bytes, whole=pin.is_whole)
 
@@ -152,7 +152,7 @@ class FollowTask:
         return self._note(partition.view.topic_id_partition).deleted
 
     def _note(self, tip: TopicIdPartition) -> FollowNote:
-        return self._board.record(tip).follow
+        return self._table.record(tip).follow
 
 
 async def _do_all(*steps: Callable[[], Awaitable[None]]) -> None:

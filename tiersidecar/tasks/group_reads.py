@@ -14,7 +14,7 @@ from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.policy import RetentionMode, TrimHolds
 from tiersidecar.ports.broker import DescribePartitions, GroupAnswer, GroupType, ReadGroups
 from tiersidecar.ports.clock import Clock
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 MAX_AGE_S = 5.0
 """Committed offsets move forward, so an old answer holds too much.  A group that resets its own, or begins, within this time
@@ -40,8 +40,8 @@ class _Look:
 class GroupReads:
     """One per process: partitions that are due at the same time share a look."""
 
-    def __init__(self, *, board: Board, broker: GroupsBroker, clock: Clock) -> None:
-        self._board, self._broker, self._clock = board, broker, clock
+    def __init__(self, *, table: PartitionTable, broker: GroupsBroker, clock: Clock) -> None:
+        self._table, self._broker, self._clock = table, broker, clock
         self._lock = asyncio.Lock()
         self._last: _Look | None = None
 
@@ -58,7 +58,7 @@ class GroupReads:
     def _holds_of_led(self) -> dict[str, TrimHolds]:
         return {
             tip.topic: tiered.policy.holds
-            for tip, tiered in self._board.assignment.items()
+            for tip, tiered in self._table.assignment.items()
             if tiered.role is PartitionRole.LEADER and tiered.policy.mode is RetentionMode.STRICT
         }
 
@@ -115,7 +115,7 @@ class GroupReads:
 
     def _led_of(self, topics: Iterable[str]) -> set[tuple[str, int]]:
         wanted = frozenset(topics)
-        return {(tip.topic, tip.partition) for tip in self._board.assignment if tip.topic in wanted}
+        return {(tip.topic, tip.partition) for tip in self._table.assignment if tip.topic in wanted}
 
 
 class _Ask(Protocol):

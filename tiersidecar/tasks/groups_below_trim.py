@@ -22,7 +22,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.retention import GROUP_BELOW_TRIM
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
 
@@ -60,14 +60,14 @@ class GroupsBelowTrim:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         broker: HasGroups,
         state: StateLog,
         clock: Clock,
         telemetry: Telemetry,
         rests: Callable[[], str],
     ) -> None:
-        self._board, self._broker, self._state = board, broker, state
+        self._table, self._broker, self._state = table, broker, state
         self._clock, self._telemetry, self._rests = clock, telemetry, rests
         self._standing: dict[_Key, _Standing] = {}
         self._warned: set[_Key] = set()
@@ -99,17 +99,17 @@ class GroupsBelowTrim:
     async def _trimmed(self) -> dict[Partition, LocalStart]:
         """Led partitions of which something is remote alone."""
         starts: dict[Partition, LocalStart] = {}
-        for number, (tip, tiered) in enumerate(list(self._board.assignment.items()), 1):
+        for number, (tip, tiered) in enumerate(list(self._table.assignment.items()), 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
-            local_start = self._board.record(tip).log_start_offset
+            local_start = self._table.record(tip).log_start_offset
             if (
                 tiered.role is not PartitionRole.LEADER
                 or tiered.policy.mode is not RetentionMode.STRICT
                 or local_start <= 0
             ):
                 continue
-            remote_start = self._state.partition_state(tip).start_in(self._board.lineage_on_disk(tip))
+            remote_start = self._state.partition_state(tip).start_in(self._table.lineage_on_disk(tip))
             if local_start > remote_start:
                 starts[tip.topic, tip.partition] = LocalStart(
                     local_log_start_offset=local_start, remote_log_start_offset=max(remote_start, 0)

@@ -15,8 +15,8 @@ from tiersidecar.ports.broker import DeleteRecords
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ class LocalStart:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         broker: DeleteRecords,
         state: StateLog,
         clock: Clock,
@@ -38,16 +38,16 @@ class LocalStart:
         ownership: Ownership,
     ) -> None:
         self._clock = clock
-        self._board, self._broker, self._state, self._failpoints = board, broker, state, failpoints
+        self._table, self._broker, self._state, self._failpoints = table, broker, state, failpoints
         self._ownership = ownership
 
     def is_below(self, partition: TieredPartition, remote_log_start_offset: int) -> bool:
         """Whether the local log, as last seen, begins below ``remote_log_start_offset``."""
         tip = partition.view.topic_id_partition
-        local = self._board.local_partition(tip)
+        local = self._table.local_partition(tip)
         if local is None or not local.segments:
             return False
-        known = self._board.record(tip).log_start_offset
+        known = self._table.record(tip).log_start_offset
         return (local.segments[0].base_offset if known == NO_OFFSET else known) < remote_log_start_offset
 
     async def raise_to(
@@ -67,7 +67,7 @@ class LocalStart:
         """
         tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
         target = Offset(min(remote_log_start_offset, high_watermark))
-        if target <= log_start_offset or not self._board.leads(tip, leader_epoch):
+        if target <= log_start_offset or not self._table.leads(tip, leader_epoch):
             return
         said = self._state.partition_state(tip).with_trim(target, leader_epoch, None)  # nothing of it has to be remote
         await self._state.publish_partition_state(tip, said)
@@ -83,7 +83,7 @@ class LocalStart:
         answer = (await self._broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
         if answer.error is not None:
             raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
-        self._board.record(tip).log_start_offset = answer.low_watermark
+        self._table.record(tip).log_start_offset = answer.low_watermark
         await self._failpoints.reach("expire.records.deleted")
         log.info(
             "log.trimmed",

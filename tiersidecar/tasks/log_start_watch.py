@@ -29,8 +29,8 @@ from tiersidecar.ports.metrics.retention import LOG_START_UNEXPLAINED
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.catch_up import LaneWork
+from tiersidecar.tasks.partition_table import PartitionTable
 
 _NOTHING = PartitionState()
 
@@ -52,9 +52,15 @@ class LostLogs:
     """Asked by each lane that copies, trims or deletes."""
 
     def __init__(
-        self, *, board: Board, metadata: MetadataLog, state: LossState, claims: HasClaimed, lineages: LineageSource
+        self,
+        *,
+        table: PartitionTable,
+        metadata: MetadataLog,
+        state: LossState,
+        claims: HasClaimed,
+        lineages: LineageSource,
     ) -> None:
-        self._board, self._metadata, self._state = board, metadata, state
+        self._table, self._metadata, self._state = table, metadata, state
         self._claims, self._lineages = claims, lineages
 
     def before(self, work: LaneWork) -> LaneWork:
@@ -77,11 +83,11 @@ class LostLogs:
             TopicLossError: one is.
             StoreError: nobody can tell, for the store is away.
         """
-        reason = "" if tip.topic in self._board.refused_topics else await self._reason(tip)
+        reason = "" if tip.topic in self._table.refused_topics else await self._reason(tip)
         if reason:
-            self._board.record(tip).lost_log = f"{tip}: {reason}"
+            self._table.record(tip).lost_log = f"{tip}: {reason}"
             raise TopicLossError(subject=str(tip), reason=reason)
-        self._board.record(tip).lost_log = ""
+        self._table.record(tip).lost_log = ""
 
     async def _reason(self, tip: TopicIdPartition) -> str:
         state, accepted = self._state.partition_state(tip), self._state.accepted_losses()
@@ -123,9 +129,9 @@ class LogStartWatch:
     """One question for all partitions that this broker leads in strict mode."""
 
     def __init__(
-        self, *, board: Board, broker: ListOffsets, state: StateLog, clock: Clock, telemetry: Telemetry
+        self, *, table: PartitionTable, broker: ListOffsets, state: StateLog, clock: Clock, telemetry: Telemetry
     ) -> None:
-        self._board, self._broker, self._state = board, broker, state
+        self._table, self._broker, self._state = table, broker, state
         self._clock, self._telemetry = clock, telemetry
         self._first_seen: dict[TopicIdPartition, int] = {}
         self._alarmed: dict[TopicIdPartition, int] = {}
@@ -161,17 +167,17 @@ class LogStartWatch:
     def _led(self) -> dict[TopicIdPartition, LeaderEpoch]:
         return {
             tip: tiered.view.leader_epoch
-            for tip, tiered in self._board.assignment.items()
+            for tip, tiered in self._table.assignment.items()
             if tiered.role is PartitionRole.LEADER and tiered.policy.mode is RetentionMode.STRICT
         }
 
     def _judge(self, tip: TopicIdPartition, log_start_offset: Offset) -> None:
-        self._board.record(tip).log_start_offset = log_start_offset
+        self._table.record(tip).log_start_offset = log_start_offset
         state = self._state.partition_state(tip)
         # Until our first trim whatever was there when we came is no news.
         first_seen = self._first_seen.setdefault(tip, log_start_offset)
         # Each as far as it holds in this history: what was meant before an unclean election may be above all of it.
-        lineage = self._board.lineage_on_disk(tip)
+        lineage = self._table.lineage_on_disk(tip)
         trimmed = lineage.as_of(state.trim_offset, state.trim_epoch) if state.trim_offset >= 0 else first_seen
         meant = max(state.start_in(lineage), trimmed)
         is_unexplained = log_start_offset > meant
@@ -183,7 +189,7 @@ class LogStartWatch:
         if self._alarmed.get(tip) == log_start_offset:
             return
         self._alarmed[tip] = log_start_offset
-        copied_offset = self._board.record(tip).last_copied
+        copied_offset = self._table.record(tip).last_copied
         log.error(
             "log_start.unexplained",
             **labels,

@@ -32,8 +32,8 @@ from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.ports.trash import TrashLog
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.disk_watch import measure
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.trash_clock import TrashClock
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -72,7 +72,7 @@ class PinKeeper:
         self,
         *,
         settings: PinSettings,
-        board: Board,
+        table: PartitionTable,
         pins: Pins,
         metadata: MetadataView,
         state: PinState,
@@ -83,7 +83,7 @@ class PinKeeper:
         failpoints: Failpoints,
         telemetry: Telemetry,
     ) -> None:
-        self._settings, self._board, self._pins = settings, board, pins
+        self._settings, self._table, self._pins = settings, table, pins
         self._metadata, self._state, self._copies = metadata, state, copies
         self._blocking, self._trash_clock = blocking, trash_clock
         self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
@@ -105,7 +105,7 @@ class PinKeeper:
     async def keep(self) -> None:
         """One round: find places, read what has not been read, drop what has no right or no room, tell how much there is."""
         await self._find_places()
-        if self._board.pins.unread is None or self._board.pins.unread:
+        if self._table.pins.unread is None or self._table.pins.unread:
             await self._load()
         if self._settings.drops_pins:
             for unpin in self._gone():
@@ -127,9 +127,9 @@ class PinKeeper:
         if not self._settings.drops_pins:
             return
         await self._pins.unpin(pin)
-        self._board.pins.remove(pin)
+        self._table.pins.remove(pin)
         if unpin.reason is DropReason.BELOW_LOG_START:
-            self._board.pins.refuse(pin)
+            self._table.pins.refuse(pin)
         self._telemetry.count(PINS_DROPPED, reason=unpin.reason.value)
         say = log.error if loss else log.info
         if unpin.reason is DropReason.REMOTE:  # every segment's usual end
@@ -169,39 +169,39 @@ class PinKeeper:
         for log_dir, reason in view.faults.items():
             if self._places.faults.get(log_dir) != reason:
                 log.error("pins.unreadable", log_dir=log_dir, reason=reason)
-        before, self._places.faults = self._board.pins.unread, view.faults
+        before, self._places.faults = self._table.pins.unread, view.faults
         found = [pin for pin in view.pins if before is None or pin.log_dir in before]
-        self._board.pins.add_all(found)
-        self._board.pins.unread = frozenset(view.faults)
+        self._table.pins.add_all(found)
+        self._table.pins.unread = frozenset(view.faults)
         if found:
             log.info("pins.found", segments=len(found), bytes=sum(pin.size_bytes for pin in found))
 
     def _gone(self) -> list[Unpin]:
         """Pins of partitions whose directory has been missing from healthy log dirs for the whole grace."""
         now_s, present = self._clock.monotonic_s(), self._present()
-        missing = set(self._board.pins.partitions) - present.keys()
-        if self._board.watch_trouble or self._board.local.faults:
+        missing = set(self._table.pins.partitions) - present.keys()
+        if self._table.watch_trouble or self._table.local.faults:
             missing = set()
         self._missing_since_s = {owner: self._missing_since_s.get(owner, now_s) for owner in missing}
-        topics = set(self._board.topic_ids.values())
+        topics = set(self._table.topic_ids.values())
         return [
             Unpin(pin=pin, reason=DropReason.PARTITION_GONE if owner.topic_id in topics else DropReason.TOPIC_GONE)
             for owner, since_s in self._missing_since_s.items()
             if now_s - since_s >= GONE_GRACE_S
-            for pin in self._board.pins.of_owner(owner)
+            for pin in self._table.pins.of_owner(owner)
         ]
 
     def _forget_refused(self) -> None:
         present = self._present()
-        for owner in self._board.pins.refused_partitions:
+        for owner in self._table.pins.refused_partitions:
             local = present.get(owner)
             first = NO_LOG_END if local is None else (*local.deleted, *local.segments)[0].base_offset
-            self._board.pins.forget_refused(owner, first)
+            self._table.pins.forget_refused(owner, first)
 
     async def _drop_given_up(self) -> None:
         """Looked at again right before each: while one goes, an undelete may come and the leader answer with what is pinned."""
-        for tip in list(self._board.assignment):
-            for pin in self._given_up(tip, self._board.pins.of(tip)):
+        for tip in list(self._table.assignment):
+            for pin in self._given_up(tip, self._table.pins.of(tip)):
                 if self._given_up(tip, [pin]):
                     await self._drop_if_possible(Unpin(pin=pin, reason=DropReason.BELOW_LOG_START))
 
@@ -217,7 +217,7 @@ class PinKeeper:
 
     def _kept_from(self, tip: TopicIdPartition) -> Offset:
         """From where on what is only here is kept: the remote log start, or below it what can still be undone."""
-        state, lineage = self._state.partition_state(tip), self._board.lineage_on_disk(tip)
+        state, lineage = self._state.partition_state(tip), self._table.lineage_on_disk(tip)
         return kept_from(
             self._state.trash(tip),
             user_deletes=state.user_deletes,
@@ -228,7 +228,7 @@ class PinKeeper:
         )
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
-        tips = {PinnedPartition.of(tip): tip for tip in self._board.assignment}
+        tips = {PinnedPartition.of(tip): tip for tip in self._table.assignment}
         present = self._present()
 
         def needless(pin: Pin) -> DropReason | None:
@@ -240,7 +240,7 @@ class PinKeeper:
 
     def _alone(self) -> list[Pin]:
         present = self._present()
-        return [pin for pin in self._board.pins if is_alone(pin, present.get(pin.owner))]
+        return [pin for pin in self._table.pins if is_alone(pin, present.get(pin.owner))]
 
     def _is_remote(self, tip: TopicIdPartition | None, pin: Pin) -> bool:
         segments_at = None if tip is None or not pin.leader_epochs else self._copies.segments_at(tip)
@@ -249,7 +249,7 @@ class PinKeeper:
         highest = self._metadata.highest_offset_for_epoch(tip, pin.leader_epochs[-1].epoch)
         if highest is None or highest < pin.next_base_offset - 1:
             return False
-        return is_remote(self._board.lineage_on_disk(tip), segments_at, pin.segment)
+        return is_remote(self._table.lineage_on_disk(tip), segments_at, pin.segment)
 
     def _report(self, disks: tuple[Disk, ...]) -> None:
         log_dirs = {log_dir for disk in disks for log_dir in disk.log_dirs}
@@ -257,7 +257,7 @@ class PinKeeper:
         segments = dict.fromkeys(log_dirs, 0)
         for pin in self._alone():
             alone[pin.log_dir] = alone.get(pin.log_dir, 0) + pin.size_bytes
-        for pin in self._board.pins:
+        for pin in self._table.pins:
             segments[pin.log_dir] = segments.get(pin.log_dir, 0) + 1
         for log_dir in log_dirs:
             self._telemetry.gauge(PINS_BYTES, alone[log_dir], log_dir=log_dir)
@@ -266,8 +266,8 @@ class PinKeeper:
             self._telemetry.gauge(PINS_ROOM_BYTES, room, log_dir=log_dir)
 
     def _present(self) -> dict[PinnedPartition, LocalPartition]:
-        return {PinnedPartition.of(tip): local for tip, local in self._board.local.partitions.items()}
+        return {PinnedPartition.of(tip): local for tip, local in self._table.local.partitions.items()}
 
     def _topic_of(self, owner: PinnedPartition) -> str | None:
         """The topic's name, where it is still here."""
-        return next((tip.topic for tip in self._board.local.partitions if PinnedPartition.of(tip) == owner), None)
+        return next((tip.topic for tip in self._table.local.partitions if PinnedPartition.of(tip) == owner), None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tiersidecar.domain.policy import AS_TOTAL, UNLIMITED, RetentionMode, TieringMode, TopicPolicy
 from tiersidecar.ports.state_log import StateLog, TopicState
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 
 class TopicPolicies:
@@ -17,12 +17,12 @@ class TopicPolicies:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         state: StateLog,
         defaults: Callable[[str], TopicPolicy | None],
         unnamed: TopicPolicy,
     ) -> None:
-        self._board, self._state, self._defaults, self._unnamed = board, state, defaults, unnamed
+        self._table, self._state, self._defaults, self._unnamed = table, state, defaults, unnamed
 
     def policy_for(self, topic: str) -> TopicPolicy | None:
         """None: the topic is left alone.
@@ -30,7 +30,7 @@ class TopicPolicies:
         Raises:
             MetadataNotReadyError: the state topic has not been replayed: nothing is begun by the configuration alone.
         """
-        topic_id = self._board.topic_ids.get(topic)
+        topic_id = self._table.topic_ids.get(topic)
         state = None if topic_id is None else self._state.topic_state(topic_id)
         return resolved_policy(self._defaults(topic), state, self._unnamed)
 

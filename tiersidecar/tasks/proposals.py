@@ -35,8 +35,8 @@ from tiersidecar.ports.metrics.retention import PROPOSALS
 from tiersidecar.ports.proposals import Proposals
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.user_deletes import Asker, DeletesLog, UserDelete
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 from tiersidecar.tasks.trash_clock import TrashClock
 
@@ -78,7 +78,7 @@ class ProposalsTask:
         self,
         *,
         proposals: Proposals,
-        board: Board,
+        table: PartitionTable,
         policies: TopicPolicies,
         broker: ProposalsBroker,
         state: DeletesLog,
@@ -91,7 +91,7 @@ class ProposalsTask:
         trash_clock: TrashClock,
         telemetry: Telemetry,
     ) -> None:
-        self._proposals, self._board, self._policies = proposals, board, policies
+        self._proposals, self._table, self._policies = proposals, table, policies
         self._broker, self._state, self._ownership, self._sound = broker, state, ownership, sound
         self._cluster_id, self._broker_id, self._delays = cluster_id, broker_id, delays
         self._clock, self._trash_clock, self._telemetry = clock, trash_clock, telemetry
@@ -148,7 +148,7 @@ class ProposalsTask:
     def _with_places(self, later: Sequence[Waiting]) -> list[Waiting]:
         """Those of topics that the broker has not shown us, which anybody can name, are one group; others one by partition."""
         tips = [one.proposal.topic_id_partition for one in later]
-        places = places_for([tip if tip.topic in self._board.topic_ids else None for tip in tips], _MAX_WAITING)
+        places = places_for([tip if tip.topic in self._table.topic_ids else None for tip in tips], _MAX_WAITING)
         for position, one in enumerate(later):
             if position not in places:
                 self._note_refused(one.proposal, one.at, f"{_MAX_WAITING} others wait")
@@ -190,7 +190,7 @@ class ProposalsTask:
         return ours, later
 
     def _is_tiered(self, tip: TopicIdPartition) -> bool | None:
-        if tip in self._board.assignment:
+        if tip in self._table.assignment:
             return True
         return None if self._policies.policy_for(tip.topic) is not None else False
 
@@ -251,7 +251,7 @@ class ProposalsTask:
 
     async def _views(self, waiting: Sequence[Waiting]) -> dict[tuple[str, int], LeaderView]:
         """Of topics that the broker has shown us: of others, which anybody can name, it would refuse to answer at all."""
-        topics = {one.proposal.topic_id_partition.topic for one in waiting} & self._board.topic_ids.keys()
+        topics = {one.proposal.topic_id_partition.topic for one in waiting} & self._table.topic_ids.keys()
         found = await self._described(sorted(topics))
         return {(view.topic_id_partition.topic, view.topic_id_partition.partition): view for view in found}
 

@@ -47,11 +47,11 @@ from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import of_pictured
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import SegmentRemover
 
 
@@ -153,7 +153,7 @@ class RecopyTask:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         metadata: MetadataView,
         state: RequestingStateLog,
         lineages: LineageSource,
@@ -169,7 +169,7 @@ class RecopyTask:
         broker_id: BrokerId,
         observe_only: bool,
     ) -> None:
-        self._board, self._metadata, self._state, self._lineages = board, metadata, state, lineages
+        self._table, self._metadata, self._state, self._lineages = table, metadata, state, lineages
         self._presence, self._uploader, self._admission = presence, uploader, admission
         self._fetched = fetched
         self._remover, self._in_flight, self._guard = remover, in_flight, guard
@@ -185,12 +185,12 @@ class RecopyTask:
             return False
         if not any(self._is_ours(partition, one) for one in requests):
             return False
-        if self._observe_only or tip.topic in self._board.refused_topics:
+        if self._observe_only or tip.topic in self._table.refused_topics:
             return False
         if self._guard.reason_not_to_delete_of(tip.topic_id) or self._state.why_paused(tip.topic_id, PauseKind.COPIES):
             return False
-        local = self._board.local_partition(tip)
-        return local is not None and self._board.pins.are_known(local.log_dir)
+        local = self._table.local_partition(tip)
+        return local is not None and self._table.pins.are_known(local.log_dir)
 
     async def run(self, partition: TieredPartition) -> None:
         """Serve what there is; what must wait is looked at again by a later round.  A segment on this disk that cannot be
@@ -215,7 +215,7 @@ class RecopyTask:
         tip = partition.view.topic_id_partition
         copied: list[LocalSegment | None] = []
         is_rewritten = False
-        while self._board.holds(partition):
+        while self._table.holds(partition):
             lineage = await self._lineages.lineage(tip)
             step = decide_recopy(await self._view(tip, request, lineage))
             if step.local in copied or (is_rewritten and step.action is RecopyAction.REWRITE):
@@ -247,7 +247,7 @@ class RecopyTask:
             return
 
     async def _view(self, tip: TopicIdPartition, request: RecopyRequest, lineage: Lineage) -> RecopyView:
-        state, local = self._state.partition_state(tip), self._board.local_partition(tip)
+        state, local = self._state.partition_state(tip), self._table.local_partition(tip)
         named = _named(request)
         return RecopyView(
             start_offset=request.start_offset,

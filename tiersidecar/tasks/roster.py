@@ -1,4 +1,4 @@
-"""Who cares for what: one look at log dirs and broker keeps the board and the metadata assignment true."""
+"""Who cares for what: one look at log dirs and broker keeps the table and the metadata assignment true."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
 from tiersidecar.ports.metadata_log import MetadataAssignment
 from tiersidecar.ports.metrics.process import LOG_DIR_FAULTS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ class Roster:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         log_dirs: LogDirs,
         broker: DescribePartitions,
         assignment: MetadataAssignment,
@@ -43,7 +43,7 @@ class Roster:
         telemetry: Telemetry,
         forget: Callable[[TopicIdPartition], None],
     ) -> None:
-        self._board, self._log_dirs, self._broker, self._assignment = board, log_dirs, broker, assignment
+        self._table, self._log_dirs, self._broker, self._assignment = table, log_dirs, broker, assignment
         self._policy_for, self._broker_id = policy_for, broker_id
         self._clock, self._telemetry = clock, telemetry
         self._forget = forget
@@ -66,20 +66,20 @@ class Roster:
             raise
         # After the answer: files as they were before it have no word of the leader epoch that it tells of.
         await self._scan()
-        self._board.topic_ids = {view.topic_id_partition.topic: view.topic_id_partition.topic_id for view in views}
-        present = self._board.local.partitions
+        self._table.topic_ids = {view.topic_id_partition.topic: view.topic_id_partition.topic_id for view in views}
+        present = self._table.local.partitions
         assignment = decide_assignment(views, present, self._broker_id, self._policy_for)
-        self._board.unseen = decide_unseen(views, present, self._broker_id, self._policy_for)
+        self._table.unseen = decide_unseen(views, present, self._broker_id, self._policy_for)
         changed = tuple(
-            before for tip, before in self._board.assignment.items() if _is_other(assignment.get(tip), before)
+            before for tip, before in self._table.assignment.items() if _is_other(assignment.get(tip), before)
         )
-        self._board.assignment = assignment
-        await self._assign(frozenset([*assignment, *self._board.departing]))
+        self._table.assignment = assignment
+        await self._assign(frozenset([*assignment, *self._table.departing]))
         return changed
 
     async def _scan(self) -> None:
-        self._board.local = await self._log_dirs.scan()
-        self._report_faults(self._board.local)
+        self._table.local = await self._log_dirs.scan()
+        self._report_faults(self._table.local)
 
     async def follow_changes(self) -> None:
         """Wake :meth:`wait` at each file event; never ends."""
@@ -98,11 +98,11 @@ class Roster:
         self._wake.clear()
 
     def note(self, error: RetriableError | None) -> None:
-        """Keep on the board what the last look met; a new trouble is logged once."""
+        """Keep on the partition table what the last look met; a new trouble is logged once."""
         trouble = "" if error is None else str(error)
-        if trouble and trouble != self._board.watch_trouble:
+        if trouble and trouble != self._table.watch_trouble:
             log.warning("watch.trouble", error=trouble)
-        self._board.watch_trouble = trouble
+        self._table.watch_trouble = trouble
 
     async def _assign(self, partitions: frozenset[TopicIdPartition]) -> None:
         await self._assignment.assign(partitions)

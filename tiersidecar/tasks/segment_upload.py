@@ -43,11 +43,11 @@ from tiersidecar.ports.metrics.copying import (
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.open_transactions import CarriedTransactions
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
 from tiersidecar.tasks.segment_objects import SegmentObjects
@@ -79,7 +79,7 @@ class SegmentUploader:
         objects: SegmentObjects,
         checker: SegmentChecker,
         custom_metadata_max_bytes: int,
-        board: Board,
+        table: PartitionTable,
         log_dirs: LogDirs,
         lineages: LineageSource,
         carried: CarriedTransactions,
@@ -100,7 +100,7 @@ class SegmentUploader:
         self._waits = waits
         self._objects, self._checker = objects, checker
         self._custom_metadata_max_bytes = custom_metadata_max_bytes
-        self._board, self._log_dirs, self._lineages, self._metadata_log = board, log_dirs, lineages, metadata_log
+        self._table, self._log_dirs, self._lineages, self._metadata_log = table, log_dirs, lineages, metadata_log
         self._carried = carried
         self._gate, self._remover, self._in_flight = gate, remover, in_flight
         self._blocking = blocking
@@ -219,15 +219,15 @@ class SegmentUploader:
     ) -> None:
         """A file that kept its size may have been cut off from the log all the same: look at hands and epochs again."""
         tip = partition.view.topic_id_partition
-        if not self._board.holds(partition):
+        if not self._table.holds(partition):
             raise SegmentChangedError(path=segment.log_path, reason="the partition changed hands")
-        self._board.local = await self._log_dirs.scan()
-        if self._board.local_partition(tip) is None:
+        self._table.local = await self._log_dirs.scan()
+        if self._table.local_partition(tip) is None:
             raise SegmentChangedError(path=segment.log_path, reason="its partition is not on this broker any more")
         lineage = await self._lineages.lineage(tip)
         if lineage.entries_in_range(segment.base_offset, next_base_offset_of(segment)) != epochs:
             raise SegmentChangedError(path=segment.log_path, reason="the partition's leader epochs changed")
-        if not self._board.is_proven(partition):
+        if not self._table.is_proven(partition):
             raise SegmentChangedError(
                 path=segment.log_path, reason="its directory is not the one that the broker writes"
             )
@@ -272,7 +272,7 @@ class SegmentUploader:
                 return await self._metadata_log.publish(update)
             except RetriableError as error:
                 tip = partition.view.topic_id_partition
-                if not self._board.holds(partition):
+                if not self._table.holds(partition):
                     raise
                 failures += 1
                 delay_s = self._backoff.delay_s(failures, self._ids.random())

@@ -41,7 +41,7 @@ from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.segment_presence import SegmentPresence
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.topic_owners import ClaimLook
 
 _log = structlog.get_logger(__name__)
@@ -101,7 +101,7 @@ class SnapshotLane:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         metadata: MetadataView,
         state: RequestingStateLog,
         shelf: SnapshotShelf,
@@ -118,7 +118,7 @@ class SnapshotLane:
         settings: Mapping[str, str],
         interval_s: float,
     ) -> None:
-        self._board, self._metadata, self._state = board, metadata, state
+        self._table, self._metadata, self._state = table, metadata, state
         self._shelf, self._claims = shelf, claims
         self._clock, self._blocking, self._telemetry, self._is_ours = clock, blocking, telemetry, is_ours
         self._is_doubted, self._presence = is_doubted, presence
@@ -149,7 +149,7 @@ class SnapshotLane:
                 await self._write(tip, tiered)
 
         async with asyncio.TaskGroup() as writing:
-            for count, (tip, tiered) in enumerate(list(self._board.assignment.items()), 1):
+            for count, (tip, tiered) in enumerate(list(self._table.assignment.items()), 1):
                 if count % _SLICE == 0:
                     await asyncio.sleep(0)
                 if not self._leads(tip, tiered):
@@ -168,7 +168,7 @@ class SnapshotLane:
         self._telemetry.gauge(SNAPSHOT_AGE, max(0.0, now_s - min(changed, default=now_s)))
 
     def _leads(self, tip: TopicIdPartition, tiered: TieredPartition) -> bool:
-        is_leader = tiered.role is PartitionRole.LEADER and self._board.leads(tip, tiered.view.leader_epoch)
+        is_leader = tiered.role is PartitionRole.LEADER and self._table.leads(tip, tiered.view.leader_epoch)
         return is_leader and self._is_ours()
 
     def _is_due(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch, paused: _Paused) -> bool:

@@ -12,7 +12,7 @@ from tiersidecar.ports.broker import DescribeConfigs
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +20,7 @@ CHECK_INTERVAL_S = 30.0
 
 
 class TopicChecks:
-    """Keeps ``board.refused_topics`` and ``board.untrimmable_topics`` true, and says so loudly when they change.
+    """Keeps ``table.refused_topics`` and ``table.untrimmable_topics`` true, and says so loudly when they change.
 
     ``max_name_bytes`` is that of the store (:attr:`~tiersidecar.ports.store.Store.max_name_bytes`).
     """
@@ -29,13 +29,13 @@ class TopicChecks:
         self,
         *,
         broker: DescribeConfigs,
-        board: Board,
+        table: PartitionTable,
         policy_for: Callable[[str], TopicPolicy | None],
         max_name_bytes: int | None,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self._broker, self._board, self._policy_for = broker, board, policy_for
+        self._broker, self._table, self._policy_for = broker, table, policy_for
         self._max_name_bytes = max_name_bytes
         self._clock, self._telemetry = clock, telemetry
         self._checked_s: dict[str, float] = {}
@@ -55,8 +55,8 @@ class TopicChecks:
         for gone in set(self._checked_s) - wanted:
             del self._checked_s[gone]
             self._untold.discard(gone)
-            self._board.refused_topics.pop(gone, None)
-            self._board.untrimmable_topics.pop(gone, None)
+            self._table.refused_topics.pop(gone, None)
+            self._table.untrimmable_topics.pop(gone, None)
             self._telemetry.forget(UNSAFE_TOPICS, topic=gone)
 
     async def check(self, topics: Iterable[str]) -> None:
@@ -74,15 +74,15 @@ class TopicChecks:
             self._checked_s[topic] = self._clock.monotonic_s()
             configs = settings.get(topic)
             if configs is None:  # no rights, or just deleted: what is not known is not taken for good, nor for mended
-                refused = self._board.refused_topics.get(topic, "")
+                refused = self._table.refused_topics.get(topic, "")
                 untrimmable = "the broker did not tell its settings"
                 self._untold.add(topic)
             else:
                 self._untold.discard(topic)
                 refused = reason_not_to_store(topic, self._max_name_bytes) or reason_not_to_tier(configs)
                 untrimmable = reason_not_to_trim(policy, configs)
-            self._note(self._board.refused_topics, topic, refused, "topic.refused")
-            self._note(self._board.untrimmable_topics, topic, refused or untrimmable, "topic.trim_refused")
+            self._note(self._table.refused_topics, topic, refused, "topic.refused")
+            self._note(self._table.untrimmable_topics, topic, refused or untrimmable, "topic.trim_refused")
             self._telemetry.gauge(UNSAFE_TOPICS, 1 if refused or untrimmable else 0, topic=topic)
 
     async def reason_to_leave(self, topic: str) -> str:
@@ -94,7 +94,7 @@ class TopicChecks:
         """
         await self.check([topic])
         untold = "the broker did not tell its settings" if topic in self._untold else ""
-        return self._board.refused_topics.get(topic, "") or untold
+        return self._table.refused_topics.get(topic, "") or untold
 
     def _note(self, reasons: dict[str, str], topic: str, reason: str, event: str) -> None:
         if reasons.get(topic, "") == reason:

@@ -33,8 +33,8 @@ from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
 from tiersidecar.tasks.trash_clock import TrashClock
 
@@ -60,7 +60,7 @@ class TopicDeletion:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         broker: DeletionBroker,
         metadata: DeletionMetadata,
         state: DeletionState,
@@ -76,7 +76,7 @@ class TopicDeletion:
         delays: TrashDelays,
         observe_only: bool,
     ) -> None:
-        self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
+        self._table, self._broker, self._metadata, self._state = table, broker, metadata, state
         self._remover, self._guard, self._blocking = remover, guard, blocking
         self._clock, self._trash_clock, self._failpoints = clock, trash_clock, failpoints
         self._broker_id, self._witness, self._grace_s = broker_id, witness, grace_s
@@ -136,7 +136,7 @@ class TopicDeletion:
 
     def _note_led(self) -> None:
         """Leaders as last seen; a partition that is in no assignment any more keeps its mark."""
-        for tip, tiered in self._board.assignment.items():
+        for tip, tiered in self._table.assignment.items():
             if tiered.role is PartitionRole.LEADER:
                 self._led.add(tip)
             else:
@@ -148,7 +148,7 @@ class TopicDeletion:
         if self._observe_only:
             return
         for tip in self._state.partitions():
-            tiered = self._board.assignment.get(tip)
+            tiered = self._table.assignment.get(tip)
             if tiered is not None and tiered.role is PartitionRole.LEADER and not self._state.is_ours(tip):
                 await self._state.publish_partition_state(tip, PartitionState())
 
@@ -171,7 +171,7 @@ class TopicDeletion:
         answers = await self._broker.describe_topic_ids(missing) if missing else {}
         before = self._absences.keys()
         self._absences = observe_absences(self._absences, answers, self._clock.monotonic_s())
-        self._board.departing = {tip for tip in self._board.departing if tip.topic_id in self._absences}
+        self._table.departing = {tip for tip in self._table.departing if tip.topic_id in self._absences}
         self._remains = {topic_id: one for topic_id, one in self._remains.items() if topic_id in self._absences}
         for topic_id in self._absences.keys() - before:
             log.info("topic.gone", topic_id=format_uuid(topic_id), grace_s=self._grace_s)
@@ -185,9 +185,9 @@ class TopicDeletion:
             return
         if not await self._is_due(topic_id, partitions):
             return
-        if not self._board.departing.issuperset(partitions):
+        if not self._table.departing.issuperset(partitions):
             log.info("topic.delete.started", topic=topic, topic_id=format_uuid(topic_id), partitions=len(partitions))
-            self._board.departing.update(partitions)
+            self._table.departing.update(partitions)
             await self._assign()
         if not self._is_left_to_us(partitions):
             return
@@ -203,7 +203,7 @@ class TopicDeletion:
         if failure is not None:
             raise failure
         await self._state.forget_topic(topic_id)
-        self._board.departing.difference_update(partitions)
+        self._table.departing.difference_update(partitions)
         self._led.difference_update(partitions)
         await self._assign()
         log.info("topic.delete.finished", topic=topic, topic_id=format_uuid(topic_id))
@@ -259,4 +259,4 @@ class TopicDeletion:
         return True
 
     async def _assign(self) -> None:
-        await self._metadata.assign([*self._board.assignment, *self._board.departing])
+        await self._metadata.assign([*self._table.assignment, *self._table.departing])

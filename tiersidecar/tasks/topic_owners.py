@@ -22,7 +22,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.store import BytesBody, FetchRange, OwnerStore
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +105,7 @@ class TopicOwners:
         store: OwnerStore,
         state: StateLog,
         metadata: MetadataView,
-        board: Board,
+        table: PartitionTable,
         key_prefix: str,
         clock: Clock,
         cluster_id: str,
@@ -113,7 +113,7 @@ class TopicOwners:
         incarnation: str,
     ) -> None:
         self._store, self._key_prefix, self._clock = store, key_prefix, clock
-        self._state, self._metadata, self._board = state, metadata, board
+        self._state, self._metadata, self._table = state, metadata, table
         self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
         self._ours_s: dict[Uuid, float] = {}
 
@@ -131,7 +131,7 @@ class TopicOwners:
             self._ours_s.pop(tip.topic_id, None)
             await self._look(tip)
             self._ours_s[tip.topic_id] = now_s
-        self._board.missing_owners.pop(tip.topic_id, None)
+        self._table.missing_owners.pop(tip.topic_id, None)
         await self._say_seen(tip)
 
     async def _look(self, tip: TopicIdPartition) -> None:
@@ -154,9 +154,9 @@ class TopicOwners:
         if all(self._state.partition_state(one).owner_seen_ms < 0 for one in of_topic):
             return
         error = OwnerMissingError(topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
-        if tip.topic_id not in self._board.missing_owners:
+        if tip.topic_id not in self._table.missing_owners:
             log.error("topic.owner.missing", topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
-        self._board.missing_owners[tip.topic_id] = str(error)
+        self._table.missing_owners[tip.topic_id] = str(error)
         raise error
 
     async def _say_seen(self, tip: TopicIdPartition) -> None:

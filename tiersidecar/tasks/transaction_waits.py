@@ -21,7 +21,7 @@ from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.log_dirs import SegmentArtefacts
 from tiersidecar.ports.metrics.copying import OPEN_TRANSACTION_SECONDS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board, TransactionWait, WhoWaits
+from tiersidecar.tasks.partition_table import PartitionTable, TransactionWait, WhoWaits
 
 log = structlog.get_logger(__name__)
 
@@ -41,19 +41,19 @@ class ReadArtefacts(Protocol):
 
 
 class TransactionWaits:
-    """Of the partitions that are led; what is found stands on the board."""
+    """Of the partitions that are led; what is found stands on the partition table."""
 
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         broker: DescribeBroker,
         broker_id: BrokerId,
         log_dirs: ReadArtefacts,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self._board, self._broker, self._broker_id, self._log_dirs = board, broker, broker_id, log_dirs
+        self._table, self._broker, self._broker_id, self._log_dirs = table, broker, broker_id, log_dirs
         self._clock, self._telemetry = clock, telemetry
         self._limit_ms, self._asked_s = TRANSACTION_MAX_TIMEOUT_MS, float("-inf")
         self._looked: dict[TopicIdPartition, tuple[str, int, bool]] = {}
@@ -68,7 +68,7 @@ class TransactionWaits:
             self._looked.pop(tip, None)
             self._note(tip, WhoWaits.COPYING, ())
             return
-        is_noted = self._board.record(tip).transaction_waits is not None
+        is_noted = self._table.record(tip).transaction_waits is not None
         if self._looked.get(tip) == (segment.log_path, last_stable_offset, is_noted):
             return  # asked at every look, for hours if need be, and the files say the same each time
         open_here = await self._open_at(segment, last_stable_offset)
@@ -76,12 +76,12 @@ class TransactionWaits:
             return
         await self._learn_limit()
         self._note(tip, WhoWaits.COPYING, open_here)
-        self._looked[tip] = segment.log_path, last_stable_offset, self._board.record(tip).transaction_waits is not None
+        self._looked[tip] = segment.log_path, last_stable_offset, self._table.record(tip).transaction_waits is not None
 
     async def lost(self, tip: TopicIdPartition, next_offset: int, undecided: Sequence[ProducerState]) -> None:
         """A segment was copied that ends right before ``next_offset``; there ``undecided`` are open, and the broker does not
         have them.  Of one that is copied again, below what is remote, the border has nothing to fear."""
-        if next_offset <= self._board.record(tip).last_copied + 1:
+        if next_offset <= self._table.record(tip).last_copied + 1:
             return
         if undecided:
             await self._learn_limit()
@@ -90,7 +90,7 @@ class TransactionWaits:
     def report(self) -> None:
         """Tell how long the oldest of each partition lasts, and once of each that it hangs."""
         now_ms = self._clock.now_ms()
-        for tip, record in self._board.records.items():
+        for tip, record in self._table.records.items():
             if (waits := record.transaction_waits) is None:
                 continue
             age_ms = max((now_ms - one.since_ms for one in waits), default=0)
@@ -103,7 +103,7 @@ class TransactionWaits:
                 record.transaction_waits = None
 
     def _note(self, tip: TopicIdPartition, who: WhoWaits, states: Iterable[ProducerState]) -> None:
-        record = self._board.record(tip)
+        record = self._table.record(tip)
         known = record.transaction_waits or ()
         since_ms = {(one.who, one.producer_id, one.first_offset): one.since_ms for one in known}
         waits = [one for one in known if one.who is not who]

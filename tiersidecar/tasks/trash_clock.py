@@ -25,7 +25,7 @@ from tiersidecar.ports.metrics.retention import TRASH_OVERDUE_SECONDS
 from tiersidecar.ports.seen_times import SeenTimes
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 
 _PARTITIONS_AT_ONCE = 50
 
@@ -44,9 +44,9 @@ class TrashWatch:
     """Looks at partitions that are led here, and at those of topics that are gone: any sidecar may delete these."""
 
     def __init__(
-        self, *, board: Board, state: KnownTrash, trash_clock: TrashClock, clock: Clock, telemetry: Telemetry
+        self, *, table: PartitionTable, state: KnownTrash, trash_clock: TrashClock, clock: Clock, telemetry: Telemetry
     ) -> None:
-        self._board, self._state, self._trash_clock = board, state, trash_clock
+        self._table, self._state, self._trash_clock = table, state, trash_clock
         self._clock, self._telemetry = clock, telemetry
 
     async def run(self, interval_s: float) -> None:
@@ -60,7 +60,7 @@ class TrashWatch:
 
     async def look(self) -> None:
         """Set the metric by what is known now; while the state topic is not read to its end it stays as it is."""
-        longest_ms, existing = 0, frozenset(self._board.topic_ids.values())
+        longest_ms, existing = 0, frozenset(self._table.topic_ids.values())
         try:
             for number, tip in enumerate(self._state.trash_partitions()):
                 if number % _PARTITIONS_AT_ONCE == 0:
@@ -75,7 +75,7 @@ class TrashWatch:
         self._telemetry.gauge(TRASH_OVERDUE_SECONDS, longest_ms / 1000)
 
     def _is_ours(self, tip: TopicIdPartition, existing: Collection[Uuid]) -> bool:
-        tiered = self._board.assignment.get(tip)
+        tiered = self._table.assignment.get(tip)
         return tip.topic_id not in existing if tiered is None else tiered.role is PartitionRole.LEADER
 
 

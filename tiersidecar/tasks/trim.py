@@ -37,10 +37,10 @@ from tiersidecar.ports.state_log import StateLog
 from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.local_start import ASKED_WITHIN_S
 from tiersidecar.tasks.ownership import Ownership
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.unproven import Unproven
@@ -72,7 +72,7 @@ class TrimTask:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         broker: TrimBroker,
         metadata: MetadataView,
         state: StateLog,
@@ -89,7 +89,7 @@ class TrimTask:
         observe_only: bool,
         ownership: Ownership,
     ) -> None:
-        self._board, self._broker, self._metadata, self._state = board, broker, metadata, state
+        self._table, self._broker, self._metadata, self._state = table, broker, metadata, state
         self._lineages, self._checks, self._verifier, self._gate = lineages, checks, verifier, gate
         self._unproven, self._guard, self._blocking = unproven, guard, blocking
         self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
@@ -103,14 +103,14 @@ class TrimTask:
         limits = (policy.effective_local_retention_ms, policy.effective_local_retention_bytes)
         if policy.mode is not RetentionMode.STRICT:
             return False
-        pressure = self._board.pressure_trims.get(tip)
-        if pressure is not None and pressure.offset > self._board.record(tip).log_start_offset:
+        pressure = self._table.pressure_trims.get(tip)
+        if pressure is not None and pressure.offset > self._table.record(tip).log_start_offset:
             return True
         if all(limit == UNLIMITED for limit in limits):
             return False
-        local = self._board.local_partition(tip)
-        copied_offset = self._board.record(tip).last_copied
-        log_start_offset = self._board.record(tip).log_start_offset
+        local = self._table.local_partition(tip)
+        copied_offset = self._table.record(tip).last_copied
+        log_start_offset = self._table.record(tip).log_start_offset
         return local is not None and any(
             segment.next_base_offset is not None
             and log_start_offset < segment.next_base_offset <= copied_offset + 1
@@ -121,8 +121,8 @@ class TrimTask:
     async def run(self, partition: TieredPartition) -> None:
         """Trim until nothing may go any more."""
         tip = partition.view.topic_id_partition
-        self._board.record(tip).behind_trash = ""
-        while self._board.leads(tip, partition.view.leader_epoch) and self.may_have_work(partition):
+        self._table.record(tip).behind_trash = ""
+        while self._table.leads(tip, partition.view.leader_epoch) and self.may_have_work(partition):
             log_start_offset = await self._log_start_offset(partition)
             generation = self._state.partition_state(tip).start_generation
             steps = await self._gate.allowed(partition, await self._due_steps(partition, log_start_offset))
@@ -190,13 +190,13 @@ class TrimTask:
 
     async def _due_steps(self, partition: TieredPartition, log_start_offset: Offset) -> tuple[TrimStep, ...]:
         tip = partition.view.topic_id_partition
-        local = self._board.local_partition(tip)
+        local = self._table.local_partition(tip)
         if local is None:
             return ()
         view = await self.view(partition, local, log_start_offset)
         steps = decide_trim(view)
         if not steps and (reason := reason_behind_trash(view)):
-            self._board.record(tip).behind_trash = reason
+            self._table.record(tip).behind_trash = reason
         return steps
 
     async def view(self, partition: TieredPartition, local: LocalPartition, log_start_offset: Offset) -> TrimView:
@@ -206,7 +206,7 @@ class TrimTask:
             BrokerRefusedError: another broker leads it by now.
         """
         tip = partition.view.topic_id_partition
-        pressure = self._board.pressure_trims.get(tip)
+        pressure = self._table.pressure_trims.get(tip)
         drop_offset = -1
         lineage = await self._lineages.lineage(tip)
         given_up_offset = int(self._state.partition_state(tip).start_in(lineage))
@@ -232,7 +232,7 @@ class TrimTask:
         )
 
     async def _is_allowed(self, tip: TopicIdPartition) -> bool:
-        reason = self._board.untrimmable_topics.get(tip.topic, "") or self._state.halted_reason or ""
+        reason = self._table.untrimmable_topics.get(tip.topic, "") or self._state.halted_reason or ""
         reason = reason or self._guard.reason_not_to_delete_of(tip.topic_id)
         if reason:
             self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason="settings")
@@ -250,7 +250,7 @@ class TrimTask:
         if not await self._gate.is_open(partition, steps):
             return
         await self._log_start_offset(partition)
-        if not self._board.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
+        if not self._table.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
             return
         if any(one.from_trash for one in steps) and await self._is_undone(tip, generation):
             return
@@ -258,7 +258,7 @@ class TrimTask:
         self._ownership.require_role()
         low_watermark = await self._delete_records(partition, offset)
         await self._failpoints.reach("trim.records.deleted")
-        self._board.record(tip).log_start_offset = low_watermark
+        self._table.record(tip).log_start_offset = low_watermark
         self._unproven.gone(tip, low_watermark)
         size_bytes = sum(step.local.size_bytes for step in steps)
         self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=tip.topic)
@@ -303,7 +303,7 @@ class TrimTask:
     async def _log_start_offset(self, partition: TieredPartition) -> Offset:
         """The broker's log start, asked with our leader epoch: a deposed leader is refused here."""
         offset = await self._offset(partition, OffsetSpec.EARLIEST)
-        self._board.record(partition.view.topic_id_partition).log_start_offset = offset
+        self._table.record(partition.view.topic_id_partition).log_start_offset = offset
         return offset
 
     async def _offset(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:

@@ -14,8 +14,8 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.retention import TRIM_HELD_BY_GROUP, TRIM_HELD_BYTES, TRIM_REFUSALS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.group_reads import GroupReads
+from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
 
@@ -27,10 +27,10 @@ _HOLD_MAX_AGE_S = 120.0
 
 
 class TrimGate:
-    """One per process; what it holds back is on the board."""
+    """One per process; what it holds back is on the partition table."""
 
-    def __init__(self, *, board: Board, reads: GroupReads, clock: Clock, telemetry: Telemetry) -> None:
-        self._board, self._reads, self._clock, self._telemetry = board, reads, clock, telemetry
+    def __init__(self, *, table: PartitionTable, reads: GroupReads, clock: Clock, telemetry: Telemetry) -> None:
+        self._table, self._reads, self._clock, self._telemetry = table, reads, clock, telemetry
         self._seen_s: dict[TopicIdPartition, float] = {}
         self._shown: set[str] = set()
 
@@ -56,8 +56,8 @@ class TrimGate:
         """Drop holds that are over, and tell by group how much is held back."""
         now_s = self._clock.monotonic_s()
         for tip in [tip for tip, seen_s in self._seen_s.items() if now_s - seen_s >= _HOLD_MAX_AGE_S]:
-            if tip in self._board.records:
-                self._board.record(tip).trim_hold = None
+            if tip in self._table.records:
+                self._table.record(tip).trim_hold = None
         for tip in [tip for tip in self._seen_s if self._hold_of(tip) is None]:
             del self._seen_s[tip]
             self._telemetry.forget(TRIM_HELD_BYTES, topic=tip.topic, partition=str(tip.partition))
@@ -78,11 +78,11 @@ class TrimGate:
         return dict(ranked[:GROUPS_SHOWN]) | ({OTHERS: rest} if len(ranked) > GROUPS_SHOWN else {})
 
     def _hold_of(self, tip: TopicIdPartition) -> TrimHold | None:
-        record = self._board.records.get(tip)
+        record = self._table.records.get(tip)
         return None if record is None else record.trim_hold
 
     def _note(self, tip: TopicIdPartition, hold: TrimHold) -> None:
-        record = self._board.record(tip)
+        record = self._table.record(tip)
         before, record.trim_hold = record.trim_hold, hold if hold.holders else None
         if hold.holders:
             self._seen_s[tip] = self._clock.monotonic_s()

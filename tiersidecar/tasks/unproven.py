@@ -14,8 +14,8 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.ports.clock import Clock, Ids
 from tiersidecar.ports.metrics.retention import TRIM_REFUSALS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board, UnprovenCopy
 from tiersidecar.tasks.lanes import Backoff
+from tiersidecar.tasks.partition_table import PartitionTable, UnprovenCopy
 
 log = structlog.get_logger(__name__)
 
@@ -29,21 +29,21 @@ NotProven = CorruptDataError | StoreError
 class Unproven:
     """The first such segment of each partition: beyond it nothing is trimmed anyway."""
 
-    def __init__(self, *, board: Board, clock: Clock, ids: Ids, telemetry: Telemetry) -> None:
-        self._board, self._clock, self._ids, self._telemetry = board, clock, ids, telemetry
+    def __init__(self, *, table: PartitionTable, clock: Clock, ids: Ids, telemetry: Telemetry) -> None:
+        self._table, self._clock, self._ids, self._telemetry = table, clock, ids, telemetry
 
     def is_resting(self, tip: TopicIdPartition, base_offset: int) -> bool:
         """Whether the local segment at ``base_offset`` cannot be trimmed before the next try is due."""
-        found = self._board.record(tip).unproven
+        found = self._table.record(tip).unproven
         return found is not None and base_offset >= found.base_offset and self._clock.monotonic_s() < found.until_s
 
     def failed(self, tip: TopicIdPartition, step: TrimStep, error: NotProven) -> None:
         """The remote copy of ``step`` could not be read back, or holds something else."""
-        base_offset, known, reason = step.local.base_offset, self._board.record(tip).unproven, _reason(error)
+        base_offset, known, reason = step.local.base_offset, self._table.record(tip).unproven, _reason(error)
         failures = known.failures + 1 if known is not None and known.base_offset == base_offset else 1
         delay_s = (_AWAY if _is_away(error) else _BACKOFF).delay_s(failures, self._ids.random())
         self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason=reason)
-        self._board.record(tip).unproven = UnprovenCopy(
+        self._table.record(tip).unproven = UnprovenCopy(
             base_offset=base_offset,
             failures=failures,
             until_s=self._clock.monotonic_s() + delay_s,
@@ -64,17 +64,17 @@ class Unproven:
 
     def proven(self, tip: TopicIdPartition, step: TrimStep) -> None:
         """All is well with ``step``."""
-        found = self._board.record(tip).unproven
+        found = self._table.record(tip).unproven
         if found is None or step.local.base_offset < found.base_offset:
             return
-        self._board.record(tip).unproven = None
+        self._table.record(tip).unproven = None
         log.info("trim.read_back.mended", topic=tip.topic, partition=tip.partition, base_offset=step.local.base_offset)
 
     def gone(self, tip: TopicIdPartition, log_start_offset: int) -> None:
         """The local log begins at ``log_start_offset``: what lay below it waits for nothing any more."""
-        found = self._board.record(tip).unproven
+        found = self._table.record(tip).unproven
         if found is not None and found.base_offset < log_start_offset:
-            self._board.record(tip).unproven = None
+            self._table.record(tip).unproven = None
 
 
 def _reason(error: NotProven) -> str:

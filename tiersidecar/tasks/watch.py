@@ -23,11 +23,11 @@ from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.metrics.process import MISPLACED_PARTITIONS
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport, pending_copies
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Lane, Lanes
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.roster import Roster
 from tiersidecar.tasks.topic_checks import TopicChecks
 
@@ -37,10 +37,10 @@ class AskOfEpochs(EndOfEpochs, ListOffsets, Protocol):
 
 
 class Whereabouts:
-    """Keeps ``board.misplaced`` true, of what has lasted for ``TELL_AFTER_S``; each is told once."""
+    """Keeps ``table.misplaced`` true, of what has lasted for ``TELL_AFTER_S``; each is told once."""
 
-    def __init__(self, *, board: Board, broker: AskOfEpochs, clock: Clock, telemetry: Telemetry) -> None:
-        self._board, self._broker, self._clock, self._telemetry = board, broker, clock, telemetry
+    def __init__(self, *, table: PartitionTable, broker: AskOfEpochs, clock: Clock, telemetry: Telemetry) -> None:
+        self._table, self._broker, self._clock, self._telemetry = table, broker, clock, telemetry
         self._since_s: dict[TopicIdPartition, float] = {}
 
     async def look(self) -> None:
@@ -49,7 +49,7 @@ class Whereabouts:
         now_s, reasons = self._clock.monotonic_s(), self._reasons()
         self._since_s = {tip: self._since_s.get(tip, now_s) for tip in reasons}
         lasting = {tip: why for tip, why in reasons.items() if now_s - self._since_s[tip] >= TELL_AFTER_S}
-        before, self._board.misplaced = self._board.misplaced, lasting
+        before, self._table.misplaced = self._table.misplaced, lasting
         for tip in before.keys() - lasting.keys():
             self._telemetry.forget(MISPLACED_PARTITIONS, topic=tip.topic, partition=str(tip.partition))
             log.info("partition.misplaced.cleared", topic=tip.topic, partition=tip.partition)
@@ -58,24 +58,24 @@ class Whereabouts:
             log.error("partition.misplaced", topic=tip.topic, partition=tip.partition, reason=lasting[tip])
 
     def _reasons(self) -> dict[TopicIdPartition, str]:
-        reasons = dict.fromkeys(self._board.unseen, reason_unseen(self._board.local.faults))
-        reasons |= {tip: why for tip, one in self._board.assignment.items() if (why := self._board.doubt(one))}
-        return {tip: reason for tip, reason in reasons.items() if tip.topic not in self._board.refused_topics}
+        reasons = dict.fromkeys(self._table.unseen, reason_unseen(self._table.local.faults))
+        reasons |= {tip: why for tip, one in self._table.assignment.items() if (why := self._table.doubt(one))}
+        return {tip: reason for tip, reason in reasons.items() if tip.topic not in self._table.refused_topics}
 
     async def _ask(self) -> None:
-        """Keep ``board.unwritten_epochs`` true; while the broker does not answer, what it said of an epoch holds in it."""
-        questions, said = self._questions(), self._board.unwritten_epochs
-        self._board.unwritten_epochs = {tip: said[tip] for tip in questions.keys() & said.keys()}
+        """Keep ``table.unwritten_epochs`` true; while the broker does not answer, what it said of an epoch holds in it."""
+        questions, said = self._questions(), self._table.unwritten_epochs
+        self._table.unwritten_epochs = {tip: said[tip] for tip in questions.keys() & said.keys()}
         try:
-            self._board.unwritten_epochs = await self._unwritten(questions)
+            self._table.unwritten_epochs = await self._unwritten(questions)
         except RetriableError as error:
             log.warning("unwritten_epochs.not_told", partitions=len(questions), error=str(error))
 
     def _questions(self) -> dict[TopicIdPartition, EpochAsked]:
         """Led partitions whose files end with an earlier epoch, with that one."""
         found = dict[TopicIdPartition, EpochAsked]()
-        for tip, partition in self._board.assignment.items():
-            local = self._board.local.partitions.get(tip)
+        for tip, partition in self._table.assignment.items():
+            local = self._table.local.partitions.get(tip)
             if local is None or partition.role is not PartitionRole.LEADER:
                 continue
             last_epoch = may_be_unwritten(partition.view, local)
@@ -119,7 +119,7 @@ class Watch:
     def __init__(
         self,
         *,
-        board: Board,
+        table: PartitionTable,
         roster: Roster,
         checks: TopicChecks,
         whereabouts: Whereabouts,
@@ -139,7 +139,7 @@ class Watch:
         interval_s: float,
         telemetry: Telemetry,
     ) -> None:
-        self._board, self._roster, self._checks, self._metadata = board, roster, checks, metadata
+        self._table, self._roster, self._checks, self._metadata = table, roster, checks, metadata
         self._whereabouts = whereabouts
         self._in_flight, self._lag, self._backfill, self._lanes = in_flight, lag, backfill, lanes
         self._copy, self._retain, self._retain_has_work = copy, retain, retain_has_work
@@ -171,17 +171,17 @@ class Watch:
         """
         for before in await self._roster.look():
             self._let_go(before)
-        await self._checks.refresh({tip.topic for tip in (*self._board.assignment, *self._board.unseen)})
+        await self._checks.refresh({tip.topic for tip in (*self._table.assignment, *self._table.unseen)})
         await self._whereabouts.look()
         self._in_flight.report_age()
         self._report()
         await self._report_lags()
-        await self._start_lanes(self._board.assignment.values())
+        await self._start_lanes(self._table.assignment.values())
 
     def _let_go(self, before: TieredPartition) -> None:
         tip = before.view.topic_id_partition
         self._lanes.stop(tip)
-        self._board.forget(tip)
+        self._table.forget(tip)
         for metric in LEADER_GAUGES:
             self._telemetry.forget(metric, topic=tip.topic, partition=str(tip.partition))
         log.info(
@@ -193,7 +193,7 @@ class Watch:
         )
 
     async def _report_lags(self) -> None:
-        for number, (tip, partition) in enumerate(self._board.assignment.items(), 1):
+        for number, (tip, partition) in enumerate(self._table.assignment.items(), 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
             if partition.role is PartitionRole.LEADER and self._metadata.is_ready(tip):
@@ -207,7 +207,7 @@ class Watch:
             tip = partition.view.topic_id_partition
             if self._follow_has_work(partition):
                 self._start(partition, Lane.FOLLOW, self._follow)
-            if not self._metadata.is_ready(tip) or not self._board.is_proven(partition):
+            if not self._metadata.is_ready(tip) or not self._table.is_proven(partition):
                 continue
             if self._recopy_has_work(partition):
                 self._start(partition, Lane.RECOPY, self._recopy)
@@ -223,7 +223,7 @@ class Watch:
         self._lanes.start(tip, lane, lambda: work(partition), f"{lane} {tip}@{partition.view.leader_epoch}")
 
     def _copy_has_work(self, tip: TopicIdPartition) -> bool:
-        local = self._board.local_partition(tip)
-        if local is None or tip.topic in self._board.refused_topics or not self._board.pins.are_known(local.log_dir):
+        local = self._table.local_partition(tip)
+        if local is None or tip.topic in self._table.refused_topics or not self._table.pins.are_known(local.log_dir):
             return False
-        return bool(pending_copies(self._board, local, self._board.record(tip).last_copied))
+        return bool(pending_copies(self._table, local, self._table.record(tip).last_copied))

@@ -10,11 +10,11 @@ from tests.support.manual_clock import ManualClock
 from tests.support.pins import pin_of
 from tests.support.segments import TIP
 from tiersidecar.adapters.pins_fs.pins import FilesystemPins
-from tiersidecar.app.gateway_pins import BoardPins, ScannedPins
+from tiersidecar.app.gateway_pins import PinsInTable, ScannedPins
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.pins import Pin
 from tiersidecar.ports.pins import PinsView
-from tiersidecar.tasks.pin_board import PinBoard
+from tiersidecar.tasks.pin_table import PinTable
 
 OTHER = TopicIdPartition(topic_id=Uuid(b"another-topic-id"), topic="other", partition=0)
 
@@ -36,15 +36,15 @@ class Disk:
         return PinsView(pins=found, faults=self.faults)
 
 
-async def test_of_a_board_whose_pins_have_not_been_read_any_may_be_there() -> None:
-    board = PinBoard()
-    pins = BoardPins(board)
+async def test_of_a_table_whose_pins_have_not_been_read_any_may_be_there() -> None:
+    table = PinTable()
+    pins = PinsInTable(table)
     assert await pins.is_pending(TIP)
-    board.unread = frozenset({"/logs"})
+    table.unread = frozenset({"/logs"})
     assert await pins.is_pending(TIP)
-    board.unread = frozenset()
+    table.unread = frozenset()
     assert not await pins.is_pending(TIP)
-    board.add(pin_of(0, 10))
+    table.add(pin_of(0, 10))
     assert await pins.is_pending(TIP)
     assert await pins.is_pending(TIP, below=1)
     assert not await pins.is_pending(TIP, below=0)

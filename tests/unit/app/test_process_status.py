@@ -58,12 +58,12 @@ def test_the_remote_log_start_is_the_one_of_this_history() -> None:
     world = World()
     sidecar = Sidecar(world, policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock())
     local = local_partition(local_segments(0, 400), epochs=((0, 0), (2, 200)))
-    sidecar.board.local = LogDirsView(partitions={TIP: local}, faults={})
+    sidecar.table.local = LogDirsView(partitions={TIP: local}, faults={})
     status = ProcessStatus(
         version="1",
         config=None,  # type: ignore[arg-type]  # not asked of partitions
         roles=frozenset({Role.TIER}),
-        board=sidecar.board,
+        table=sidecar.table,
         started_ms=0,
         state=world.state,
     )
@@ -77,18 +77,18 @@ def test_the_remote_log_start_is_the_one_of_this_history() -> None:
 def test_a_led_partition_without_a_directory_here_is_shown_once_it_is_told() -> None:
     world = World()
     sidecar = Sidecar(world, policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock())
-    board = sidecar.board
-    board.unseen, board.assignment, board.local = board.assignment, {}, LogDirsView(partitions={}, faults={})
+    table = sidecar.table
+    table.unseen, table.assignment, table.local = table.assignment, {}, LogDirsView(partitions={}, faults={})
     status = ProcessStatus(
         version="1",
         config=None,  # type: ignore[arg-type]  # not asked of partitions
         roles=frozenset({Role.TIER}),
-        board=board,
+        table=table,
         started_ms=0,
         state=world.state,
     )
     assert list(status.partitions()) == []
-    board.misplaced[TIP] = "it is not here"
+    table.misplaced[TIP] = "it is not here"
     (shown,) = status.partitions()
     assert (shown.topic_id_partition, shown.role, shown.held_back_reason) == (TIP, "leader", "it is not here")
     assert shown.local_segments == 0
@@ -108,13 +108,13 @@ def test_the_bytes_of_a_log_are_counted_once_each_from_its_start_to_its_end() ->
     )
     run(world.state.put_into_trash(TIP, [entry]))
     local = local_partition(local_segments(300, 400, 500), epochs=((0, 0),))
-    sidecar.board.local = LogDirsView(partitions={TIP: local}, faults={})
-    sidecar.board.record(TIP).copied_offset, sidecar.board.record(TIP).log_start_offset = 399, 300
+    sidecar.table.local = LogDirsView(partitions={TIP: local}, faults={})
+    sidecar.table.record(TIP).copied_offset, sidecar.table.record(TIP).log_start_offset = 399, 300
     status = ProcessStatus(
         version="1",
         config=None,  # type: ignore[arg-type]  # not asked of partitions
         roles=frozenset({Role.TIER}),
-        board=sidecar.board,
+        table=sidecar.table,
         started_ms=0,
         state=world.state,
         metadata=world.metadata,

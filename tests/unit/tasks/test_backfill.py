@@ -22,9 +22,9 @@ from tiersidecar.domain.segments import LeaderView, LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.copying import BACKFILL_BYTES, BACKFILL_ETA, COPY_LAG_SECONDS
 from tiersidecar.ports.telemetry import Metric, NoTelemetry
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
 from tiersidecar.tasks.copy_lag import CopyLagReport
+from tiersidecar.tasks.partition_table import PartitionTable
 
 SEGMENT_BYTES = 100
 VIEW = LeaderView(
@@ -49,10 +49,10 @@ class Scene:
     """One led partition with a backlog of ``sealed`` segments, of which ``copied`` are remote."""
 
     def __init__(self) -> None:
-        self.clock, self.gauges, self.board = ManualClock(), Gauges(), Board()
-        self.board.assignment = {TIP: TIERED}
+        self.clock, self.gauges, self.table = ManualClock(), Gauges(), PartitionTable()
+        self.table.assignment = {TIP: TIERED}
         self.metadata = MemoryMetadataLog()
-        self.lags = CopyLagReport(board=self.board, metadata=self.metadata, clock=self.clock, telemetry=self.gauges)
+        self.lags = CopyLagReport(table=self.table, metadata=self.metadata, clock=self.clock, telemetry=self.gauges)
         self.backfill = Backfill(
             lags=self.lags, threshold=5, order=BackfillOrder.OLDEST, clock=self.clock, telemetry=self.gauges
         )
@@ -66,8 +66,8 @@ class Scene:
             segments=segments,
             leader_epochs=(EpochEntry(LeaderEpoch(0), Offset(0)),),
         )
-        self.board.local = LogDirsView(partitions={TIP: local}, faults={})
-        self.board.record(TIP).copied_offset = 10 * copied - 1
+        self.table.local = LogDirsView(partitions={TIP: local}, faults={})
+        self.table.record(TIP).copied_offset = 10 * copied - 1
         self.lags.report(TIERED)
         self.backfill.look()
 
@@ -108,7 +108,7 @@ async def test_the_log_tells_it_once_a_minute_and_when_it_is_over() -> None:
 async def test_a_partition_that_is_led_no_more_is_no_backlog() -> None:
     scene = Scene()
     scene.look(sealed=100, copied=0)
-    scene.board.assignment = {}
+    scene.table.assignment = {}
     scene.backfill.look()
     assert scene.gauges.values[BACKFILL_BYTES.name] == 0
 

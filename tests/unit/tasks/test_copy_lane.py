@@ -1,4 +1,4 @@
-"""What the copy lane shows its decision, leaves on the board, and does where it may not copy."""
+"""What the copy lane shows its decision, leaves on the partition table, and does where it may not copy."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.copying import COPY_LAG_BYTES, COPY_LAG_SECONDS, COPY_LAG_SEGMENTS
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.tasks.board import Board, PartitionRecord
 from tiersidecar.tasks.copy_admission import LIVE
+from tiersidecar.tasks.partition_table import PartitionRecord, PartitionTable
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 NOW_MS = 2_000_000_000_000
@@ -60,7 +60,7 @@ class Stage:
 
     @property
     def local(self) -> LocalPartition:
-        found = self.shell.board.local_partition(self.tip)
+        found = self.shell.table.local_partition(self.tip)
         assert found is not None
         return found
 
@@ -145,7 +145,7 @@ def race(stage: Stage) -> None:
 
 
 def looked(stage: Stage) -> None:
-    stage.shell.board.record(stage.tip).expiry_looked = True
+    stage.shell.table.record(stage.tip).expiry_looked = True
 
 
 def observes(stage: Stage) -> None:
@@ -193,12 +193,12 @@ async def test_while_copies_are_paused_nothing_is_copied_and_what_waits_is_count
     await stage.shell.state.publish_pause(paused)
     await stage.shell.copy.run(stage.tiered)
     assert list(stage.shell.metadata.list_remote_log_segments(stage.tip)) == []
-    assert "a move of the store" in stage.shell.board.record(stage.tip).copy_held_back
+    assert "a move of the store" in stage.shell.table.record(stage.tip).copy_held_back
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(stage.local.sealed_segments)
     await stage.shell.state.forget_pause(paused)
     await stage.shell.copy.run(stage.tiered)
     assert stage.gauge(COPY_LAG_SEGMENTS) == 0
-    assert "paused" not in stage.shell.board.record(stage.tip).copy_held_back
+    assert "paused" not in stage.shell.table.record(stage.tip).copy_held_back
 
 
 async def test_a_pause_that_comes_while_a_segment_waits_for_its_turn_is_in_time(stage: Stage) -> None:
@@ -222,14 +222,14 @@ async def test_a_pause_of_deletes_keeps_no_copy(stage: Stage) -> None:
     assert stage.gauge(COPY_LAG_SEGMENTS) == 0
 
 
-async def test_what_the_lane_found_is_on_the_board(stage: Stage) -> None:
+async def test_what_the_lane_found_is_on_the_table(stage: Stage) -> None:
     await stage.start_at(35)
     stage.shell.broker.last_stable_offsets[stage.tip] = 71
     await stage.shell.copy.run(stage.tiered)
-    board = stage.shell.board
-    record = board.record(stage.tip)
+    table = stage.shell.table
+    record = table.record(stage.tip)
     assert (record.copied_offset, record.remote_log_start, record.copy_holes) == (69, 35, ())
-    assert board.record(stage.tip).copy_held_back.startswith("last stable offset 71 is below its end")
+    assert table.record(stage.tip).copy_held_back.startswith("last stable offset 71 is below its end")
     left = [one for one in stage.local.sealed_segments if one.base_offset >= 70]
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(left)
     assert stage.gauge(COPY_LAG_BYTES) == sum(one.size_bytes for one in left)
@@ -243,11 +243,11 @@ async def test_what_lies_wholly_below_the_start_is_not_copied(stage: Stage) -> N
 
 
 def refused(stage: Stage) -> None:
-    stage.shell.board.refused_topics["plain"] = "it is compacted"
+    stage.shell.table.refused_topics["plain"] = "it is compacted"
 
 
 def gone(stage: Stage) -> None:
-    stage.shell.board.local = LogDirsView(partitions={}, faults={})
+    stage.shell.table.local = LogDirsView(partitions={}, faults={})
 
 
 def followed(stage: Stage) -> None:
@@ -293,7 +293,7 @@ async def test_before_the_lane_could_look_the_lag_counts_from_what_the_metadata_
     """The store may be away since the start: a lag of everything would be an alarm without a cause."""
     stage.shell.broker.last_stable_offsets[stage.tip] = 71
     await stage.shell.copy.run(stage.tiered)
-    stage.shell.board.record(stage.tip).copied_offset = None
+    stage.shell.table.record(stage.tip).copied_offset = None
     stage.shell.lag.report(stage.tiered)
     left = [one for one in stage.local.sealed_segments if one.base_offset >= 70]
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(left)
@@ -304,12 +304,12 @@ async def test_before_the_lane_could_look_the_lag_counts_from_what_the_metadata_
 
 async def test_a_lag_is_never_negative_and_none_where_nothing_waits(stage: Stage) -> None:
     later = tuple(replace(one, modified_ms=NOW_MS + 5000) for one in stage.local.segments)
-    partition = replace(stage.shell.board.local.partitions[stage.tip], segments=later)
-    stage.shell.board.local = LogDirsView(partitions={stage.tip: partition}, faults={})
+    partition = replace(stage.shell.table.local.partitions[stage.tip], segments=later)
+    stage.shell.table.local = LogDirsView(partitions={stage.tip: partition}, faults={})
     stage.shell.lag.report(stage.tiered)
     assert stage.gauge(COPY_LAG_SECONDS) == 0
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(stage.local.sealed_segments)
-    stage.shell.board.record(stage.tip).copied_offset = stage.local.segments[-1].base_offset - 1
+    stage.shell.table.record(stage.tip).copied_offset = stage.local.segments[-1].base_offset - 1
     stage.shell.lag.report(stage.tiered)
     lags = [stage.gauge(one) for one in (COPY_LAG_SECONDS, COPY_LAG_SEGMENTS, COPY_LAG_BYTES)]
     assert lags == [0, 0, 0]
@@ -326,18 +326,18 @@ async def test_a_directory_that_cannot_be_read_keeps_what_was_said(stage: Stage)
     assert stage.tip not in stage.shell.lag.known, "its leader tells it"
 
 
-async def test_what_the_board_says_of_who_leads(stage: Stage) -> None:
-    board, tiered = stage.shell.board, stage.tiered
+async def test_what_the_table_says_of_who_leads(stage: Stage) -> None:
+    table, tiered = stage.shell.table, stage.tiered
     epoch = tiered.view.leader_epoch
-    assert (board.leads(stage.tip, epoch), board.holds(tiered)) == (True, True)
-    assert not board.leads(stage.tip, LeaderEpoch(epoch + 1))
-    assert not board.holds(replace(tiered, view=replace(tiered.view, leader_epoch=LeaderEpoch(epoch + 1))))
-    assert not board.holds(replace(tiered, role=PartitionRole.FOLLOWER))
+    assert (table.leads(stage.tip, epoch), table.holds(tiered)) == (True, True)
+    assert not table.leads(stage.tip, LeaderEpoch(epoch + 1))
+    assert not table.holds(replace(tiered, view=replace(tiered.view, leader_epoch=LeaderEpoch(epoch + 1))))
+    assert not table.holds(replace(tiered, role=PartitionRole.FOLLOWER))
     followed(stage)
-    assert (board.leads(stage.tip, epoch), board.holds(tiered)) == (False, False)
-    assert board.holds(replace(tiered, role=PartitionRole.FOLLOWER))
-    board.assignment = {}
-    assert (board.leads(stage.tip, epoch), board.holds(tiered)) == (False, False)
+    assert (table.leads(stage.tip, epoch), table.holds(tiered)) == (False, False)
+    assert table.holds(replace(tiered, role=PartitionRole.FOLLOWER))
+    table.assignment = {}
+    assert (table.leads(stage.tip, epoch), table.holds(tiered)) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -350,26 +350,26 @@ async def test_what_the_board_says_of_who_leads(stage: Stage) -> None:
     ],
 )
 def test_a_start_that_is_seen(seen: dict[str, int], start: int, left: tuple[int, int | None]) -> None:
-    board, tip = Board(), TIP
-    board.record(tip).copied_offset = 99
+    table, tip = PartitionTable(), TIP
+    table.record(tip).copied_offset = 99
     if seen:
-        board.record(tip).remote_log_start = seen["start"]
-    board.see_start(tip, start)
-    assert (board.record(tip).remote_log_start, board.record(tip).copied_offset) == left
-    board.record(tip).copied_offset = None
-    board.see_start(tip, start - 1)
-    assert board.record(tip).copied_offset is None
+        table.record(tip).remote_log_start = seen["start"]
+    table.see_start(tip, start)
+    assert (table.record(tip).remote_log_start, table.record(tip).copied_offset) == left
+    table.record(tip).copied_offset = None
+    table.see_start(tip, start - 1)
+    assert table.record(tip).copied_offset is None
 
 
 def test_all_hints_of_a_partition_are_forgotten_and_of_no_other() -> None:
-    board, tip, other = Board(), TIP, replace(TIP, partition=9)
-    records = board.record(tip), board.record(other)
-    board.missing_owners[tip.topic_id] = "its owner object is gone"
-    board.forget(tip)
-    assert board.records == {other: records[1]}
-    assert board.record(tip) == PartitionRecord()
-    assert board.missing_owners == {}
-    board.forget(tip)
+    table, tip, other = PartitionTable(), TIP, replace(TIP, partition=9)
+    records = table.record(tip), table.record(other)
+    table.missing_owners[tip.topic_id] = "its owner object is gone"
+    table.forget(tip)
+    assert table.records == {other: records[1]}
+    assert table.record(tip) == PartitionRecord()
+    assert table.missing_owners == {}
+    table.forget(tip)
 
 
 async def test_the_first_start_says_in_which_history_it_counts(stage: Stage) -> None:

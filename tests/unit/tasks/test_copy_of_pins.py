@@ -41,14 +41,14 @@ async def shell(tmp_path: Path) -> AsyncIterator[TierShell]:
 async def pin_all(shell: TierShell, tip: TopicIdPartition) -> None:
     pins = FilesystemPins([str(shell.log_dir)], blocking=shell.blocking)
     assert await pins.prepare() == {}
-    local = shell.board.local.partitions[tip]
+    local = shell.table.local.partitions[tip]
     for segment in local.sealed_segments:
-        shell.board.pins.add(await pins.pin(local, segment))
+        shell.table.pins.add(await pins.pin(local, segment))
 
 
 async def delete_as_retention_does(shell: TierShell, tip: TopicIdPartition, count: int) -> None:
     """The oldest ``count`` segments go, and so do the epochs below the new log start (``truncateFromStart``)."""
-    local = shell.board.local.partitions[tip]
+    local = shell.table.local.partitions[tip]
     for segment in local.segments[:count]:
         for path in Path(local.directory).glob(f"{segment.base_offset:020d}.*"):
             path.unlink()
@@ -68,7 +68,7 @@ def finished(shell: TierShell) -> list[RemoteLogSegmentMetadata]:
 @pytest.mark.parametrize("name", ["plain-0", "transactions-0", "epochs-0"])
 async def test_what_the_broker_deleted_is_copied_from_its_pins(shell: TierShell, name: str) -> None:
     tip = shell.tip(name)
-    bases = [segment.base_offset for segment in shell.board.local.partitions[tip].segments]
+    bases = [segment.base_offset for segment in shell.table.local.partitions[tip].segments]
     shell.broker.last_stable_offsets[tip] = bases[-1]
     await pin_all(shell, tip)
     await delete_as_retention_does(shell, tip, len(bases) - 1)
@@ -80,7 +80,7 @@ async def test_what_the_broker_deleted_is_copied_from_its_pins(shell: TierShell,
 async def test_pins_below_the_remote_log_start_are_not_copied_again(shell: TierShell) -> None:
     """Their remote copies have expired, or a user deleted them; the keeper has not dropped them yet."""
     tip = shell.tip("plain-0")
-    bases = [segment.base_offset for segment in shell.board.local.partitions[tip].segments]
+    bases = [segment.base_offset for segment in shell.table.local.partitions[tip].segments]
     shell.broker.last_stable_offsets[tip] = bases[-1]
     await pin_all(shell, tip)
     await delete_as_retention_does(shell, tip, len(bases) - 1)
@@ -94,7 +94,7 @@ async def test_it_is_the_same_as_a_copy_of_the_brokers_own_files(shell: TierShel
     """Epochs of every segment and their blobs included, though the broker has dropped them from its file."""
     tip = shell.tip("epochs-0")
     await pin_all(shell, tip)
-    local = shell.board.local.partitions[tip]
+    local = shell.table.local.partitions[tip]
     await delete_as_retention_does(shell, tip, len(local.segments) - 1)
     await shell.copy.run(shell.tiered(tip))
     other = TierShell(tmp_path / "other", shell.blocking, LayoutSettings(), TopicPolicy(), partitions=("epochs-0",))
@@ -115,15 +115,15 @@ async def objects(shell: TierShell, suffix: str) -> list[bytes]:
 
 async def test_a_hole_that_an_earlier_leader_left_is_filled(shell: TierShell) -> None:
     tip = shell.tip("plain-0")
-    bases = [segment.base_offset for segment in shell.board.local.partitions[tip].segments]
+    bases = [segment.base_offset for segment in shell.table.local.partitions[tip].segments]
     await pin_all(shell, tip)
-    held = next(pin for pin in shell.board.pins if pin.base_offset == bases[0])
-    for pin in tuple(shell.board.pins):
-        shell.board.pins.remove(pin)
+    held = next(pin for pin in shell.table.pins if pin.base_offset == bases[0])
+    for pin in tuple(shell.table.pins):
+        shell.table.pins.remove(pin)
     await delete_as_retention_does(shell, tip, 1)
     await shell.copy.run(shell.tiered(tip))
     assert [segment.start_offset for segment in finished(shell)] == bases[1:-1]
-    shell.board.pins.add(held)
+    shell.table.pins.add(held)
     await shell.copy.run(shell.tiered(tip))
     await shell.copy.run(shell.tiered(tip))
     assert [segment.start_offset for segment in finished(shell)] == bases[:-1], "once"
@@ -133,7 +133,7 @@ async def test_a_hole_that_an_earlier_leader_left_is_filled(shell: TierShell) ->
 async def test_a_truncation_in_the_middle_of_a_copy_abandons_it(shell: TierShell, place: str) -> None:
     """The same inode: what cuts the broker's file cuts the pin."""
     tip = shell.tip("plain-0")
-    first = Path(shell.board.local.partitions[tip].segments[0].log_path)
+    first = Path(shell.table.local.partitions[tip].segments[0].log_path)
     broker_file = os.open(first, os.O_RDWR)  # as Kafka's FileChannel, which lives longer than the name
     await pin_all(shell, tip)
     await delete_as_retention_does(shell, tip, 2)
@@ -156,7 +156,7 @@ async def test_an_election_that_cut_the_pinned_range_abandons_the_copy(shell: Ti
     tip = shell.tip("plain-0")
     await pin_all(shell, tip)
     await delete_as_retention_does(shell, tip, 2)
-    checkpoint = Path(shell.board.local.partitions[tip].directory, "leader-epoch-checkpoint")
+    checkpoint = Path(shell.table.local.partitions[tip].directory, "leader-epoch-checkpoint")
 
     async def elect() -> None:
         checkpoint.write_text("0\n2\n0 0\n9 20\n")
@@ -172,7 +172,7 @@ async def test_a_pin_of_another_history_is_not_even_begun(shell: TierShell) -> N
     tip = shell.tip("plain-0")
     await pin_all(shell, tip)
     await delete_as_retention_does(shell, tip, 2)
-    checkpoint = Path(shell.board.local.partitions[tip].directory, "leader-epoch-checkpoint")
+    checkpoint = Path(shell.table.local.partitions[tip].directory, "leader-epoch-checkpoint")
     checkpoint.write_text("0\n2\n0 0\n9 20\n")
     await shell.look()
     with pytest.raises(SegmentNotReadyError, match="leader epoch 0"):
@@ -184,7 +184,7 @@ async def test_a_pin_that_is_dropped_meanwhile_costs_a_retry_and_no_event(shell:
     tip = shell.tip("plain-0")
     await pin_all(shell, tip)
     await delete_as_retention_does(shell, tip, 2)
-    for pin in shell.board.pins.of(tip):
+    for pin in shell.table.pins.of(tip):
         Path(pin.segment.log_path).unlink()
     with pytest.raises(SegmentChangedError, match="gone"):
         await shell.copy.run(shell.tiered(tip))

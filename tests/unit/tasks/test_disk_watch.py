@@ -39,8 +39,8 @@ from tiersidecar.ports.metrics.retention import (
 from tiersidecar.ports.pins import DiskSpace
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.tasks.board import UnprovenCopy
 from tiersidecar.tasks.disk_watch import DiskSettings, DiskWatch
+from tiersidecar.tasks.partition_table import UnprovenCopy
 from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trusted_copies import TrustedCopies
@@ -71,7 +71,7 @@ class Pressed:
     def watch(self, policy: DiskPressurePolicy = KEEP, halted: str = "") -> DiskWatch:
         return DiskWatch(
             settings=DiskSettings(limits=PinLimits(), policy=policy, alarm_s=6 * 3600),
-            board=self.shell.board,
+            table=self.shell.table,
             disks=self.disks,
             copies=TrustedCopies(self.shell.metadata, self.shell.state),
             is_halted=lambda tip: tip.topic == halted,
@@ -113,7 +113,7 @@ async def test_an_alarm_is_told_once_with_the_time_to_full(pressed: Pressed) -> 
     assert told == [("filling", "warning"), ("below_reserve", "warning"), ("ok", "info")]
     first = next(one for one in logs if one["event"] == "disk.pressure")
     assert 3.9 * 3600 < first["seconds_to_full"] < 4.2 * 3600
-    assert pressed.shell.board.disk_troubles == {}
+    assert pressed.shell.table.disk_troubles == {}
 
 
 async def test_people_are_told_when_and_why(pressed: Pressed) -> None:
@@ -122,13 +122,13 @@ async def test_people_are_told_when_and_why(pressed: Pressed) -> None:
         await watch.look()
         pressed.disks.free_bytes -= 2**20
         await pressed.pass_time(30)
-    (sentence,) = pressed.shell.board.disk_troubles.values()
+    (sentence,) = pressed.shell.table.disk_troubles.values()
     assert sentence == "0.5 of 1.0 GiB are free, full in 4.0 h at this rate"
     assert pressed.telemetry.value(DISK_SECONDS_TO_FULL, log_dir=pressed.disks.log_dir) == pytest.approx(481 * 30)
     assert pressed.telemetry.by_label(DISK_STATE, "state") == {"ok": 0, "filling": 1, "below_reserve": 0}
     pressed.disks.free_bytes = SIZE // 20
     await watch.look()
-    (sentence,) = pressed.shell.board.disk_troubles.values()
+    (sentence,) = pressed.shell.table.disk_troubles.values()
     assert "less than disk.reserve (10%)" in sentence
     assert "disk.pressure.policy is trim-copied" in sentence
 
@@ -147,17 +147,17 @@ async def below_reserve(pressed: Pressed, policy: DiskPressurePolicy, *, copied:
 async def test_by_default_nothing_goes_for_room(pressed: Pressed) -> None:
     tiered = await below_reserve(pressed, KEEP)
     await pressed.shell.trim.run(tiered)
-    assert pressed.shell.board.pressure_trims == {}
+    assert pressed.shell.table.pressure_trims == {}
     assert pressed.shell.broker.deleted == []
 
 
 async def test_what_is_remote_goes_though_its_local_retention_is_without_limit(pressed: Pressed) -> None:
     tiered = await below_reserve(pressed, TRIM)
     tip = tiered.view.topic_id_partition
-    assert set(pressed.shell.board.pressure_trims) == {tip}, "of the others nothing is remote"
+    assert set(pressed.shell.table.pressure_trims) == {tip}, "of the others nothing is remote"
     assert pressed.shell.trim.may_have_work(tiered)
     await pressed.shell.trim.run(tiered)
-    last = pressed.shell.board.local.partitions[tip].segments[-1].base_offset
+    last = pressed.shell.table.local.partitions[tip].segments[-1].base_offset
     assert pressed.shell.state.partition_state(tip).held_offset == last
     assert pressed.shell.broker.deleted[-1] == (tip, last)
 
@@ -167,7 +167,7 @@ async def test_what_is_given_up_and_only_here_goes_first_and_is_told(pressed: Pr
     shell = pressed.shell
     tiered = shell.tiered(shell.tip("plain-0"))
     tip = tiered.view.topic_id_partition
-    segments = shell.board.local.partitions[tip].segments
+    segments = shell.table.local.partitions[tip].segments
     start = PartitionState(remote_log_start_offset=segments[2].base_offset, remote_log_start_epoch=LeaderEpoch(0))
     await shell.state.publish_partition_state(tip, start)
     await shell.copy.run(tiered)
@@ -190,7 +190,7 @@ async def across_the_start(pressed: Pressed, *, log_start_offset: int) -> tuple[
     shell = pressed.shell
     tiered = shell.tiered(shell.tip("plain-0"))
     tip = tiered.view.topic_id_partition
-    local = shell.board.local.partitions[tip]
+    local = shell.table.local.partitions[tip]
     first, second, third = local.segments[:3]
     start = PartitionState(remote_log_start_offset=second.base_offset, remote_log_start_epoch=LeaderEpoch(0))
     await shell.state.publish_partition_state(tip, start)
@@ -201,20 +201,20 @@ async def across_the_start(pressed: Pressed, *, log_start_offset: int) -> tuple[
     size_bytes = first.size_bytes + second.size_bytes
     longer = replace(first, next_base_offset=third.base_offset, size_bytes=size_bytes, modified_ms=0)
     merged = replace(local, segments=(longer, *local.segments[2:]))
-    shell.board.local = replace(shell.board.local, partitions={**shell.board.local.partitions, tip: merged})
-    shell.board.record(tip).log_start_offset = Offset(log_start_offset)
+    shell.table.local = replace(shell.table.local, partitions={**shell.table.local.partitions, tip: merged})
+    shell.table.record(tip).log_start_offset = Offset(log_start_offset)
     return tiered, local
 
 
 async def test_a_first_segment_that_begins_below_the_log_start_goes_with_the_rest(pressed: Pressed) -> None:
     """Below both starts nothing is remote, and the whole log was taken for not copied (simulation, cluster seed 800571)."""
     shell = pressed.shell
-    first_base = shell.board.local.partitions[shell.tip("plain-0")].segments[1].base_offset
+    first_base = shell.table.local.partitions[shell.tip("plain-0")].segments[1].base_offset
     tiered, local = await across_the_start(pressed, log_start_offset=first_base)
     tip = tiered.view.topic_id_partition
     pressed.disks.free_bytes = 0
     await pressed.watch(TRIM).look()
-    assert shell.board.pressure_trims[tip].offset == local.segments[-1].base_offset
+    assert shell.table.pressure_trims[tip].offset == local.segments[-1].base_offset
 
 
 @pytest.mark.parametrize("policy", [TRIM, DROP])
@@ -266,7 +266,7 @@ async def test_what_is_to_be_copied_again_is_not_taken_for_remote(pressed: Press
     await shell.state.request_recopy(request_for(lost))
     pressed.disks.free_bytes = 0
     await pressed.watch(TRIM).look()
-    assert shell.board.pressure_trims[tip].offset == lost.start_offset
+    assert shell.table.pressure_trims[tip].offset == lost.start_offset
 
 
 @pytest.mark.parametrize("stuck", ["settings", "read-back", "group", "pause"])
@@ -277,27 +277,27 @@ async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pr
     first, other = shell.tiered(shell.tip("plain-0")), shell.tiered(shell.tip("compressed-0"))
     for tiered in (first, other):
         await shell.copy.run(tiered)
-    tip, local = first.view.topic_id_partition, shell.board.local.partitions[first.view.topic_id_partition]
+    tip, local = first.view.topic_id_partition, shell.table.local.partitions[first.view.topic_id_partition]
     old = tuple(replace(one, modified_ms=0) for one in local.segments)
-    shell.board.local = replace(
-        shell.board.local, partitions={**shell.board.local.partitions, tip: replace(local, segments=old)}
+    shell.table.local = replace(
+        shell.table.local, partitions={**shell.table.local.partitions, tip: replace(local, segments=old)}
     )
     pressed.disks.free_bytes = SIZE // 10 - 1
     await pressed.watch(TRIM).look()
-    assert set(shell.board.pressure_trims) == {tip}, "a byte is missing, and its segments are the oldest"
+    assert set(shell.table.pressure_trims) == {tip}, "a byte is missing, and its segments are the oldest"
     if stuck == "settings":
-        shell.board.untrimmable_topics[tip.topic] = "retention.ms is 1000, must be -1"
+        shell.table.untrimmable_topics[tip.topic] = "retention.ms is 1000, must be -1"
     elif stuck == "read-back":
-        shell.board.record(tip).unproven = UnprovenCopy(
+        shell.table.record(tip).unproven = UnprovenCopy(
             base_offset=0, failures=1, until_s=shell.clock.monotonic_s() + 5, reason="its remote copy is missing"
         )
     elif stuck == "pause":
         shell.guard.paused[tip.topic_id] = "deletes and trims are paused"
     else:
         holder = Holder(group="billing", offset=Offset(0), reason="it has read up to 0")
-        shell.board.record(tip).trim_hold = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))
+        shell.table.record(tip).trim_hold = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))
     await pressed.watch(TRIM).look()
-    assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}
+    assert set(shell.table.pressure_trims) == {other.view.topic_id_partition}
 
 
 async def test_what_is_halted_does_not_stand_in_for_what_can_be_trimmed(pressed: Pressed) -> None:
@@ -307,14 +307,14 @@ async def test_what_is_halted_does_not_stand_in_for_what_can_be_trimmed(pressed:
     pressed.disks.free_bytes = SIZE // 10 - 1
     for policy in (TRIM, DROP):
         await pressed.watch(policy).look()
-        assert set(pressed.shell.board.pressure_trims) == {tip}
+        assert set(pressed.shell.table.pressure_trims) == {tip}
         await pressed.watch(policy, halted=tip.topic).look()
-        assert set(pressed.shell.board.pressure_trims) == {other_tip}
+        assert set(pressed.shell.table.pressure_trims) == {other_tip}
     pressed.disks.free_bytes = 0
     await pressed.watch(TRIM, halted=tip.topic).look()
-    assert tip not in pressed.shell.board.pressure_trims
+    assert tip not in pressed.shell.table.pressure_trims
     await pressed.watch(DROP, halted=tip.topic).look()
-    assert pressed.shell.board.pressure_trims[tip].last_resort > 0, (
+    assert pressed.shell.table.pressure_trims[tip].last_resort > 0, (
         "once nothing else is left, for the broker is to live"
     )
 
@@ -338,7 +338,7 @@ async def test_one_object_that_the_store_refuses_does_not_stand_in_for_others(
     with pytest.raises(StoreError):
         await shell.trim.run(first)
     await pressed.watch(TRIM).look()
-    assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}
+    assert set(shell.table.pressure_trims) == {other.view.topic_id_partition}
     await shell.trim.run(other)
     assert {tip.topic for tip, _ in shell.broker.deleted} == {"compressed"}
 
@@ -390,15 +390,15 @@ async def test_with_drop_oldest_what_may_be_anothers_is_a_loss_and_told(
     shell = pressed.shell
     first, _ = await older_and_other(pressed)
     tip = first.view.topic_id_partition
-    last = shell.board.local.partitions[tip].segments[-1].base_offset
+    last = shell.table.local.partitions[tip].segments[-1].base_offset
     resort = last if is_last_resort else Offset(-1)
-    shell.board.pressure_trims = {tip: PressureTrim(offset=last, drops=True, last_resort=resort)}
+    shell.table.pressure_trims = {tip: PressureTrim(offset=last, drops=True, last_resort=resort)}
     trim = replaced_ownership(shell.trim, NotOurs(error))
     with capture_logs() as logs, nullcontext() if goes else pytest.raises(NotOwnedError):
         await trim.run(first)
     assert [offset for _, offset in shell.broker.deleted] == ([last] if goes else [])
     lost = [one for one in logs if one["event"] == "segment.dropped"]
-    assert len(lost) == (len(shell.board.local.partitions[tip].sealed_segments) if goes else 0)
+    assert len(lost) == (len(shell.table.local.partitions[tip].sealed_segments) if goes else 0)
 
 
 async def test_what_is_undone_right_before_it_goes_stays(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ async def test_a_follower_that_is_late_hides_no_loss(pressed: Pressed, monkeypat
     """The leader has moved its log start, and answers that not all have: nobody was told of what went."""
     tiered = await below_reserve(pressed, DROP, copied=False)
     shell, tip = pressed.shell, tiered.view.topic_id_partition
-    last = shell.board.local.partitions[tip].segments[-1].base_offset
+    last = shell.table.local.partitions[tip].segments[-1].base_offset
     shell.broker.last_stable_offsets[tip] = last + 1
     delete = shell.broker.delete_records
 
@@ -438,7 +438,7 @@ async def test_a_follower_that_is_late_hides_no_loss(pressed: Pressed, monkeypat
     with capture_logs() as logs:
         await shell.trim.run(tiered)
     told = [one["base_offset"] for one in logs if one["event"] == "segment.dropped"]
-    assert told == [one.base_offset for one in shell.board.local.partitions[tip].sealed_segments]
+    assert told == [one.base_offset for one in shell.table.local.partitions[tip].sealed_segments]
 
 
 def replaced_ownership(trim: TrimTask, ownership: NotOurs) -> TrimTask:
@@ -464,28 +464,28 @@ async def test_one_wrong_byte_read_once_does_not_fill_the_disk(
         await shell.trim.run(tiered)
     assert shell.broker.deleted == []
     await pressed.watch(TRIM).look()
-    assert shell.board.pressure_trims == {}
+    assert shell.table.pressure_trims == {}
     await pressed.pass_time(10)
     await pressed.watch(TRIM).look()
     await shell.trim.run(tiered)
-    assert shell.broker.deleted == [(tip, shell.board.local.partitions[tip].segments[-1].base_offset)]
+    assert shell.broker.deleted == [(tip, shell.table.local.partitions[tip].segments[-1].base_offset)]
 
 
 async def test_what_is_trimmed_and_not_deleted_yet_counts_as_free(pressed: Pressed) -> None:
     """A broker takes minutes: until then nothing more goes."""
     tiered = await below_reserve(pressed, DROP)
-    local = pressed.shell.board.local.partitions[tiered.view.topic_id_partition]
+    local = pressed.shell.table.local.partitions[tiered.view.topic_id_partition]
     going = sum(one.size_bytes for one in local.sealed_segments)
-    pressed.shell.board.record(tiered.view.topic_id_partition).log_start_offset = local.segments[-1].base_offset
+    pressed.shell.table.record(tiered.view.topic_id_partition).log_start_offset = local.segments[-1].base_offset
     pressed.disks.free_bytes = SIZE // 10 - going
     await pressed.watch(DROP).look()
-    assert pressed.shell.board.pressure_trims == {}
+    assert pressed.shell.table.pressure_trims == {}
 
 
 async def test_what_is_not_remote_goes_only_below_the_high_watermark_and_is_told(pressed: Pressed) -> None:
     tiered = await below_reserve(pressed, DROP, copied=False)
     shell, tip = pressed.shell, tiered.view.topic_id_partition
-    segments = shell.board.local.partitions[tip].segments
+    segments = shell.table.local.partitions[tip].segments
     shell.broker.last_stable_offsets[tip] = segments[2].base_offset + 1
     with capture_logs() as logs:
         await shell.trim.run(tiered)
@@ -525,9 +525,9 @@ async def older_and_other(pressed: Pressed) -> tuple[TieredPartition, TieredPart
         await shell.copy.run(tiered)
         shell.broker.last_stable_offsets[tiered.view.topic_id_partition] = 10**9
     tip = first.view.topic_id_partition
-    local = shell.board.local.partitions[tip]
+    local = shell.table.local.partitions[tip]
     old = replace(local, segments=tuple(replace(one, modified_ms=0) for one in local.segments))
-    shell.board.local = replace(shell.board.local, partitions={**shell.board.local.partitions, tip: old})
+    shell.table.local = replace(shell.table.local, partitions={**shell.table.local.partitions, tip: old})
     return first, other
 
 
@@ -546,23 +546,23 @@ async def test_what_the_store_has_damaged_goes_last_with_drop_oldest(pressed: Pr
         data = bytearray(await shell.store.fetch_object(key))
         data[200] ^= 1
         await shell.store.put_object(key, BytesBody(bytes(data)))
-    missing = sum(one.size_bytes for one in shell.board.local.partitions[tip].segments[:3])
+    missing = sum(one.size_bytes for one in shell.table.local.partitions[tip].segments[:3])
     pressed.disks.free_bytes = SIZE // 10 - missing
     await pressed.watch(DROP).look()
-    assert set(shell.board.pressure_trims) == {tip}
+    assert set(shell.table.pressure_trims) == {tip}
     await shell.trim.run(first)
     assert shell.broker.deleted == [(tip, damaged.start_offset)], "up to the damaged one"
     await pressed.watch(DROP).look()
-    assert set(shell.board.pressure_trims) == {other.view.topic_id_partition}, (
+    assert set(shell.table.pressure_trims) == {other.view.topic_id_partition}, (
         "it is known now, and the other has enough"
     )
     pressed.disks.free_bytes = 0
     await pressed.watch(DROP).look()
     with capture_logs() as logs:
         await shell.trim.run(first)
-    assert shell.broker.deleted[-1] == (tip, shell.board.local.partitions[tip].segments[-1].base_offset)
+    assert shell.broker.deleted[-1] == (tip, shell.table.local.partitions[tip].segments[-1].base_offset)
     assert [one["base_offset"] for one in logs if one["event"] == "segment.dropped"] == [damaged.start_offset]
-    assert shell.board.record(tip).unproven is None, "what is gone waits for nothing"
+    assert shell.table.record(tip).unproven is None, "what is gone waits for nothing"
 
 
 async def test_trim_copied_never_passes_a_store_that_is_away(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,10 +578,10 @@ async def test_trim_copied_never_passes_a_store_that_is_away(pressed: Pressed, m
     assert pressed.telemetry.value(DROPPED_BYTES, topic="plain") is None
 
 
-async def test_what_is_known_of_each_disk_is_on_the_board_and_measured(pressed: Pressed) -> None:
+async def test_what_is_known_of_each_disk_is_on_the_table_and_measured(pressed: Pressed) -> None:
     watch = pressed.watch(TRIM)
     await watch.look()
-    (note,) = pressed.shell.board.disks
+    (note,) = pressed.shell.table.disks
     assert (note.log_dirs, note.size_bytes, note.free_bytes) == ((pressed.disks.log_dir,), SIZE, SIZE // 2)
     assert note.state.value == "ok"
     assert pressed.telemetry.value(DISK_FREE_BYTES, log_dir=pressed.disks.log_dir) == SIZE // 2
@@ -589,7 +589,7 @@ async def test_what_is_known_of_each_disk_is_on_the_board_and_measured(pressed: 
     pressed.disks.free_bytes = 0
     with capture_logs() as logs:
         await watch.look()
-    (note,) = pressed.shell.board.disks
+    (note,) = pressed.shell.table.disks
     assert (note.free_bytes, note.state.value) == (0, "below_reserve")
     log_dir = pressed.disks.log_dir
     for state in ("ok", "filling", "below_reserve"):
@@ -643,7 +643,7 @@ async def test_a_disk_that_is_gone_is_judged_anew_when_it_is_back(
 
         unplugged.setattr(pressed.disks, "disk_spaces", none)
         await watch.look()
-    assert (pressed.shell.board.disks, pressed.shell.board.disk_troubles) == ([], {})
+    assert (pressed.shell.table.disks, pressed.shell.table.disk_troubles) == ([], {})
     with capture_logs() as logs:
         await watch.look()
     assert [one["state"] for one in logs if one["event"] == "disk.pressure"] == ["below_reserve"]
@@ -655,10 +655,10 @@ async def test_pins_that_go_first_count_as_free(pressed: Pressed) -> None:
     shell, missing = pressed.shell, 1000
     pressed.disks.free_bytes = SIZE // 10 - missing
     await pressed.watch(TRIM).look()
-    assert shell.board.pressure_trims
-    shell.board.pins.add(pin_of(0, 50, size_bytes=missing, log_dir="/another"))
+    assert shell.table.pressure_trims
+    shell.table.pins.add(pin_of(0, 50, size_bytes=missing, log_dir="/another"))
     await pressed.watch(TRIM).look()
-    assert shell.board.pressure_trims
-    shell.board.pins.add(pin_of(50, 99, size_bytes=missing, log_dir=pressed.disks.log_dir))
+    assert shell.table.pressure_trims
+    shell.table.pins.add(pin_of(50, 99, size_bytes=missing, log_dir=pressed.disks.log_dir))
     await pressed.watch(TRIM).look()
-    assert shell.board.pressure_trims == {}
+    assert shell.table.pressure_trims == {}

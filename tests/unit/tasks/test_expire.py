@@ -274,7 +274,7 @@ def test_a_topic_that_the_broker_tiers_itself_is_left_alone() -> None:
     """DESIGN.md section 5: two writers would each delete what the other counts on."""
     world = world_of(*TWO_OLD)
     one = sidecar(world)
-    one.board.refused_topics[TIP.topic] = "remote.storage.enable is true"
+    one.table.refused_topics[TIP.topic] = "remote.storage.enable is true"
     assert run(one.round()) == []
 
 
@@ -290,17 +290,17 @@ def test_a_stop_is_said_once_and_is_not_cleared_by_what_is_copied_meanwhile() ->
     limits = ExpiryLimits(max_share=0.5)
     one = sidecar(world, telemetry=gauges, limits=limits)
     run(one.round())
-    assert "2 segments are due at once" in one.board.record(TIP).expiry_stop
+    assert "2 segments are due at once" in one.table.record(TIP).expiry_stop
     assert gauges.values["tiersidecar_expiry_stopped"][-1] == 1
     world.add(segment(200, 499, age_h=0, size_bytes=4096))
     assert run(one.round()) == [], "nothing is new"
     for again in (sidecar(world, limits=limits), sidecar(world, limits=limits, leader_epoch=1)):
         run(again.round())
-        assert "2 segments are due at once" in again.board.record(TIP).expiry_stop
+        assert "2 segments are due at once" in again.table.record(TIP).expiry_stop
     assert len(world.readable()) == 3
     last = sidecar(world, TopicPolicy(retention_ms=12 * HOUR_MS), telemetry=gauges, limits=limits, leader_epoch=1)
     run(last.round())
-    assert last.board.record(TIP).expiry_stop == ""
+    assert last.table.record(TIP).expiry_stop == ""
     assert gauges.values["tiersidecar_expiry_stopped"][-1] == 0
     assert len(world.readable()) == 3
     run(sidecar(world, limits=limits, leader_epoch=2).round())
@@ -321,7 +321,7 @@ def test_a_clock_that_jumps_while_the_process_runs_stops_expiry() -> None:
     one = sidecar(world, clock=clock)
     clock.skew_ms = 10 * 365 * 24 * HOUR_MS
     run(one.round())
-    assert "jumped" in one.board.record(TIP).expiry_stop
+    assert "jumped" in one.table.record(TIP).expiry_stop
     assert len(world.readable()) == 4
 
 
@@ -339,7 +339,7 @@ def test_what_a_user_deleted_goes_remotely_and_locally() -> None:
     assert one.broker.deleted == [(TIP, 250)]
     assert world.state.partition_state(TIP).trim_offset == 250
     one.broker.log_starts[TIP] = 200  # the broker crashed, and its log start fell back
-    one.board.record(TIP).log_start_offset = NO_OFFSET
+    one.table.record(TIP).log_start_offset = NO_OFFSET
     run(one.round())
     assert one.broker.deleted == [(TIP, 250)] * 2
     assert world.start == 250
@@ -360,7 +360,7 @@ def test_what_was_given_up_proves_no_loss_once_it_is_brought_back() -> None:
     after = sidecar(world, FOREVER, local=local_segments(300, 400))
     after.broker.log_starts[TIP] = 300
     run(after.round())
-    assert after.board.record(TIP).expiry_stop == ""
+    assert after.table.record(TIP).expiry_stop == ""
 
 
 def test_a_log_start_is_raised_no_further_than_the_high_watermark() -> None:
@@ -523,7 +523,7 @@ def test_nothing_of_a_topic_that_the_broker_has_begun_to_tier_is_deleted() -> No
     ours.broker.settings[TIP.topic] = {"remote.storage.enable": "true"}
     run(ours.round())
     assert (world.start, world.segments()) == (-1, list(TWO_OLD))
-    assert "remote.storage.enable" in ours.board.refused_topics[TIP.topic]
+    assert "remote.storage.enable" in ours.table.refused_topics[TIP.topic]
 
 
 DELAYED = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
@@ -613,7 +613,7 @@ def test_a_start_that_was_set_back_is_not_moved_again_while_it_is_held() -> None
     clock.true_ms += 48 * HOUR_MS
     run(one.round())
     assert (world.start, len(world.readable()), world.state.trash(TIP)) == (0, 3, [])
-    assert "tiersidecar release" in one.board.record(TIP).expiry_stop
+    assert "tiersidecar release" in one.table.record(TIP).expiry_stop
     run(world.state.publish_partition_state(TIP, PartitionState(hold=replace(hold, serial=2, is_held=False))))
     run(one.round())
     assert (world.start >= 200, len(world.readable())) == (True, 3)
@@ -787,14 +787,14 @@ def test_what_comes_back_is_for_the_copy_lane_to_look_at() -> None:
     world = world_of(*OLD_AND_NEW)
     one = sidecar(world, delays=DELAYED)
     run(one.round())
-    one.board.record(TIP).remote_log_start, one.board.record(TIP).copied_offset = 200, 299
+    one.table.record(TIP).remote_log_start, one.table.record(TIP).copied_offset = 200, 299
     run(one.round())
-    assert one.board.record(TIP).copied_offset == 299
+    assert one.table.record(TIP).copied_offset == 299
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
     world.state.partition_states[TIP] = world.state.partition_state(TIP).merged_with(back)
     one.clock.true_ms += HOUR_MS
     run(one.round())
-    assert one.board.record(TIP).copied_offset is None
+    assert one.table.record(TIP).copied_offset is None
 
 
 class LostRole(Unquestioned):

@@ -109,7 +109,7 @@ def test_the_decision_is_shown_all_that_is_known() -> None:
         limits=ExpiryLimits(max_share=0.25),
     )
     assert [each.start_offset for each in view.remote_segments] == [0, 100, 200, 300]
-    assert one.board.record(TIP).log_start_offset == 200, "and the board the log start, not the high watermark"
+    assert one.table.record(TIP).log_start_offset == 200, "and the table the log start, not the high watermark"
 
 
 def test_a_hold_of_nobody_in_particular_is_an_operators() -> None:
@@ -132,9 +132,9 @@ def test_a_hold_of_nobody_in_particular_is_an_operators() -> None:
 def test_whether_the_brokers_own_retention_deletes(mode: RetentionMode, reason: str, expires: bool) -> None:
     one = sidecar(world_of(*segments(3)), TopicPolicy(mode=mode))
     if reason:
-        one.board.untrimmable_topics["orders"] = reason
+        one.table.untrimmable_topics["orders"] = reason
     else:
-        one.board.untrimmable_topics["another"] = "retention.ms is 1000"
+        one.table.untrimmable_topics["another"] = "retention.ms is 1000"
     assert shown(one).broker_expires is expires
 
 
@@ -267,7 +267,7 @@ def test_a_leader_that_is_deposed_while_it_is_asked_decides_nothing() -> None:
     ("prepare", "is_looked"),
     [
         pytest.param(lambda one: None, True, id="after a round"),
-        pytest.param(lambda one: one.board.refused_topics.update(orders="it is compacted"), True, id="refused"),
+        pytest.param(lambda one: one.table.refused_topics.update(orders="it is compacted"), True, id="refused"),
         pytest.param(lambda one: setattr(one.broker, "error", "REFUSED"), True, id="after one that failed"),
     ],
 )
@@ -278,7 +278,7 @@ def test_copying_waits_for_no_more_than_a_look(prepare: Any, is_looked: bool) ->
         run(one.round())
     except BrokerRefusedError:
         assert one.broker.error
-    assert one.board.record(TIP).expiry_looked is is_looked
+    assert one.table.record(TIP).expiry_looked is is_looked
 
 
 def test_a_round_that_failed_is_due_again_at_once() -> None:

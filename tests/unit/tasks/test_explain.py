@@ -33,7 +33,7 @@ class Asked:
     def __init__(self, shell: TierShell, lanes: Lanes, *, observe_only: bool = False) -> None:
         self.shell = shell
         self.task = ExplainTask(
-            board=shell.board,
+            table=shell.table,
             state=shell.state,
             lineages=shell.lineages,
             lanes=lanes,
@@ -90,10 +90,10 @@ async def test_asking_changes_nothing(asked: Asked) -> None:
 async def test_what_keeps_it_from_acting_is_told(asked: Asked) -> None:
     tip = asked.shell.tip(f"{TOPIC}-0")
     await asked.shell.copy.run(asked.shell.tiered(tip))
-    asked.shell.board.untrimmable_topics[TOPIC] = "retention.ms is 1, must be -1"
+    asked.shell.table.untrimmable_topics[TOPIC] = "retention.ms is 1, must be -1"
     _, finding = await asked.finding("trim")
     assert (finding.is_due, "retention.ms is 1, must be -1" in finding.says) == (False, True)
-    asked.shell.board.untrimmable_topics.clear()
+    asked.shell.table.untrimmable_topics.clear()
     asked.shell.policy = replace(POLICY, holds=TrimHolds(groups=("billing",)))
     await asked.shell.look()
     _, finding = await asked.finding("trim")

@@ -134,7 +134,7 @@ async def test_a_partition_with_nothing_sealed_has_no_lane() -> None:
 async def test_a_refused_topic_is_left_alone() -> None:
     shell = PinShell()
     await shell.open(0, 50)
-    shell.board.refused_topics[TIP.topic] = "remote.storage.enable is true"
+    shell.table.refused_topics[TIP.topic] = "remote.storage.enable is true"
     assert not shell.follow.has_work(shell.tiered)
 
 
@@ -196,7 +196,7 @@ async def test_a_leader_pins_what_retention_has_renamed_and_not_removed_yet() ->
     shell.see(120, deleted=(0, 50))
     await shell.round()
     assert shell.pins.ranges == shell.known == [(0, 50), (50, 120)]
-    local = shell.board.local_partition(TIP)
+    local = shell.table.local_partition(TIP)
     assert local is not None
     assert [(one.base_offset, one.pinned) for one in local.segments] == [(0, True), (50, True), (120, False)]
 
@@ -212,7 +212,7 @@ async def test_what_was_renamed_before_this_epoch_may_have_been_cut_off() -> Non
     shell.see(160, deleted=(0, 50, 120))
     await shell.round()
     assert shell.pins.ranges == [(120, 160)]
-    shell.board.forget(TIP)
+    shell.table.forget(TIP)
     shell.see(200, deleted=(160,))
     await shell.round()
     assert shell.pins.ranges == [(120, 160)], "the first look of a new epoch"
@@ -271,7 +271,7 @@ async def test_what_nobody_has_a_right_to_is_not_pinned_again() -> None:
     assert shell.pins.ranges == []
     shell.see(50, 100)
     await shell.keeper.keep()
-    assert shell.board.pins.refused_of(TIP) == frozenset()
+    assert shell.table.pins.refused_of(TIP) == frozenset()
 
 
 async def test_links_that_cannot_be_made_are_tried_again() -> None:

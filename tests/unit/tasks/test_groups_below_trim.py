@@ -20,8 +20,8 @@ from tiersidecar.ports.broker import GroupType
 from tiersidecar.ports.metrics.retention import GROUP_BELOW_TRIM
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.tasks import groups_below_trim
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.groups_below_trim import LOOK_INTERVAL_S, MOST_TOLD, OTHERS, STILL_S, GroupsBelowTrim
+from tiersidecar.tasks.partition_table import PartitionTable
 
 LOCAL_START = 100
 LOOKS = round(STILL_S / LOOK_INTERVAL_S) + 1
@@ -32,13 +32,13 @@ class World:
     """A topic of two partitions that this broker leads, both with a local log start of 100."""
 
     def __init__(self) -> None:
-        self.board, self.broker, self.clock = Board(), ScriptedBroker(), ManualClock()
+        self.table, self.broker, self.clock = PartitionTable(), ScriptedBroker(), ManualClock()
         self.state, self.telemetry, self.resting = MemoryStateLog(), RecordedTelemetry(), ""
         self.tips = [TopicIdPartition(topic_id=Uuid(bytes(16)), topic="orders", partition=n) for n in range(2)]
         self.lead()
         self.begin_at(LOCAL_START, LOCAL_START)
         self.watch = GroupsBelowTrim(
-            board=self.board,
+            table=self.table,
             broker=self.broker,
             state=self.state,
             clock=self.clock,
@@ -48,10 +48,10 @@ class World:
 
     def begin_at(self, *log_starts: int) -> None:
         for tip, log_start in zip(self.tips, log_starts, strict=True):
-            self.board.record(tip).log_start_offset = log_start
+            self.table.record(tip).log_start_offset = log_start
 
     def lead(self, role: PartitionRole = PartitionRole.LEADER, mode: RetentionMode = RetentionMode.STRICT) -> None:
-        self.board.assignment = {
+        self.table.assignment = {
             tip: TieredPartition(
                 view=LeaderView(
                     topic_id_partition=tip,

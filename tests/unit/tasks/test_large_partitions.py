@@ -120,7 +120,7 @@ async def test_so_is_what_can_take_the_place_of_a_damaged_copy(
     async with ThreadBlocking(max_threads=2) as blocking:
         shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0))
         await shell.look()
-        shell.board.pins.unread = frozenset()
+        shell.table.pins.unread = frozenset()
         tip = shell.tip("plain-0")
         await shell.copy.run(shell.tiered(tip))
         victim = shell.metadata.picture(tip).segments()[1]

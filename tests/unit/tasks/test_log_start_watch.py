@@ -34,9 +34,9 @@ class Shell:
         self.sidecar = Sidecar(
             self.world, policy=policy or TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock()
         )
-        self.sidecar.board.record(TIP).copied_offset = 299
+        self.sidecar.table.record(TIP).copied_offset = 299
         self.watch = LogStartWatch(
-            board=self.sidecar.board,
+            table=self.sidecar.table,
             broker=self.sidecar.broker,
             state=self.world.state,
             clock=self.sidecar.clock,
@@ -95,7 +95,7 @@ def test_what_was_meant_in_a_history_that_was_cut_off_explains_nothing(said: str
     shell.say(**{"trim_offset": 100, said: 250})
     sidecar = shell.sidecar
     local = local_partition(local_segments(0, 400), epochs=((0, 0), (1, 100)))
-    sidecar.board.local = LogDirsView(partitions={TIP: local}, faults={})
+    sidecar.table.local = LogDirsView(partitions={TIP: local}, faults={})
     (alarm,) = shell.look(250)
     assert (alarm["log_start_offset"], alarm["trim_offset"]) == (250, 100)
 
@@ -148,10 +148,10 @@ def test_what_is_led_elsewhere_meanwhile_is_judged_anew() -> None:
     """A leader in between may have trimmed with a log start of its own: what was seen before is no measure."""
     shell = Shell()
     assert shell.look(120) == []
-    (led,) = shell.sidecar.board.assignment.values()
-    shell.sidecar.board.assignment = {TIP: replace(led, role=PartitionRole.FOLLOWER)}
+    (led,) = shell.sidecar.table.assignment.values()
+    shell.sidecar.table.assignment = {TIP: replace(led, role=PartitionRole.FOLLOWER)}
     assert shell.look(130) == []
-    shell.sidecar.board.assignment = {TIP: led}
+    shell.sidecar.table.assignment = {TIP: led}
     assert shell.look(130) == []
     assert len(shell.look(140)) == 1
 
@@ -160,9 +160,9 @@ def test_an_alarm_is_told_again_after_the_partition_came_back() -> None:
     shell = Shell()
     shell.say(trim_offset=100)
     assert len(shell.look(250)) == 1
-    known, shell.sidecar.board.assignment = shell.sidecar.board.assignment, {}
+    known, shell.sidecar.table.assignment = shell.sidecar.table.assignment, {}
     assert shell.look(250) == []
-    shell.sidecar.board.assignment = known
+    shell.sidecar.table.assignment = known
     assert len(shell.look(250)) == 1
 
 
@@ -179,22 +179,22 @@ def test_a_broker_that_answers_with_an_error_says_nothing_of_its_log_start() -> 
     shell.say(trim_offset=100)
     shell.sidecar.broker.error = "NOT_LEADER_OR_FOLLOWER"
     assert shell.look(250) == []
-    assert shell.sidecar.board.record(TIP).log_start_offset == NO_OFFSET
+    assert shell.sidecar.table.record(TIP).log_start_offset == NO_OFFSET
     shell.sidecar.broker.error = None
     assert len(shell.look(250)) == 1
-    assert shell.sidecar.board.record(TIP).log_start_offset == 250
+    assert shell.sidecar.table.record(TIP).log_start_offset == 250
 
 
 def test_what_is_lost_counts_from_the_higher_of_what_is_remote_and_what_was_meant() -> None:
     shell = Shell()
-    shell.sidecar.board.record(TIP).copied_offset = None
+    shell.sidecar.table.record(TIP).copied_offset = None
     shell.say(trim_offset=100)
     (alarm,) = shell.look(250)
     assert alarm["lost_offsets"] == 150
-    shell.sidecar.board.record(TIP).copied_offset = 50
+    shell.sidecar.table.record(TIP).copied_offset = 50
     (alarm,) = shell.look(260)
     assert alarm["lost_offsets"] == 160
-    shell.sidecar.board.record(TIP).copied_offset = 149
+    shell.sidecar.table.record(TIP).copied_offset = 149
     (alarm,) = shell.look(270)
     assert alarm["lost_offsets"] == 120
 
@@ -202,7 +202,7 @@ def test_what_is_lost_counts_from_the_higher_of_what_is_remote_and_what_was_mean
 async def test_it_looks_at_each_interval_and_goes_on_when_the_broker_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
     shell, clock, looks = Shell(), ManualClock(), list[float]()
     watch = LogStartWatch(
-        board=shell.sidecar.board,
+        table=shell.sidecar.table,
         broker=shell.sidecar.broker,
         state=shell.world.state,
         clock=clock,

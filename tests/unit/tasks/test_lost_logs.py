@@ -18,8 +18,8 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.ports.state_log import PartitionState
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.log_start_watch import LostLogs
+from tiersidecar.tasks.partition_table import PartitionTable
 
 TRIMMED = PartitionState(trim_offset=Offset(100), trim_epoch=LeaderEpoch(0), owner_seen_ms=7)
 
@@ -29,9 +29,14 @@ LINEAGE = FixedLineage(Lineage((EpochEntry(LeaderEpoch(0), Offset(0)),)))
 
 class Stage:
     def __init__(self) -> None:
-        self.board, self.metadata, self.state, self.story = Board(), MemoryMetadataLog(), MemoryStateLog(), Story()
+        self.table, self.metadata, self.state, self.story = (
+            PartitionTable(),
+            MemoryMetadataLog(),
+            MemoryStateLog(),
+            Story(),
+        )
         self.is_claimed = True
-        lost = LostLogs(board=self.board, metadata=self.metadata, state=self.state, claims=self, lineages=LINEAGE)
+        lost = LostLogs(table=self.table, metadata=self.metadata, state=self.state, claims=self, lineages=LINEAGE)
         self.work = lost.before(self.story.work)
 
     async def has_claimed(self, topic_id: Uuid) -> bool:
@@ -63,7 +68,7 @@ class Stage:
         else:
             reason = ""
         assert len(self.story.lines) == worked + (not reason)
-        assert self.board.record(TIP).lost_log == reason
+        assert self.table.record(TIP).lost_log == reason
         return reason
 
 
@@ -113,5 +118,5 @@ async def test_a_trim_without_remote_segments_halts_until_they_are_back_or_that_
 async def test_a_topic_that_is_refused_is_no_affair_of_ours(stage: Stage) -> None:
     """Its segments are the broker's own."""
     await stage.copy()
-    stage.board.refused_topics = {TIP.topic: "native tiering is on"}
+    stage.table.refused_topics = {TIP.topic: "native tiering is on"}
     assert await stage.run() == ""

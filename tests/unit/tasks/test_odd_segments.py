@@ -47,7 +47,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[TierShell]:
 
 def segment(shell: TierShell, name: str, number: int) -> tuple[TopicIdPartition, LocalSegment]:
     tip = shell.tip(name)
-    return tip, shell.board.local.partitions[tip].segments[number]
+    return tip, shell.table.local.partitions[tip].segments[number]
 
 
 def companion(segment: LocalSegment, kind: str) -> Path:
@@ -154,20 +154,20 @@ async def test_a_time_index_that_ends_too_early_never_becomes_a_max_timestamp(sh
 
 async def test_batches_of_another_history_are_not_copied(shell: TierShell) -> None:
     tip, _ = segment(shell, "plain-0", 0)
-    local = shell.board.local.partitions[tip]
+    local = shell.table.local.partitions[tip]
     epochs = tuple(EpochEntry(LeaderEpoch(epoch + 3), start) for epoch, start in local.leader_epochs)
     other = replace(local, leader_epochs=epochs)
-    shell.board.local = replace(shell.board.local, partitions={**shell.board.local.partitions, tip: other})
-    shell.board.assignment = {tip: shell.tiered(tip)}
+    shell.table.local = replace(shell.table.local, partitions={**shell.table.local.partitions, tip: other})
+    shell.table.assignment = {tip: shell.tiered(tip)}
     with pytest.raises(SegmentNotReadyError, match="leader epoch 0 from offset 0"):
-        await shell.copy.run(shell.board.assignment[tip])
+        await shell.copy.run(shell.table.assignment[tip])
     assert not [one for one in shell.metadata.events if one.state is State.COPY_SEGMENT_FINISHED]
 
 
 def lose_producers(shell: TierShell, tip: TopicIdPartition, number: int) -> None:
     """What a broker's files are whose log begins with this segment: as if no producer had written before."""
     snapshot: bytes | None = None
-    for one in shell.board.local.partitions[tip].segments[number:]:
+    for one in shell.table.local.partitions[tip].segments[number:]:
         rebuilder = SegmentRebuilder(where=one.log_path, base_offset=one.base_offset, earlier_snapshot=snapshot)
         rebuilder.feed(Path(one.log_path).read_bytes())
         made = rebuilder.finish()
@@ -175,7 +175,7 @@ def lose_producers(shell: TierShell, tip: TopicIdPartition, number: int) -> None
         snapshot = made.producer_snapshot
         if one.next_base_offset is not None:
             companion(one, "snapshot").write_bytes(snapshot)
-    Path(one.directory, f"{shell.board.local.partitions[tip].segments[number].base_offset:020d}.snapshot").unlink()
+    Path(one.directory, f"{shell.table.local.partitions[tip].segments[number].base_offset:020d}.snapshot").unlink()
 
 
 async def artefacts_of(shell: TierShell, tip: TopicIdPartition) -> list[tuple[bytes, set[tuple[int, int]]]]:
@@ -224,7 +224,7 @@ async def test_segments_below_the_first_leader_epoch_halt_the_partition_until_th
     """Finding 6 of issue 16: a broker that was upgraded from before 0.11 has no epoch for what it had by then."""
     tip, third = segment(shell, "plain-0", 2)
     begin_epochs_at(third)
-    for old in shell.board.local.partitions[tip].segments[:2]:
+    for old in shell.table.local.partitions[tip].segments[:2]:
         write_epochs(old, -1)
     await shell.look()
     last_old = third.base_offset - 1
@@ -233,7 +233,7 @@ async def test_segments_below_the_first_leader_epoch_halt_the_partition_until_th
     assert [one.key async for one in shell.store.list_objects()] == []
     assert shell.metadata.events == []
     assert shell.state.partition_state(tip).remote_log_start_offset == -1
-    assert "data from before Kafka 0.11" in shell.board.record(tip).copy_held_back
+    assert "data from before Kafka 0.11" in shell.table.record(tip).copy_held_back
     await shell.trim.run(shell.tiered(tip))
     assert shell.broker.deleted == []
 
@@ -267,20 +267,20 @@ async def test_epochs_that_the_brokers_file_has_dropped_are_taken_from_the_batch
     with capture_logs() as told:
         await shell.copy.run(shell.tiered(tip))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
-    local = shell.board.local.partitions[tip]
+    local = shell.table.local.partitions[tip]
     assert [one.start_offset for one in finished] == [one.base_offset for one in local.sealed_segments]
     assert finished[0].segment_leader_epochs == (EpochEntry(LeaderEpoch(0), Offset(0)),)
     assert [one["leader_epochs"] for one in told if one["event"] == "leader_epochs.from_batches"] == [[0]]
-    assert shell.board.record(tip).copy_held_back == ""
+    assert shell.table.record(tip).copy_held_back == ""
 
 
 async def test_of_several_epochs_each_is_taken_from_the_batches(shell: TierShell) -> None:
     """Up to the one that the file begins with: the walk ends there."""
     tip, third = segment(shell, "plain-0", 2)
-    first, second = shell.board.local.partitions[tip].segments[:2]
+    first, second = shell.table.local.partitions[tip].segments[:2]
     write_epochs(first, 3)
     write_epochs(second, 5)
-    for later in shell.board.local.partitions[tip].segments[2:]:
+    for later in shell.table.local.partitions[tip].segments[2:]:
         write_epochs(later, 7)
     Path(third.directory, "leader-epoch-checkpoint").write_text(f"0\n1\n7 {third.base_offset}\n")
     await shell.look()
@@ -298,7 +298,7 @@ async def test_of_several_epochs_each_is_taken_from_the_batches(shell: TierShell
 )
 async def test_epochs_that_no_broker_writes_are_not_believed(shell: TierShell, epochs: tuple[int, int]) -> None:
     tip, third = segment(shell, "plain-0", 2)
-    for old, epoch in zip(shell.board.local.partitions[tip].segments[:2], epochs, strict=True):
+    for old, epoch in zip(shell.table.local.partitions[tip].segments[:2], epochs, strict=True):
         write_epochs(old, epoch)
     Path(third.directory, "leader-epoch-checkpoint").write_text(f"0\n1\n7 {third.base_offset}\n")
     await shell.look()

@@ -30,14 +30,14 @@ PINS = (pin_of(0, 50, modified_ms=1), pin_of(50, 100, modified_ms=2), pin_of(100
 async def test_before_the_pins_are_read_nothing_may_be_copied() -> None:
     """A copy that began at the directory's first segment would leave a hole where only pins hold the data."""
     shell = PinShell(*PINS)
-    assert not shell.board.pins.are_known(LOG_DIR)
+    assert not shell.table.pins.are_known(LOG_DIR)
     shell.pins.faults[LOG_DIR] = "its disk hangs"
     await shell.open(100, 150)
-    assert not shell.board.pins.are_known(LOG_DIR)
+    assert not shell.table.pins.are_known(LOG_DIR)
     shell.pins.faults.clear()
     await shell.keeper.keep()
-    assert shell.board.pins.are_known(LOG_DIR)
-    local = shell.board.local_partition(TIP)
+    assert shell.table.pins.are_known(LOG_DIR)
+    local = shell.table.local_partition(TIP)
     assert local is not None
     assert [(one.base_offset, one.pinned) for one in local.segments] == [
         (0, True),
@@ -53,8 +53,8 @@ async def test_a_log_dir_whose_pins_cannot_be_read_does_not_hold_up_the_others()
     with capture_logs() as events:
         await shell.open(100, 150)
         await shell.keeper.keep()
-    assert shell.board.pins.are_known(LOG_DIR)
-    assert not shell.board.pins.are_known("/logs2")
+    assert shell.table.pins.are_known(LOG_DIR)
+    assert not shell.table.pins.are_known("/logs2")
     assert [event["log_dir"] for event in events if event["event"] == "pins.unreadable"] == ["/logs2"], "said once"
 
 
@@ -66,11 +66,11 @@ async def test_pins_are_read_once() -> None:
     assert len(shell.known) == 3
 
 
-async def test_the_board_knows_the_epochs_that_the_broker_has_dropped() -> None:
+async def test_the_table_knows_the_epochs_that_the_broker_has_dropped() -> None:
     shell = PinShell(pin_of(0, 50), pin_of(50, 100, epochs=[(0, 0), (2, 60)]))
     await shell.open(100, 150)
     shell.see(100, 150, epochs=((2, 100),))
-    known = shell.board.leader_epochs_with_pins(TIP)
+    known = shell.table.leader_epochs_with_pins(TIP)
     assert known == (EpochEntry(LeaderEpoch(0), Offset(0)), EpochEntry(LeaderEpoch(2), Offset(60)))
 
 
@@ -164,9 +164,9 @@ async def test_a_full_disk_frees_the_pins_in_a_log_dir_that_the_partition_has_le
     shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
     await shell.open(0, 50, 100, 150)
     assert shell.pins.ranges == [(0, 50), (50, 100), (100, 150)]
-    local = shell.board.local.partitions[TIP]
+    local = shell.table.local.partitions[TIP]
     moved = replace(local, log_dir="/logs2", directory="/logs2/x")
-    shell.board.local = replace(shell.board.local, partitions={TIP: moved})
+    shell.table.local = replace(shell.table.local, partitions={TIP: moved})
     shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=900)
     await shell.keeper.keep()
     assert shell.pins.ranges == [(50, 100), (100, 150)]
@@ -275,7 +275,7 @@ async def test_a_partition_that_is_gone_for_a_minute_takes_its_pins_along(
     shell = PinShell(*PINS)
     await shell.open(100, 150)
     shell.see()
-    shell.board.topic_ids = topic_ids
+    shell.table.topic_ids = topic_ids
     await shell.keeper.keep()
     await shell.clock.advance(59)
     await shell.keeper.keep()
@@ -306,7 +306,7 @@ async def test_nothing_is_gone_while_log_dirs_or_broker_are_in_trouble() -> None
     await shell.open(100, 150)
     for trouble, faults in (("the broker is away", ()), ("", (LOG_DIR,))):
         shell.see(faults=faults)
-        shell.board.watch_trouble = trouble
+        shell.table.watch_trouble = trouble
         for _ in range(3):
             await shell.keeper.keep()
             await shell.clock.advance(100)
@@ -387,9 +387,9 @@ async def test_it_keeps_every_five_seconds() -> None:
     keeping = asyncio.create_task(shell.keeper.run())
     await shell.clock.advance(4.9)
     shell.pins.faults.clear()
-    assert not shell.board.pins.are_known(LOG_DIR)
+    assert not shell.table.pins.are_known(LOG_DIR)
     await shell.clock.advance(0.1)
-    assert shell.board.pins.are_known(LOG_DIR)
+    assert shell.table.pins.are_known(LOG_DIR)
     keeping.cancel()
     with suppress(asyncio.CancelledError):
         await keeping

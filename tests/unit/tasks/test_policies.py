@@ -11,7 +11,7 @@ from tests.support.scripted import MemoryStateLog
 from tests.support.segments import TIP
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy, TrimHolds
 from tiersidecar.ports.state_log import TopicState
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies, resolved_policy
 
 CONFIGURED = TopicPolicy(retention_ms=1000, local_retention_ms=10, copy_lag_ms=5)
@@ -119,22 +119,22 @@ def test_a_topic_that_only_enable_speaks_of_has_what_the_configuration_says_of_a
 
 def test_the_state_is_of_a_topic_id_not_of_a_name() -> None:
     """A topic made anew under the name starts with the configuration."""
-    board, state = Board(), MemoryStateLog()
+    table, state = PartitionTable(), MemoryStateLog()
     asyncio.run(state.publish_topic_state(TIP.topic_id, STATE))
-    policies = TopicPolicies(board=board, state=state, defaults=lambda topic: CONFIGURED, unnamed=TopicPolicy())
+    policies = TopicPolicies(table=table, state=state, defaults=lambda topic: CONFIGURED, unnamed=TopicPolicy())
     assert policies.policy_for("orders") == CONFIGURED
-    board.topic_ids = {"orders": TIP.topic_id}
+    table.topic_ids = {"orders": TIP.topic_id}
     found = policies.policy_for("orders")
     assert found is not None
     assert found.retention_ms == 2000
 
 
 def test_whom_trims_wait_for_where_no_rule_names_the_topic_comes_from_all() -> None:
-    board, state = Board(), MemoryStateLog()
+    table, state = PartitionTable(), MemoryStateLog()
     asyncio.run(state.publish_topic_state(TIP.topic_id, STATE))
-    board.topic_ids = {"orders": TIP.topic_id}
+    table.topic_ids = {"orders": TIP.topic_id}
     unnamed = TopicPolicy(holds=TrimHolds(groups=("billing",)))
-    policies = TopicPolicies(board=board, state=state, defaults=lambda topic: None, unnamed=unnamed)
+    policies = TopicPolicies(table=table, state=state, defaults=lambda topic: None, unnamed=unnamed)
     found = policies.policy_for("orders")
     assert found is not None
     assert found.holds.groups == ("billing",)

@@ -199,7 +199,7 @@ async def test_topics_that_the_broker_has_not_shown_us_are_not_asked_for() -> No
 async def test_a_topic_that_may_not_be_described_puts_off_only_its_own() -> None:
     world = World()
     ask, refused = world.broker.describe_partitions, {"mine", "yours"}
-    world.sidecar.board.topic_ids = {**world.sidecar.board.topic_ids, "mine": ANEW.topic_id, "yours": ANEW.topic_id}
+    world.sidecar.table.topic_ids = {**world.sidecar.table.topic_ids, "mine": ANEW.topic_id, "yours": ANEW.topic_id}
 
     async def describe(topics: Any = None) -> Any:
         if not refused.isdisjoint(topics):

@@ -32,7 +32,7 @@ class Scene:
         self.shell, self.clock, self.remote_bytes = shell, clock, 0
         self.keeps_bytes: int | None = None
         tip = shell.tip("plain-0")
-        local = shell.board.local.partitions[tip].segments[0]
+        local = shell.table.local.partitions[tip].segments[0]
         remote = [one for one in fold(shell.metadata.events) if one.topic_id_partition == tip]
         self.step = TrimStep(local=local, remote=(remote[0],), reason="size", from_offset=Offset(0))
         self.spoils = False

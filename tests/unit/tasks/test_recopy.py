@@ -89,7 +89,7 @@ async def damaged(tmp_path: Path) -> AsyncIterator[Damaged]:
     async with ThreadBlocking(max_threads=4) as blocking:
         shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0))
         await shell.look()
-        shell.board.pins.unread = frozenset()
+        shell.table.pins.unread = frozenset()
         yield Damaged(shell)
 
 
@@ -183,7 +183,7 @@ async def test_a_follower_waits_until_the_leader_has_declined(damaged: Damaged) 
     await damaged.shell.look()
     led = damaged.partition
     followed = replace(led, role=PartitionRole.FOLLOWER, view=replace(led.view, leader_id=OTHER))
-    damaged.shell.board.assignment = {**damaged.shell.board.assignment, damaged.tip: followed}
+    damaged.shell.table.assignment = {**damaged.shell.table.assignment, damaged.tip: followed}
     assert not damaged.shell.recopy.has_work(followed)
     await damaged.shell.state.decline_recopy(damaged.request, OTHER, "it is on none of its disks")
     assert damaged.shell.recopy.has_work(followed)
@@ -233,7 +233,7 @@ async def test_what_only_a_pin_has_any_more_is_copied_again_from_it(damaged: Dam
     await pin_all(damaged.shell, damaged.tip)
     await damaged.copy_all_and_lose("log")
     await delete_as_retention_does(damaged.shell, damaged.tip, 3)
-    local = damaged.shell.board.local.partitions[damaged.tip]
+    local = damaged.shell.table.local.partitions[damaged.tip]
     assert damaged.victim.end_offset < local.segments[0].base_offset
     await damaged.serve()
     assert await damaged.is_mended()
@@ -252,7 +252,7 @@ async def test_the_leader_that_follows_serves_what_the_one_before_had_no_time_fo
     for event in before.metadata.events:
         await after.metadata.publish(event)
     after.state.requests = list(before.state.requests)
-    after.board.pins.unread = frozenset()
+    after.table.pins.unread = frozenset()
     damaged.shell = after
     await damaged.serve()
     assert await damaged.is_mended()

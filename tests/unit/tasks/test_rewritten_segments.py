@@ -78,7 +78,7 @@ class Uploaded:
         return read_transaction_index(files.transaction_index, base_offset=segment.start_offset)
 
     def _local(self) -> list[LocalSegment]:
-        return list(self.shell.board.local.partitions[self.tip].segments)
+        return list(self.shell.table.local.partitions[self.tip].segments)
 
     def _entries(self, number: int) -> Sequence[AbortedTransaction]:
         """As the broker has them that has lost nothing."""
@@ -93,7 +93,7 @@ async def uploaded(tmp_path: Path) -> AsyncIterator[Uploaded]:
     async with ThreadBlocking(max_threads=4) as blocking:
         shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(), partitions=("transactions-0",))
         await shell.look()
-        shell.board.pins.unread = frozenset()
+        shell.table.pins.unread = frozenset()
         yield Uploaded(shell)
 
 

@@ -23,7 +23,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.log_dirs import LogDirs
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.roster import Roster
 
 US = BrokerId(1)
@@ -41,13 +41,13 @@ def view(partition: TopicIdPartition, leader: int = 1) -> LeaderView:
 
 
 def roster_of(
-    board: Board,
+    table: PartitionTable,
     log_dirs: LogDirs,
     broker: DescribePartitions,
     forget: Callable[[TopicIdPartition], None] = lambda partition: None,
 ) -> Roster:
     return Roster(
-        board=board,
+        table=table,
         log_dirs=log_dirs,
         broker=broker,
         assignment=MemoryMetadataLog(),
@@ -63,17 +63,17 @@ async def test_what_is_no_longer_kept_is_forgotten_once_and_a_deleted_topic_only
     log_dirs = FilesystemLogDirs([str(GOLDEN / "log-dirs" / "clean")], blocking=InlineBlocking(), clock=ManualClock())
     found = {str(one): one for one in (await log_dirs.scan()).partitions}
     plain, epochs = found["plain-0"], found["epochs-0"]
-    board, broker, forgotten = Board(), ScriptedBroker(), list[TopicIdPartition]()
-    roster = roster_of(board, log_dirs, broker, forgotten.append)
+    table, broker, forgotten = PartitionTable(), ScriptedBroker(), list[TopicIdPartition]()
+    roster = roster_of(table, log_dirs, broker, forgotten.append)
     broker.views = (view(plain), view(epochs))
     await roster.look()
     assert forgotten == []
-    board.departing.add(epochs)
+    table.departing.add(epochs)
     broker.views = (view(plain, leader=2),)
     await roster.look()
     await roster.look()
     assert forgotten == [plain], "moved away; the other one is still being cleaned up"
-    board.departing.clear()
+    table.departing.clear()
     await roster.look()
     assert forgotten == [plain, epochs]
 
@@ -99,8 +99,8 @@ async def test_files_are_looked_at_after_the_broker_said_who_leads(tmp_path: Pat
     log_dir = shutil.copytree(GOLDEN / "log-dirs" / "clean", tmp_path / "log-dir")
     log_dirs = FilesystemLogDirs([str(log_dir)], blocking=InlineBlocking(), clock=ManualClock())
     plain = next(one for one in (await log_dirs.scan()).partitions if one.topic == "plain")
-    board, broker = Board(), ElectedMeanwhile(log_dir, plain)
+    table, broker = PartitionTable(), ElectedMeanwhile(log_dir, plain)
     broker.views, broker.is_away = (view(plain),), is_away
     with pytest.raises(BrokerUnreachableError) if is_away else nullcontext():
-        await roster_of(board, log_dirs, broker).look()
-    assert board.leader_epochs(plain)[-1] == (9, 40)
+        await roster_of(table, log_dirs, broker).look()
+    assert table.leader_epochs(plain)[-1] == (9, 40)

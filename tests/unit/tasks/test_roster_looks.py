@@ -25,7 +25,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.process import LOG_DIR_FAULTS
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.roster import Roster, keep_roster
 
 US, OTHER = BrokerId(1), BrokerId(2)
@@ -67,13 +67,13 @@ class Broker(ScriptedBroker):
 
 class Stage:
     def __init__(self) -> None:
-        self.board, self.dirs, self.broker = Board(), Dirs(), Broker()
+        self.table, self.dirs, self.broker = PartitionTable(), Dirs(), Broker()
         self.clock, self.telemetry = ManualClock(), RecordedTelemetry()
         self.policy: TopicPolicy | None = TopicPolicy()
         self.broker.views = (LED,)
         dirs: Any = self.dirs
         self.roster = Roster(
-            board=self.board,
+            table=self.table,
             log_dirs=dirs,
             broker=self.broker,
             assignment=MemoryMetadataLog(),
@@ -92,8 +92,8 @@ def stage() -> Stage:
 
 async def test_a_look_says_who_leads_what_and_which_topic_has_which_id(stage: Stage) -> None:
     assert await stage.roster.look() == ()
-    assert stage.board.topic_ids == {TIP.topic: TIP.topic_id}
-    (tiered,) = stage.board.assignment.values()
+    assert stage.table.topic_ids == {TIP.topic: TIP.topic_id}
+    (tiered,) = stage.table.assignment.values()
     assert (tiered.view, tiered.role) == (LED, PartitionRole.LEADER)
 
 
@@ -114,18 +114,18 @@ async def test_what_is_let_go(
     stage: Stage, now: LeaderView | None, policy: TopicPolicy | None, is_let_go: bool
 ) -> None:
     await stage.roster.look()
-    (before,) = stage.board.assignment.values()
+    (before,) = stage.table.assignment.values()
     stage.broker.views, stage.policy = (() if now is None else (now,)), policy
     assert await stage.roster.look() == ((before,) if is_let_go else ())
 
 
 async def test_while_the_broker_is_away_what_was_known_stays_and_the_files_are_looked_at(stage: Stage) -> None:
     await stage.roster.look()
-    known, stage.broker.trouble = dict(stage.board.assignment), "connection refused"
+    known, stage.broker.trouble = dict(stage.table.assignment), "connection refused"
     stage.dirs.faults = {"/logs": "Input/output error"}
     with pytest.raises(BrokerUnreachableError):
         await stage.roster.look()
-    assert (stage.board.assignment, stage.board.local.faults) == (known, stage.dirs.faults)
+    assert (stage.table.assignment, stage.table.local.faults) == (known, stage.dirs.faults)
 
 
 async def test_a_log_dir_that_cannot_be_read_is_told_once_and_measured_until_it_can(stage: Stage) -> None:
@@ -164,14 +164,14 @@ async def test_a_directory_that_is_just_being_made_is_no_fault_until_it_stays_on
     assert stage.telemetry.by_label(LOG_DIR_FAULTS, "directory") == {"/logs/orders-1": 1}
 
 
-async def test_a_trouble_stays_on_the_board_until_a_look_succeeds_and_is_told_once(stage: Stage) -> None:
+async def test_a_trouble_stays_on_the_table_until_a_look_succeeds_and_is_told_once(stage: Stage) -> None:
     keeping = asyncio.create_task(keep_roster(stage.roster, 5))
     with capture_logs() as told:
         for trouble in ("refused", "refused", "timed out", "", "timed out"):
             stage.broker.trouble = trouble
             await stage.clock.advance(5)
-            assert trouble in stage.board.watch_trouble
-            assert bool(stage.board.watch_trouble) is bool(trouble)
+            assert trouble in stage.table.watch_trouble
+            assert bool(stage.table.watch_trouble) is bool(trouble)
     assert [one["event"] for one in told] == ["watch.trouble"] * 3
     await end(keeping)
 

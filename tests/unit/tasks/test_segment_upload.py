@@ -83,7 +83,7 @@ async def test_every_sealed_segment_below_the_lso_is_finished_once(
     tip = shell.tip(name)
     await shell.copy.run(shell.tiered(tip))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
-    local = shell.board.local.partitions[tip]
+    local = shell.table.local.partitions[tip]
     expected = [s for s in local.sealed_segments if s.next_base_offset <= shell.broker.last_stable_offsets[tip]]  # type: ignore[operator]
     assert [s.start_offset for s in finished] == [s.base_offset for s in expected]
     assert [s.next_offset for s in finished] == [s.next_base_offset for s in expected]
@@ -116,7 +116,7 @@ PLACES = ["copy.started.published", "copy.log.stored", "copy.indexes.stored", "c
 async def test_a_truncation_in_the_middle_of_a_copy_abandons_it(shell: TierShell, place: str) -> None:
     """DESIGN.md section 2: a pin is not a snapshot."""
     tip = shell.tip("plain-0")
-    log = Path(shell.board.local.partitions[tip].segments[0].log_path)
+    log = Path(shell.table.local.partitions[tip].segments[0].log_path)
 
     async def truncate() -> None:
         os.truncate(log, log.stat().st_size - 100)
@@ -144,7 +144,7 @@ async def test_a_deposed_leader_does_not_finish(shell: TierShell, place: str) ->
 async def test_a_flipped_bit_never_becomes_an_object(shell: TierShell) -> None:
     """DESIGN.md section 4 rule 9; a second attempt reads first, and publishes nothing."""
     tip = shell.tip("plain-0")
-    log = Path(shell.board.local.partitions[tip].segments[1].log_path)
+    log = Path(shell.table.local.partitions[tip].segments[1].log_path)
     data = bytearray(log.read_bytes())
     data[200] ^= 1
     log.write_bytes(data)
@@ -185,7 +185,7 @@ async def test_while_the_store_is_away_no_copy_is_begun(shell: TierShell, monkey
     assert states(shell) == [State.COPY_SEGMENT_STARTED]
     await shell.copy.run(tiered)
     assert states(shell).count(State.COPY_SEGMENT_FINISHED) == len(
-        shell.board.local.partitions[tiered.view.topic_id_partition].sealed_segments
+        shell.table.local.partitions[tiered.view.topic_id_partition].sealed_segments
     )
 
 
@@ -196,7 +196,7 @@ async def test_trim_goes_no_further_than_what_was_read_back(shell: TierShell) ->
     await shell.copy.run(tiered)
     await shell.copy.run(tiered)
     await shell.trim.run(tiered)
-    active = shell.board.local.partitions[tip].segments[-1].base_offset
+    active = shell.table.local.partitions[tip].segments[-1].base_offset
     assert shell.broker.deleted == [(tip, active)]
     assert shell.state.partition_state(tip).trim_offset == active
 
@@ -246,7 +246,7 @@ async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_prove
     assert shell.broker.deleted == [(tip, 35)]
     assert not shell.trim.may_have_work(tiered)
     assert telemetry.value(TRIM_REFUSALS, topic=tip.topic, reason=reason) == 3
-    unproven = shell.board.record(tip).unproven
+    unproven = shell.table.record(tip).unproven
     assert unproven is not None
     assert f"before offset 35, whose remote copy is {reason}" in unproven.reason
     if damage != "gone":
@@ -255,8 +255,8 @@ async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_prove
     await clock.advance(30)
     assert shell.trim.may_have_work(tiered)
     await shell.trim.run(tiered)
-    assert shell.broker.log_starts[tip] == shell.board.local.partitions[tip].segments[-1].base_offset
-    assert shell.board.record(tip).unproven is None
+    assert shell.broker.log_starts[tip] == shell.table.local.partitions[tip].segments[-1].base_offset
+    assert shell.table.record(tip).unproven is None
 
 
 @pytest.mark.parametrize("place", ["trim.verified", "trim.intended.published"])
@@ -286,14 +286,14 @@ async def test_broker_retention_put_back_stops_the_trim(shell: TierShell) -> Non
     shell.failpoints.actions["trim.intended.published"] = put_back
     await shell.trim.run(tiered)
     assert shell.broker.deleted == []
-    assert "retention.ms is 1000" in shell.board.untrimmable_topics[tip.topic]
+    assert "retention.ms is 1000" in shell.table.untrimmable_topics[tip.topic]
 
 
 async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_copied_again(shell: TierShell) -> None:
     """S-181: read back, STARTED shows all that came before it; seen on real brokers, where the other's FINISHED waited in its
     producer for the metadata topic's next leader."""
     tip = shell.tip("plain-0")
-    first = shell.board.local.partitions[tip].segments[0]
+    first = shell.table.local.partitions[tip].segments[0]
 
     async def finished_by_another() -> None:
         shell.failpoints.actions.clear()
@@ -324,7 +324,7 @@ async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_cop
 async def test_what_an_undelete_brought_back_is_copied_below_what_is_remote(shell: TierShell) -> None:
     """It was given up before it was remote: what lies behind it was copied meanwhile (issue 16, trash)."""
     tip = shell.tip("plain-0")
-    bases = [one.base_offset for one in shell.board.local.partitions[tip].sealed_segments]
+    bases = [one.base_offset for one in shell.table.local.partitions[tip].sealed_segments]
     start = PartitionState(remote_log_start_offset=bases[2], remote_log_start_epoch=LeaderEpoch(0))
     await shell.state.publish_partition_state(tip, start)
     await shell.copy.run(shell.tiered(tip))
@@ -355,7 +355,7 @@ async def test_a_finish_whose_answer_is_lost_is_said_again_and_nobody_takes_the_
     await shell.copy.run(shell.tiered(tip))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert {one.remote_log_segment_id for one in finished} == doubtful
-    assert len(finished) == len(shell.board.local.partitions[tip].sealed_segments)
+    assert len(finished) == len(shell.table.local.partitions[tip].sealed_segments)
 
 
 async def test_a_deposed_leader_does_not_insist_on_its_finish(

@@ -36,7 +36,7 @@ from tiersidecar.ports.metrics.process import SNAPSHOT_AGE, SNAPSHOTS
 from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.reading.segment_presence import SegmentPresence
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.snapshots import LOOK_INTERVAL_S, SnapshotLane
 from tiersidecar.tasks.topic_owners import ClaimLook
 
@@ -89,11 +89,11 @@ class Stage:
     """Broker 1 leads the partition in epoch 4; one segment is remote."""
 
     def __init__(self) -> None:
-        self.clock, self.board, self.telemetry = ManualClock(), Board(), RecordedTelemetry()
+        self.clock, self.table, self.telemetry = ManualClock(), PartitionTable(), RecordedTelemetry()
         self.metadata, self.state, self.shelf, self.claims = MemoryMetadataLog(), MemoryStateLog(), Shelf(), Claims()
         self.has_role, self.is_doubted, self.presence = True, False, Presence()
         self.lane = SnapshotLane(
-            board=self.board,
+            table=self.table,
             metadata=self.metadata,
             state=self.state,
             shelf=self.shelf,
@@ -119,7 +119,7 @@ class Stage:
             replicas=(BrokerId(1),),
             in_sync_replicas=(BrokerId(1),),
         )
-        self.board.assignment = {TIP: TieredPartition(view=view, policy=TopicPolicy(), role=role)}
+        self.table.assignment = {TIP: TieredPartition(view=view, policy=TopicPolicy(), role=role)}
         local = LocalPartition(
             topic_id_partition=TIP,
             log_dir="/logs",
@@ -127,7 +127,7 @@ class Stage:
             segments=(),
             leader_epochs=(EpochEntry(LeaderEpoch(epoch), Offset(0)),),
         )
-        self.board.local = LogDirsView(partitions={TIP: local}, faults={})
+        self.table.local = LogDirsView(partitions={TIP: local}, faults={})
 
     async def copied(self, start: int, end: int) -> RemoteLogSegmentMetadata:
         segment = remote_segment(start, end, epochs=((4, 0),))
@@ -221,11 +221,11 @@ async def test_what_decides_about_deletes_does_not_wait_for_a_new_leaders_first_
 
 
 async def test_a_look_at_thousands_reads_the_pauses_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tiered,) = stage.board.assignment.values()
-    (local,) = stage.board.local.partitions.values()
+    (tiered,) = stage.table.assignment.values()
+    (local,) = stage.table.local.partitions.values()
     tips = [replace(TIP, partition=number) for number in range(1000)]
-    stage.board.assignment = dict.fromkeys(tips, tiered)
-    stage.board.local = LogDirsView(partitions=dict.fromkeys(tips, local), faults={})
+    stage.table.assignment = dict.fromkeys(tips, tiered)
+    stage.table.local = LogDirsView(partitions=dict.fromkeys(tips, local), faults={})
     await stage.lane.look()
     asked, pauses = list[int](), stage.state.pauses
 
@@ -301,9 +301,9 @@ async def test_a_later_leader_that_never_read_a_delete_does_not_take_it_with_it(
 async def test_a_fault_of_a_look_does_not_end_the_process(stage: Stage) -> None:
     await stage.copied(0, 9)
     running = asyncio.create_task(stage.lane.run())
-    before, stage.board.assignment = stage.board.assignment, cast(dict[TopicIdPartition, TieredPartition], None)
+    before, stage.table.assignment = stage.table.assignment, cast(dict[TopicIdPartition, TieredPartition], None)
     await stage.clock.advance(LOOK_INTERVAL_S)
-    stage.board.assignment = before
+    stage.table.assignment = before
     for _ in range(100):
         await stage.clock.advance(LOOK_INTERVAL_S)
     assert stage.serials == [1]

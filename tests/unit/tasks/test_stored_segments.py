@@ -63,12 +63,12 @@ async def opened(directory: Path, blocking: Any, layout: LayoutSettings, name: s
     )
     await shell.look()
     tip = shell.tip(name)
-    shell.broker.last_stable_offsets[tip] = shell.board.local.partitions[tip].segments[2].base_offset
+    shell.broker.last_stable_offsets[tip] = shell.table.local.partitions[tip].segments[2].base_offset
     return shell
 
 
 def tip_of(shell: TierShell) -> TopicIdPartition:
-    (tip,) = shell.board.local.partitions
+    (tip,) = shell.table.local.partitions
     return tip
 
 
@@ -77,7 +77,7 @@ def finished(shell: TierShell) -> list[RemoteLogSegmentMetadata]:
 
 
 def files(shell: TierShell) -> list[bytes]:
-    return [Path(one.log_path).read_bytes() for one in shell.board.local.partitions[tip_of(shell)].segments[:2]]
+    return [Path(one.log_path).read_bytes() for one in shell.table.local.partitions[tip_of(shell)].segments[:2]]
 
 
 async def objects(shell: TierShell) -> list[bytes]:
@@ -102,7 +102,7 @@ async def test_what_was_stored_is_read_back_as_the_very_batches(
     tiered = shell.tiered(tip_of(shell))
     await shell.copy.run(tiered)
     await shell.trim.run(tiered)
-    third = shell.board.local.partitions[tip_of(shell)].segments[2]
+    third = shell.table.local.partitions[tip_of(shell)].segments[2]
     assert shell.broker.deleted == [(tip_of(shell), third.base_offset)]
 
 
@@ -311,7 +311,7 @@ async def test_a_file_that_becomes_shorter_while_it_is_read_is_never_stored(
 ) -> None:
     shell = await opened(tmp_path, blocking, layout)
     assert isinstance(shell.store, Store)
-    log = Path(shell.board.local.partitions[tip_of(shell)].segments[0].log_path)
+    log = Path(shell.table.local.partitions[tip_of(shell)].segments[0].log_path)
 
     async def cut(body: ObjectBody) -> None:
         await body.piece(0)

@@ -78,7 +78,7 @@ class Stage:
         backoff = Backoff(initial_s=0.5, maximum_s=30)
         async with Lanes(clock=self.clock, ids=SystemIds(), telemetry=NoTelemetry(), backoff=backoff) as lanes:
             yield lanes
-            for tip in self.shell.board.local.partitions:
+            for tip in self.shell.table.local.partitions:
                 lanes.stop(tip)
 
     def start(self, lanes: Lanes, tip: TopicIdPartition) -> bool:
@@ -89,7 +89,7 @@ class Stage:
         return sum(one.state is State.COPY_SEGMENT_FINISHED for one in fold(events))
 
     def sealed(self, tip: TopicIdPartition) -> int:
-        return len(self.shell.board.local.partitions[tip].sealed_segments)
+        return len(self.shell.table.local.partitions[tip].sealed_segments)
 
 
 def _tip(event: object) -> TopicIdPartition:

@@ -13,7 +13,7 @@ from tests.support.scripted import ScriptedBroker
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy
 from tiersidecar.ports.metrics.retention import UNSAFE_TOPICS
 from tiersidecar.ports.telemetry import NoTelemetry
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.topic_checks import TopicChecks
 
 TOPIC = "orders"
@@ -30,10 +30,10 @@ class ReticentBroker(ScriptedBroker):
 
 async def test_a_topic_that_the_broker_tiers_itself_stays_refused_while_its_settings_are_not_told() -> None:
     """Two writers would each delete what the other counts on: an ACL that is taken away mends nothing."""
-    board, broker = Board(), ReticentBroker()
+    table, broker = PartitionTable(), ReticentBroker()
     checks = TopicChecks(
         broker=broker,
-        board=board,
+        table=table,
         policy_for=lambda topic: TopicPolicy(),
         max_name_bytes=None,
         clock=ManualClock(),
@@ -42,29 +42,29 @@ async def test_a_topic_that_the_broker_tiers_itself_stays_refused_while_its_sett
     settings = {"remote.storage.enable": "true", "retention.ms": "-1", "retention.bytes": "-1"}
     broker.settings[TOPIC] = settings
     await checks.check([TOPIC])
-    assert "remote.storage.enable is true" in board.refused_topics[TOPIC]
+    assert "remote.storage.enable is true" in table.refused_topics[TOPIC]
     broker.hides = True
     await checks.check([TOPIC])
-    assert TOPIC in board.refused_topics
+    assert TOPIC in table.refused_topics
     broker.hides = False
     settings["remote.storage.enable"] = "false"
     await checks.check([TOPIC])
-    assert (board.refused_topics, board.untrimmable_topics) == ({}, {})
+    assert (table.refused_topics, table.untrimmable_topics) == ({}, {})
     broker.hides = True
     await checks.check([TOPIC])
-    assert (board.refused_topics, TOPIC in board.untrimmable_topics) == ({}, True)
+    assert (table.refused_topics, TOPIC in table.untrimmable_topics) == ({}, True)
 
 
 class Stage:
     """The checks of one sidecar; ``asked`` are the topics of each question."""
 
     def __init__(self, max_name_bytes: int | None = None) -> None:
-        self.board, self.broker, self.clock = Board(), AskedBroker(), ManualClock()
+        self.table, self.broker, self.clock = PartitionTable(), AskedBroker(), ManualClock()
         self.telemetry = RecordedTelemetry()
         self.policies = {TOPIC: TopicPolicy(), "other": TopicPolicy(mode=RetentionMode.RACE)}
         self.checks = TopicChecks(
             broker=self.broker,
-            board=self.board,
+            table=self.table,
             policy_for=self.policies.get,
             max_name_bytes=max_name_bytes,
             clock=self.clock,
@@ -112,24 +112,24 @@ async def test_what_a_topics_settings_allow(
         await stage.checks.check([topic])
     events = ["topic.refused"] * bool(refused) + ["topic.trim_refused"] * bool(untrimmable)
     assert [one["event"] for one in told] == events
-    assert (topic in stage.board.refused_topics) is bool(refused)
-    assert refused in stage.board.refused_topics.get(topic, "")
-    assert (topic in stage.board.untrimmable_topics) is bool(untrimmable)
-    assert untrimmable in stage.board.untrimmable_topics.get(topic, "")
+    assert (topic in stage.table.refused_topics) is bool(refused)
+    assert refused in stage.table.refused_topics.get(topic, "")
+    assert (topic in stage.table.untrimmable_topics) is bool(untrimmable)
+    assert untrimmable in stage.table.untrimmable_topics.get(topic, "")
     assert stage.telemetry.value(UNSAFE_TOPICS, topic=topic) == is_unsafe
 
 
 async def test_a_name_that_the_store_cannot_hold_is_refused() -> None:
     stage = Stage(max_name_bytes=20)
     await stage.checks.check([TOPIC])
-    assert "the store takes 20" in stage.board.refused_topics[TOPIC]
+    assert "the store takes 20" in stage.table.refused_topics[TOPIC]
 
 
 async def test_a_topic_that_is_not_tiered_is_not_judged() -> None:
     stage = Stage()
     stage.broker.settings["nobodys"] = LIMITED
     await stage.checks.check(["nobodys", TOPIC])
-    assert stage.board.untrimmable_topics == {}
+    assert stage.table.untrimmable_topics == {}
     assert stage.telemetry.by_label(UNSAFE_TOPICS, "topic") == {TOPIC: 0}
 
 
@@ -164,11 +164,11 @@ async def test_a_topic_that_is_gone_is_forgotten_and_looked_at_anew_when_it_is_b
     stage.broker.settings[TOPIC] = {**GOOD, "remote.storage.enable": "true"}
     await stage.checks.refresh([TOPIC])
     await stage.checks.refresh([])
-    assert (stage.board.refused_topics, stage.board.untrimmable_topics) == ({}, {})
+    assert (stage.table.refused_topics, stage.table.untrimmable_topics) == ({}, {})
     assert stage.telemetry.value(UNSAFE_TOPICS, topic=TOPIC) is None
     await stage.checks.refresh([TOPIC])
     assert len(stage.broker.asked) == 2
-    assert TOPIC in stage.board.refused_topics
+    assert TOPIC in stage.table.refused_topics
 
 
 @pytest.mark.parametrize(

@@ -78,11 +78,11 @@ class Shell:
         self.world, self.clock, self.guard = world, StoppedClock(), Guard()
         lineage = Lineage.of([(0, 0)])
         sidecar = Sidecar(world, policy=TopicPolicy(), lineage=lineage, clock=self.clock, broker_id=broker_id)
-        self.board = sidecar.board
+        self.table = sidecar.table
         if not led:
-            self.board.assignment = {}
+            self.table.assignment = {}
         self.deletion = TopicDeletion(
-            board=sidecar.board,
+            table=sidecar.table,
             broker=cluster,
             metadata=world.metadata,
             state=world.state,
@@ -105,7 +105,7 @@ class Shell:
     def topic_goes(self) -> None:
         """The watch sees that it is in no assignment any more."""
         self.sweep()
-        self.board.assignment = {}
+        self.table.assignment = {}
 
 
 class _Places:
@@ -146,7 +146,7 @@ def test_who_led_it_last_deletes_it_once_it_was_denied_twice(world: World) -> No
     assert passed.count("delete.objects.deleted") == 5
     assert (world.segments(), world.store.keys) == ([], set())
     assert (world.state.partitions(), world.state.topic_state(TIP.topic_id)) == ((), None)
-    assert shell.board.departing == set()
+    assert shell.table.departing == set()
     assert shell.sweep(after_s=60) == ["asked for all"]
 
 
@@ -319,7 +319,7 @@ def test_metadata_that_are_still_replayed_are_waited_for(world: World, monkeypat
     shell.sweep()
     monkeypatch.setattr(world.metadata, "is_ready", lambda tip: False)
     shell.sweep(after_s=60)
-    assert shell.board.departing == {TIP}
+    assert shell.table.departing == {TIP}
     assert len(world.segments()) == 5
     monkeypatch.undo()
     shell.sweep(after_s=60)
@@ -334,7 +334,7 @@ def test_a_topic_that_is_there_after_all_departs_no_more(world: World, monkeypat
     shell.sweep(after_s=60)
     cluster.existing.add(TIP)
     shell.sweep(after_s=60)
-    assert shell.board.departing == set()
+    assert shell.table.departing == set()
 
 
 def test_observe_only_says_it_once(world: World) -> None:

@@ -61,7 +61,7 @@ def test_one_that_observes_says_so_once_and_claims_nothing(world: World) -> None
         ("topic.gone", None),
         ("topic.delete.observed", "orders"),
     ]
-    assert shell.board.departing == set()
+    assert shell.table.departing == set()
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_what_the_first_format_wrote_is_claimed_by_its_leader(
 ) -> None:
     world.state.of_the_first_format.add(TIP)
     shell = Shell(world, Cluster(TIP, WITNESS))
-    (tiered,) = shell.board.assignment.values()
-    shell.board.assignment = {} if role is None else {TIP: replace(tiered, role=role)}
+    (tiered,) = shell.table.assignment.values()
+    shell.table.assignment = {} if role is None else {TIP: replace(tiered, role=role)}
     shell.sweep()
     assert world.state.is_ours(TIP) is is_claimed
 
@@ -114,8 +114,8 @@ def test_a_follower_leaves_it_to_the_one_that_led(world: World) -> None:
     """What was led, and is followed by now, is another's to begin with."""
     shell = Shell(world, Cluster(TIP, WITNESS))
     shell.sweep()
-    (tiered,) = shell.board.assignment.values()
-    shell.board.assignment = {TIP: replace(tiered, role=PartitionRole.FOLLOWER)}
+    (tiered,) = shell.table.assignment.values()
+    shell.table.assignment = {TIP: replace(tiered, role=PartitionRole.FOLLOWER)}
     shell.sweep()
     assert shell.deletion._led == set()
 

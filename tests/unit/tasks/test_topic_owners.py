@@ -19,7 +19,7 @@ from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.topic_owners import TopicOwner, TopicOwners, owner_key, read_owning_cluster
 
 KEY = owner_key("prefix/", TIP.topic_id)
@@ -29,14 +29,14 @@ class Stage:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock, ids=SystemIds())
-        self.state, self.metadata, self.board = MemoryStateLog(), MemoryMetadataLog(), Board()
+        self.state, self.metadata, self.table = MemoryStateLog(), MemoryMetadataLog(), PartitionTable()
 
     def owners(self, cluster_id: str) -> TopicOwners:
         return TopicOwners(
             store=self.store,
             state=self.state,
             metadata=self.metadata,
-            board=self.board,
+            table=self.table,
             key_prefix="prefix/",
             clock=self.clock,
             cluster_id=cluster_id,
@@ -119,12 +119,12 @@ async def test_an_object_that_was_seen_with_segments_is_not_made_anew(stage: Sta
     await stage.store.delete_objects([KEY])
     with pytest.raises(OwnerMissingError, match="not the store that it was") as raised:
         await stage.owners("ours").claim(TIP)
-    assert list(stage.board.missing_owners.values()) == [str(raised.value)]
+    assert list(stage.table.missing_owners.values()) == [str(raised.value)]
     with pytest.raises(OwnerMissingError):  # nor for a partition of the topic of which nothing is remote
         await stage.owners("ours").claim(replace(TIP, partition=0))
     await stage.overwrite(b'{"cluster_id":"ours"}')
     await stage.owners("ours").claim(TIP)
-    assert stage.board.missing_owners == {}
+    assert stage.table.missing_owners == {}
 
 
 async def test_until_a_segment_is_remote_the_store_may_be_another_one(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.formats.kafka.producer_snapshots import ProducerState, read_open_producers
 from tiersidecar.ports.metrics.copying import OPEN_TRANSACTION_SECONDS
-from tiersidecar.tasks.board import WhoWaits
+from tiersidecar.tasks.partition_table import WhoWaits
 from tiersidecar.tasks.segment_objects import LayoutSettings
 from tiersidecar.tasks.transaction_waits import wait_told
 
@@ -49,7 +49,7 @@ async def shell(tmp_path: Path, clock: ManualClock) -> AsyncIterator[TierShell]:
 
 def open_at_a_border(shell: TierShell, tip: TopicIdPartition) -> tuple[int, ProducerState]:
     """The first segment behind which a transaction is open, by its base offset, and the oldest such transaction."""
-    for segment in shell.board.local.partitions[tip].segments[:-1]:
+    for segment in shell.table.local.partitions[tip].segments[:-1]:
         snapshot = Path(segment.directory, f"{segment.next_base_offset:020d}.snapshot").read_bytes()
         found = read_open_producers(snapshot)
         if found:
@@ -69,9 +69,9 @@ async def test_what_holds_back_copying_is_named_and_said_once_to_hang(shell: Tie
     shell.broker.last_stable_offsets[tip] = first_offset
     with capture_logs() as logs:
         await shell.copy.run(shell.tiered(tip))
-        (wait,) = shell.board.record(tip).transaction_waits or ()
+        (wait,) = shell.table.record(tip).transaction_waits or ()
         assert (wait.who, wait.producer_id, wait.first_offset) == (WhoWaits.COPYING, producer.producer_id, first_offset)
-        told = wait_told(shell.board.record(tip).transaction_waits or ())
+        told = wait_told(shell.table.record(tip).transaction_waits or ())
         assert (
             f"producer {producer.producer_id} (epoch {producer.epoch}) that is open from offset {first_offset}" in told
         )
@@ -83,9 +83,9 @@ async def test_what_holds_back_copying_is_named_and_said_once_to_hang(shell: Tie
         for _ in range(3):
             await shell.copy.run(shell.tiered(tip))
             shell.waits.report()
-    shell.board.forget(tip)  # another broker led for a moment
+    shell.table.forget(tip)  # another broker led for a moment
     await shell.copy.run(shell.tiered(tip))
-    assert len(shell.board.record(tip).transaction_waits or ()) == 1
+    assert len(shell.table.record(tip).transaction_waits or ()) == 1
     (said,) = hanging(logs)
     assert (said["producer_id"], said["first_offset"], said["waiting"]) == (
         producer.producer_id,
@@ -99,7 +99,7 @@ async def test_what_holds_back_copying_is_named_and_said_once_to_hang(shell: Tie
     await shell.look()
     await shell.copy.run(shell.tiered(tip))
     shell.waits.report()
-    assert shell.board.record(tip).transaction_waits is None
+    assert shell.table.record(tip).transaction_waits is None
     assert seconds(shell, tip) == 0
 
 
@@ -108,7 +108,7 @@ async def test_a_last_stable_offset_that_waits_for_replicas_is_no_transaction(sh
     _, producer = open_at_a_border(shell, tip)
     shell.broker.last_stable_offsets[tip] = producer.current_transaction_first_offset + 1
     await shell.copy.run(shell.tiered(tip))
-    assert not shell.board.record(tip).transaction_waits
+    assert not shell.table.record(tip).transaction_waits
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ async def test_what_the_broker_has_lost_is_reported_until_its_marker_is_copied(
 
     monkeypatch.setattr(shell.broker, "describe_broker_configs", describe)
     tip = shell.tip("transactions-0")
-    shell.board.record(tip).copied_offset = 99
+    shell.table.record(tip).copied_offset = 99
     with capture_logs() as logs:
         await shell.waits.lost(tip, 200, [OPEN])
         await shell.waits.lost(tip, 300, [OPEN])

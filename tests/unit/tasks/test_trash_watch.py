@@ -14,7 +14,7 @@ from tests.support.undelete_world import DELAYS, UndeleteWorld, command_config
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.ports.metrics.retention import TRASH_OVERDUE_SECONDS
 from tiersidecar.ports.seen_times import NoSeenTimes
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.trash_clock import TrashClock, TrashWatch
 
 
@@ -25,11 +25,11 @@ def there(tmp_path: Path) -> UndeleteWorld:
     return made
 
 
-def seconds_of(there: UndeleteWorld, *, known: SeenTime | None, board: Board | None = None) -> float | None:
+def seconds_of(there: UndeleteWorld, *, known: SeenTime | None, table: PartitionTable | None = None) -> float | None:
     """By a process that starts now."""
     telemetry = RecordedTelemetry()
     watch = TrashWatch(
-        board=board or there.sidecar.board,
+        table=table or there.sidecar.table,
         state=there.world.state,
         trash_clock=TrashClock(clock=there.clock, times=NoSeenTimes(), known=known),
         clock=there.clock,
@@ -61,6 +61,6 @@ def test_nor_is_what_was_undone(there: UndeleteWorld) -> None:
 
 def test_what_another_broker_leads_is_for_its_sidecar_to_tell_and_a_deleted_topic_for_all(there: UndeleteWorld) -> None:
     there.pass_time(3 * HOUR_MS)
-    elsewhere = Board(topic_ids={TIP.topic: TIP.topic_id})
-    assert seconds_of(there, known=None, board=elsewhere) == 0
-    assert seconds_of(there, known=None, board=Board()) == 2 * 3600
+    elsewhere = PartitionTable(topic_ids={TIP.topic: TIP.topic_id})
+    assert seconds_of(there, known=None, table=elsewhere) == 0
+    assert seconds_of(there, known=None, table=PartitionTable()) == 2 * 3600

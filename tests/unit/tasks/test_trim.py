@@ -48,7 +48,7 @@ class Stage:
 
     @property
     def segments(self) -> tuple[LocalSegment, ...]:
-        return self.shell.board.local.partitions[self.tip].segments
+        return self.shell.table.local.partitions[self.tip].segments
 
     async def copy(self, policy: TopicPolicy = NOTHING_KEPT) -> None:
         self.shell.policy = policy
@@ -83,42 +83,42 @@ def nothing(stage: Stage) -> None:
 
 
 def unknown_copies(stage: Stage) -> None:
-    stage.shell.board.record(stage.tip).copied_offset = None
+    stage.shell.table.record(stage.tip).copied_offset = None
 
 
 def trimmed_already(stage: Stage) -> None:
-    stage.shell.board.record(stage.tip).log_start_offset = stage.segments[-1].base_offset
+    stage.shell.table.record(stage.tip).log_start_offset = stage.segments[-1].base_offset
 
 
 def all_but_one_trimmed(stage: Stage) -> None:
-    stage.shell.board.record(stage.tip).log_start_offset = stage.segments[-1].base_offset - 1
+    stage.shell.table.record(stage.tip).log_start_offset = stage.segments[-1].base_offset - 1
 
 
 def no_directory(stage: Stage) -> None:
-    stage.shell.board.local = LogDirsView(partitions={}, faults={})
+    stage.shell.table.local = LogDirsView(partitions={}, faults={})
 
 
 def one_copied(stage: Stage) -> None:
-    stage.shell.board.record(stage.tip).copied_offset = stage.segments[1].base_offset - 1
+    stage.shell.table.record(stage.tip).copied_offset = stage.segments[1].base_offset - 1
 
 
 def half_of_one_copied(stage: Stage) -> None:
-    stage.shell.board.record(stage.tip).copied_offset = stage.segments[1].base_offset - 2
+    stage.shell.table.record(stage.tip).copied_offset = stage.segments[1].base_offset - 2
 
 
 def pressed(stage: Stage) -> None:
-    stage.shell.board.pressure_trims = {stage.tip: PressureTrim(offset=Offset(35), drops=False)}
-    stage.shell.board.record(stage.tip).log_start_offset = 34
+    stage.shell.table.pressure_trims = {stage.tip: PressureTrim(offset=Offset(35), drops=False)}
+    stage.shell.table.record(stage.tip).log_start_offset = 34
 
 
 def no_more_pressed(stage: Stage) -> None:
     pressed(stage)
-    stage.shell.board.record(stage.tip).log_start_offset = 35
+    stage.shell.table.record(stage.tip).log_start_offset = 35
 
 
 def pressed_at_first(stage: Stage) -> None:
     pressed(stage)
-    stage.shell.board.record(stage.tip).log_start_offset = NO_OFFSET
+    stage.shell.table.record(stage.tip).log_start_offset = NO_OFFSET
 
 
 UNLIMITED, RACE = TopicPolicy(), TopicPolicy(mode=RetentionMode.RACE, local_retention_ms=1)
@@ -172,7 +172,7 @@ async def test_what_was_trimmed_is_told_and_measured(stage: Stage) -> None:
     )
     assert stage.telemetry.value(TRIMMED_BYTES, topic="plain") == event["bytes"]
     assert stage.telemetry.value(DROPPED_BYTES, topic="plain") is None
-    assert stage.shell.board.record(stage.tip).log_start_offset == active.base_offset
+    assert stage.shell.table.record(stage.tip).log_start_offset == active.base_offset
     state = stage.shell.state.partition_state(stage.tip)
     assert (state.trim_offset, state.trim_epoch) == (active.base_offset, stage.tiered.view.leader_epoch)
     assert not stage.shell.trim.may_have_work(stage.tiered)
@@ -188,7 +188,7 @@ async def test_the_daemon_that_only_observes_says_what_it_would_trim(stage: Stag
 
 
 def wrong_settings(stage: Stage) -> None:
-    stage.shell.board.untrimmable_topics["plain"] = "retention.ms is 1000, must be -1"
+    stage.shell.table.untrimmable_topics["plain"] = "retention.ms is 1000, must be -1"
 
 
 def lost_state(stage: Stage) -> None:
@@ -313,7 +313,7 @@ async def test_the_log_starts_where_the_broker_says_after_its_deletion(
     monkeypatch.setattr(stage.shell.broker, "delete_records", further)
     told = await stage.trim()
     assert [one["log_start_offset"] for one in told if one["event"] == "log.trimmed"] == [active + 2]
-    assert stage.shell.board.record(stage.tip).log_start_offset == active + 2
+    assert stage.shell.table.record(stage.tip).log_start_offset == active + 2
 
 
 async def give_up_first_two(stage: Stage) -> None:
@@ -322,7 +322,7 @@ async def give_up_first_two(stage: Stage) -> None:
     start = PartitionState(remote_log_start_offset=third, remote_log_start_epoch=LeaderEpoch(0))
     await stage.shell.state.publish_partition_state(stage.tip, start)
     await stage.copy(UNLIMITED)
-    stage.shell.board.pressure_trims = {stage.tip: PressureTrim(offset=third, drops=False)}
+    stage.shell.table.pressure_trims = {stage.tip: PressureTrim(offset=third, drops=False)}
     stage.shell.broker.last_stable_offsets[stage.tip] = 10**9
 
 
@@ -345,7 +345,7 @@ async def test_what_was_undone_while_the_trim_was_on_its_way_stays(stage: Stage)
         state = stage.shell.state.partition_state(stage.tip)
         back = replace(state, remote_log_start_offset=Offset(0), start_generation=1)
         await stage.shell.state.publish_partition_state(stage.tip, back)
-        stage.shell.board.pressure_trims = {}
+        stage.shell.table.pressure_trims = {}
 
     stage.shell.failpoints.actions["trim.intended.published"] = undelete
     await stage.trim()
@@ -354,17 +354,17 @@ async def test_what_was_undone_while_the_trim_was_on_its_way_stays(stage: Stage)
 
 async def test_a_trim_behind_the_trash_says_so_and_no_longer_than_that(stage: Stage) -> None:
     await give_up_first_two(stage)
-    stage.shell.board.pressure_trims = {}
+    stage.shell.table.pressure_trims = {}
     stage.shell.policy = NOTHING_KEPT
     await stage.shell.look()
     await stage.trim()
     assert stage.shell.broker.deleted == []
     assert f"below offset {stage.segments[2].base_offset} is not remote, and in the trash" in (
-        stage.shell.board.record(stage.tip).behind_trash
+        stage.shell.table.record(stage.tip).behind_trash
     )
     stage.shell.broker.log_starts[stage.tip] = stage.segments[2].base_offset
     await stage.trim()
-    assert stage.shell.board.record(stage.tip).behind_trash == ""
+    assert stage.shell.table.record(stage.tip).behind_trash == ""
     assert stage.shell.broker.deleted == [(stage.tip, stage.segments[-1].base_offset)]
 
 
@@ -398,7 +398,7 @@ async def test_a_segment_that_cannot_be_proven_rests_longer_each_time_and_is_tol
         second = stage.segments[1].base_offset
         assert (event["base_offset"], event["failures"], event["reason"]) == (second, failures, "missing")
         assert len(event["segment_ids"]) == 1
-        waits = stage.shell.board.record(stage.tip).unproven
+        waits = stage.shell.table.record(stage.tip).unproven
         assert waits is not None
         assert waits.base_offset == second
         waited.append(round(waits.until_s - stage.clock.monotonic_s(), 3))
@@ -423,7 +423,7 @@ async def test_a_segment_that_is_mended_is_told_and_another_behind_it_begins_ane
     ]
     (failed,) = [one for one in told if one["event"] == "trim.read_back.failed"]
     assert (failed["base_offset"], failed["failures"]) == (stage.segments[3].base_offset, 1)
-    waits = stage.shell.board.record(stage.tip).unproven
+    waits = stage.shell.table.record(stage.tip).unproven
     assert waits is not None
     assert waits.base_offset == stage.segments[3].base_offset
 
@@ -437,7 +437,7 @@ async def test_what_lies_below_the_log_start_is_waited_for_no_more(stage: Stage,
     await lose(stage, 1)
     await stage.trim()
     stage.shell.trim._unproven.gone(stage.tip, stage.segments[log_start].base_offset)
-    assert (stage.shell.board.record(stage.tip).unproven is not None) is waits
+    assert (stage.shell.table.record(stage.tip).unproven is not None) is waits
 
 
 async def test_missing_is_no_error_of_the_store(stage: Stage) -> None:

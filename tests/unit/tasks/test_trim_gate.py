@@ -50,7 +50,7 @@ async def pass_time(shell: TierShell) -> None:
 
 
 def hold_of(shell: TierShell, tip: TopicIdPartition) -> TrimHold:
-    hold = shell.board.record(tip).trim_hold
+    hold = shell.table.record(tip).trim_hold
     assert hold is not None
     return hold
 
@@ -58,7 +58,7 @@ def hold_of(shell: TierShell, tip: TopicIdPartition) -> TrimHold:
 async def test_a_trim_goes_as_far_as_the_group_has_read(shell: TierShell) -> None:
     tiered = await copied(shell)
     tip = tiered.view.topic_id_partition
-    segments = shell.board.local.partitions[tip].segments
+    segments = shell.table.local.partitions[tip].segments
     with capture_logs() as logs:
         await shell.trim.run(tiered)
         assert shell.broker.deleted == []
@@ -71,7 +71,7 @@ async def test_a_trim_goes_as_far_as_the_group_has_read(shell: TierShell) -> Non
         await pass_time(shell)
         await shell.trim.run(tiered)
     assert shell.broker.deleted[-1] == (tip, segments[-1].base_offset)
-    assert shell.board.record(tip).trim_hold is None
+    assert shell.table.record(tip).trim_hold is None
     told = [entry["event"] for entry in logs if entry["event"].startswith("trim.held_back")]
     assert told == ["trim.held_back", "trim.held_back.cleared"], "once, not at every look"
 
@@ -80,7 +80,7 @@ async def test_a_group_that_goes_back_meanwhile_stops_the_trim(shell: TierShell)
     """``kafka-consumer-groups --reset-offsets`` while segments are read back, which may take long."""
     tiered = await copied(shell)
     tip = tiered.view.topic_id_partition
-    last = shell.board.local.partitions[tip].segments[-1].base_offset
+    last = shell.table.local.partitions[tip].segments[-1].base_offset
     shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): last}
 
     async def reset() -> None:
@@ -106,13 +106,13 @@ async def test_a_broker_that_refuses(shell: TierShell, policy: TopicPolicy, erro
     shell.broker.groups.error = error
     await shell.trim.run(tiered)
     assert bool(shell.broker.deleted) == is_trimmed
-    hold = shell.board.record(tiered.view.topic_id_partition).trim_hold
+    hold = shell.table.record(tiered.view.topic_id_partition).trim_hold
     assert is_trimmed or (hold is not None and error in hold.reason)
 
 
 async def test_partitions_that_are_due_together_share_a_look(shell: TierShell) -> None:
     await copied(shell, ALL)
-    for tip in list(shell.board.assignment)[:3]:
+    for tip in list(shell.table.assignment)[:3]:
         tiered = shell.tiered(tip)
         await shell.copy.run(tiered)
         await shell.trim.run(tiered)

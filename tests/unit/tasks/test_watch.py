@@ -39,14 +39,14 @@ async def test_a_look_at_many_partitions_lets_others_run() -> None:
     """4,000 take a tenth of a second: a gateway in the same process would answer nobody for so long, at each file event."""
     tips = [replace(TIP, partition=number) for number in range(PARTITIONS)]
     sidecar = Sidecar(World(), policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock())
-    board, metadata, telemetry = sidecar.board, MemoryMetadataLog(), NoTelemetry()
+    table, metadata, telemetry = sidecar.table, MemoryMetadataLog(), NoTelemetry()
     await metadata.assign(tips)
-    board.local = LogDirsView(
+    table.local = LogDirsView(
         partitions={tip: local_partition(local_segments(0, 100, 200), tip=tip) for tip in tips}, faults={}
     )
     view = sidecar.partition.view
-    board.assignment = {tip: replace(sidecar.partition, view=replace(view, topic_id_partition=tip)) for tip in tips}
-    lag = CopyLagReport(board=board, metadata=metadata, clock=sidecar.clock, telemetry=telemetry)
+    table.assignment = {tip: replace(sidecar.partition, view=replace(view, topic_id_partition=tip)) for tip in tips}
+    lag = CopyLagReport(table=table, metadata=metadata, clock=sidecar.clock, telemetry=telemetry)
     nothing: Any = Nothing()
 
     async def never(partition: TieredPartition) -> None:
@@ -54,10 +54,10 @@ async def test_a_look_at_many_partitions_lets_others_run() -> None:
 
     async with Lanes(clock=sidecar.clock, ids=SystemIds(), telemetry=telemetry, backoff=Backoff()) as lanes:
         watch = Watch(
-            board=board,
+            table=table,
             roster=nothing,
             checks=nothing,
-            whereabouts=Whereabouts(board=board, broker=nothing, clock=sidecar.clock, telemetry=telemetry),
+            whereabouts=Whereabouts(table=table, broker=nothing, clock=sidecar.clock, telemetry=telemetry),
             metadata=metadata,
             in_flight=sidecar.in_flight,
             lag=lag,

@@ -26,10 +26,10 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.metrics.copying import COPY_LAG_SEGMENTS
-from tiersidecar.tasks.board import Board
 from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Lane
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.watch import Watch, Whereabouts
 
 BROKER = BrokerId(1)
@@ -93,24 +93,24 @@ class Rounds:
 
 
 class Stage:
-    """``works`` are the lanes with something to do beside copying, which the board tells; ``done`` is what ran."""
+    """``works`` are the lanes with something to do beside copying, which the table tells; ``done`` is what ran."""
 
     def __init__(self, *works: Lane, tiered: TieredPartition = LED) -> None:
-        self.board, self.metadata, self.telemetry = Board(), MemoryMetadataLog(), RecordedTelemetry()
-        self.board.local = LogDirsView(
+        self.table, self.metadata, self.telemetry = PartitionTable(), MemoryMetadataLog(), RecordedTelemetry()
+        self.table.local = LogDirsView(
             partitions={TIP: local_partition(local_segments(0, 100, 200), epochs=[(4, 0)])}, faults={}
         )
-        self.board.assignment = {TIP: tiered}
-        self.board.pins.unread = frozenset()
+        self.table.assignment = {TIP: tiered}
+        self.table.pins.unread = frozenset()
         self.rounds, self.done, self.reports = Rounds(), list[tuple[Lane, TieredPartition]](), 0
         told: Any = self.rounds
         clock = ManualClock()
-        self.lag = CopyLagReport(board=self.board, metadata=self.metadata, clock=clock, telemetry=self.telemetry)
+        self.lag = CopyLagReport(table=self.table, metadata=self.metadata, clock=clock, telemetry=self.telemetry)
         self.watch = Watch(
-            board=self.board,
+            table=self.table,
             roster=told,
             checks=told,
-            whereabouts=Whereabouts(board=self.board, broker=ScriptedBroker(), clock=clock, telemetry=self.telemetry),
+            whereabouts=Whereabouts(table=self.table, broker=ScriptedBroker(), clock=clock, telemetry=self.telemetry),
             metadata=self.metadata,
             in_flight=told,
             lag=self.lag,
@@ -173,34 +173,34 @@ async def test_which_lanes_start(
     assert all(partition == tiered for _, partition in stage.done)
 
 
-def refuse(board: Board) -> None:
-    board.refused_topics[TIP.topic] = "it is compacted"
+def refuse(table: PartitionTable) -> None:
+    table.refused_topics[TIP.topic] = "it is compacted"
 
 
-def lose(board: Board) -> None:
-    board.local = LogDirsView(partitions={}, faults={LOG_DIR: "Input/output error"})
+def lose(table: PartitionTable) -> None:
+    table.local = LogDirsView(partitions={}, faults={LOG_DIR: "Input/output error"})
 
 
-def hide_pins(board: Board) -> None:
-    board.pins.unread = frozenset({LOG_DIR})
+def hide_pins(table: PartitionTable) -> None:
+    table.pins.unread = frozenset({LOG_DIR})
 
 
-def hide_all_pins(board: Board) -> None:
-    board.pins.unread = None
+def hide_all_pins(table: PartitionTable) -> None:
+    table.pins.unread = None
 
 
-def copied(board: Board) -> None:
-    board.record(TIP).copied_offset = 199
+def copied(table: PartitionTable) -> None:
+    table.record(TIP).copied_offset = 199
 
 
-def copied_half(board: Board) -> None:
-    board.record(TIP).copied_offset = 99
+def copied_half(table: PartitionTable) -> None:
+    table.record(TIP).copied_offset = 99
 
 
 @pytest.mark.parametrize(
     ("change", "is_copied"),
     [
-        pytest.param(lambda board: None, True, id="sealed segments that are not remote"),
+        pytest.param(lambda table: None, True, id="sealed segments that are not remote"),
         pytest.param(copied_half, True, id="one of them"),
         pytest.param(copied, False, id="all that is sealed is remote"),
         pytest.param(refuse, False, id="the topic cannot be tiered"),
@@ -209,9 +209,9 @@ def copied_half(board: Board) -> None:
         pytest.param(hide_all_pins, False, id="no pins have been read"),
     ],
 )
-async def test_when_there_is_something_to_copy(change: Callable[[Board], None], is_copied: bool) -> None:
+async def test_when_there_is_something_to_copy(change: Callable[[PartitionTable], None], is_copied: bool) -> None:
     stage = Stage()
-    change(stage.board)
+    change(stage.table)
     assert (Lane.COPY in await stage.look()) is is_copied
 
 
@@ -221,11 +221,11 @@ async def test_a_partition_that_is_not_ours_any_more_leaves_nothing_behind() -> 
     assert stage.telemetry.value(COPY_LAG_SEGMENTS, topic="orders", partition="3") == 2
     for metric in LEADER_GAUGES:
         stage.telemetry.gauge(metric, 7, topic="orders", partition="3")
-    stage.board.record(TIP).copy_held_back = "an open transaction"
-    stage.board.assignment, stage.rounds.gone = {}, (LED,)
+    stage.table.record(TIP).copy_held_back = "an open transaction"
+    stage.table.assignment, stage.rounds.gone = {}, (LED,)
     await stage.look()
     assert stage.rounds.stopped == [TIP]
-    assert stage.board.record(TIP).copy_held_back == ""
+    assert stage.table.record(TIP).copy_held_back == ""
     shown = {name for (name, labels), _ in stage.telemetry.values.items() if dict(labels).get("topic") == "orders"}
     assert shown.isdisjoint(metric.name for metric in LEADER_GAUGES)
 
@@ -269,13 +269,13 @@ async def test_it_goes_on_when_the_broker_is_away() -> None:
 async def test_a_leaders_directory_is_proven_first(tiered: TieredPartition, lanes: set[Lane]) -> None:
     stage = Stage(*ALL, tiered=tiered)
     other = local_partition(local_segments(0, 100, 200), epochs=[(3, 0)])
-    stage.board.local = LogDirsView(partitions={TIP: other}, faults={})
+    stage.table.local = LogDirsView(partitions={TIP: other}, faults={})
     assert set(await stage.look()) == lanes
 
 
 async def test_topics_of_partitions_that_are_not_here_are_checked_too() -> None:
     """One that cannot be tiered at all is missed nowhere."""
     stage = Stage()
-    stage.board.assignment, stage.board.unseen = {}, {TIP: LED}
+    stage.table.assignment, stage.table.unseen = {}, {TIP: LED}
     await stage.look()
     assert stage.rounds.checked == [{TIP.topic}]

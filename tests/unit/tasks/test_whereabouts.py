@@ -21,7 +21,7 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.metrics.process import MISPLACED_PARTITIONS
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.watch import Whereabouts
 
 LED = TieredPartition(
@@ -40,16 +40,16 @@ FOLLOWED = replace(LED, role=PartitionRole.FOLLOWER)
 
 class Stage:
     def __init__(self) -> None:
-        self.board, self.clock, self.telemetry = Board(), ManualClock(), RecordedTelemetry()
+        self.table, self.clock, self.telemetry = PartitionTable(), ManualClock(), RecordedTelemetry()
         self.broker = ScriptedBroker()
-        self.whereabouts = Whereabouts(board=self.board, broker=self.broker, clock=self.clock, telemetry=self.telemetry)
+        self.whereabouts = Whereabouts(table=self.table, broker=self.broker, clock=self.clock, telemetry=self.telemetry)
 
     def see(self, *epochs: tuple[int, int], tiered: TieredPartition = LED) -> None:
         """A directory with these leader epochs; without any it is not here."""
         present = {TIP: local_partition(local_segments(0, 100), epochs=epochs)} if epochs else {}
-        self.board.local = LogDirsView(partitions=present, faults={})
-        self.board.assignment = {TIP: tiered} if epochs else {}
-        self.board.unseen = {} if epochs else {TIP: tiered}
+        self.table.local = LogDirsView(partitions=present, faults={})
+        self.table.assignment = {TIP: tiered} if epochs else {}
+        self.table.unseen = {} if epochs else {TIP: tiered}
 
     async def look_after(self, seconds: float) -> list[str]:
         """The events."""
@@ -73,13 +73,13 @@ async def test_what_lasts_for_a_minute_is_told_once_and_shown_until_it_is_over(
     stage.see(*epochs)
     assert await stage.look_after(0) == []
     assert await stage.look_after(59.9) == []
-    assert (stage.board.misplaced, stage.shown) == ({}, {})
+    assert (stage.table.misplaced, stage.shown) == ({}, {})
     assert await stage.look_after(0.1) == ["partition.misplaced"]
-    assert (list(stage.board.misplaced), stage.shown) == ([TIP], {str(TIP.partition): 1})
+    assert (list(stage.table.misplaced), stage.shown) == ([TIP], {str(TIP.partition): 1})
     assert await stage.look_after(600) == []
     stage.see((5, 0))
     assert await stage.look_after(5) == ["partition.misplaced.cleared"]
-    assert (stage.board.misplaced, stage.shown) == ({}, {})
+    assert (stage.table.misplaced, stage.shown) == ({}, {})
 
 
 async def test_a_new_partition_and_an_election_are_not_told() -> None:
@@ -103,7 +103,7 @@ async def test_nothing_is_told_of(epochs: tuple[tuple[int, int], ...]) -> None:
 async def test_a_topic_that_cannot_be_tiered_is_missed_nowhere() -> None:
     stage = Stage()
     stage.see()
-    stage.board.refused_topics[TIP.topic] = "cleanup.policy has compact"
+    stage.table.refused_topics[TIP.topic] = "cleanup.policy has compact"
     assert [await stage.look_after(100) for _ in range(3)] == [[], [], []]
 
 
@@ -111,10 +111,10 @@ def test_nobody_leads_by_a_directory_that_is_not_proven() -> None:
     stage = Stage()
     for epochs, is_led in (((), False), (((3, 0),), False), (((3, 0), (5, 9)), True), (((5, 0), (6, 9)), False)):
         stage.see(*epochs)
-        stage.board.assignment = {TIP: LED}
-        assert stage.board.leads(TIP, LeaderEpoch(5)) is is_led
+        stage.table.assignment = {TIP: LED}
+        assert stage.table.leads(TIP, LeaderEpoch(5)) is is_led
     stage.see((3, 0), tiered=FOLLOWED)
-    assert stage.board.is_proven(FOLLOWED), "a follower's file has its leader's epoch with the first batch of it only"
+    assert stage.table.is_proven(FOLLOWED), "a follower's file has its leader's epoch with the first batch of it only"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_the_broker_is_asked_of_an_epoch_in_which_nothing_was_written(
     stage.broker.epochs, stage.broker.epoch_ends = {TIP: epochs}, {TIP: end}
     stage.broker.last_stable_offsets = {TIP: high_watermark}
     await stage.look_after(0)
-    assert stage.board.leads(TIP, LeaderEpoch(5)) is is_proven
+    assert stage.table.leads(TIP, LeaderEpoch(5)) is is_proven
     assert (await stage.look_after(600) == []) is is_proven
 
 
@@ -146,10 +146,10 @@ async def test_what_the_broker_said_of_an_epoch_holds_while_it_is_away_and_no_lo
     await stage.look_after(0)
     with patch.object(stage.broker, "end_of_epochs", side_effect=BrokerUnreachableError(address="b", reason="gone")):
         assert await stage.look_after(600) == ["unwritten_epochs.not_told"]
-        assert stage.board.leads(TIP, LeaderEpoch(5))
+        assert stage.table.leads(TIP, LeaderEpoch(5))
         stage.see((3, 90), (5, 250))
         await stage.look_after(5)
-        assert stage.board.leads(TIP, LeaderEpoch(5))
+        assert stage.table.leads(TIP, LeaderEpoch(5))
         stage.see((0, 0), (3, 90))
         await stage.look_after(5)
-        assert not stage.board.leads(TIP, LeaderEpoch(5)), "another disk again"
+        assert not stage.table.leads(TIP, LeaderEpoch(5)), "another disk again"

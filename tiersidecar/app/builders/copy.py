@@ -66,7 +66,7 @@ def build_uploader(
         ),
         checker=SegmentChecker(log_dirs=parts.log_dirs, clock=parts.clock),
         custom_metadata_max_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
-        board=parts.board,
+        table=parts.table,
         log_dirs=parts.log_dirs,
         lineages=parts.lineages,
         carried=CarriedTransactions(
@@ -100,7 +100,7 @@ def build_uploader(
 def build_transaction_waits(parts: Parts) -> TransactionWaits:
     """Likewise."""
     return TransactionWaits(
-        board=parts.board,
+        table=parts.table,
         broker=parts.broker,
         broker_id=parts.identity.broker_id,
         log_dirs=parts.log_dirs,
@@ -130,7 +130,7 @@ def build_recopy(
 ) -> RecopyTask:
     """Likewise."""
     return RecopyTask(
-        board=parts.board,
+        table=parts.table,
         metadata=parts.metadata,
         state=parts.state,
         lineages=parts.lineages,
@@ -179,7 +179,7 @@ def build_copy(
 ) -> CopyTask:
     """Likewise."""
     return CopyTask(
-        board=parts.board,
+        table=parts.table,
         broker=parts.broker,
         metadata=parts.metadata,
         state=parts.state,
@@ -192,7 +192,7 @@ def build_copy(
         gaps=GapReport(parts.telemetry),
         guard=guard,
         first_start=FirstStart(
-            board=parts.board,
+            table=parts.table,
             broker=parts.broker,
             metadata=parts.metadata,
             state=parts.state,
@@ -200,6 +200,6 @@ def build_copy(
             failpoints=parts.failpoints,
         ),
         waits=waits,
-        batch_epochs=BatchEpochs(board=parts.board, log_dirs=parts.log_dirs),
+        batch_epochs=BatchEpochs(table=parts.table, log_dirs=parts.log_dirs),
         observe_only=parts.config.mode is Mode.OBSERVE,
     )

@@ -21,7 +21,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
     config, pins, copies = parts.config, parts.pins, TrustedCopies(parts.metadata, parts.state)
     keeper = PinKeeper(
         settings=_settings(config),
-        board=parts.board,
+        table=parts.table,
         pins=pins,
         metadata=parts.metadata,
         state=parts.state,
@@ -33,7 +33,7 @@ def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
         telemetry=parts.telemetry,
     )
     follow = FollowTask(
-        board=parts.board,
+        table=parts.table,
         pins=pins,
         keeper=keeper,
         log_dirs=parts.log_dirs,
@@ -56,7 +56,7 @@ def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
     )
     return DiskWatch(
         settings=settings,
-        board=parts.board,
+        table=parts.table,
         disks=parts.pins,
         copies=TrustedCopies(parts.metadata, parts.state),
         is_halted=lambda tip: parts.status.is_halted(tip, Lane.RETAIN),

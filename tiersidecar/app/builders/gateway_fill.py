@@ -32,7 +32,7 @@ from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
 from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, TieredView
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 
 
@@ -44,7 +44,7 @@ class RemoteTier:
     offsets: BrokerOffsetsCache
     fills: RemoteFills
     sessions: FetchSessions
-    tiered: BoardTieredPartitions
+    tiered: TieredPartitionsInTable
     pending: PendingCopies
     holes: Holes
     audit: AuditTopic
@@ -62,7 +62,7 @@ def open_remote_tier(stack: AsyncExitStack, parts: Parts, audit: AuditTopic = NO
         offsets=offsets,
         fills=fills,
         sessions=FetchSessions(),
-        tiered=BoardTieredPartitions(parts.board, parts.policies, parts.log_dirs),
+        tiered=TieredPartitionsInTable(parts.table, parts.policies, parts.log_dirs),
         pending=pending_copies(parts),
         holes=Holes(parts.clock, "gateway.hole"),
         audit=audit,
@@ -132,8 +132,8 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
 
 
 @dataclass(frozen=True, slots=True)
-class BoardMoment:
-    """``services.gateway.tiered_partitions.Moment``: what the board had.  Each look at the cluster puts others there."""
+class TableMoment:
+    """``services.gateway.tiered_partitions.Moment``: what the table had.  Each look at the cluster puts others there."""
 
     topic_ids: Mapping[str, Uuid]
     assignment: Mapping[TopicIdPartition, TieredPartition]
@@ -148,30 +148,32 @@ class BoardMoment:
         return None if tiered is None else TieredView(topic_id_partition=found, leader_epoch=tiered.view.leader_epoch)
 
 
-class BoardTieredPartitions:
-    """``services.gateway.tiered_partitions.TieredPartitions``: what the roster has put on the board, as far as the names on the
-    broker's disk are still of the same topics."""
+class TieredPartitionsInTable:
+    """The gateway's :class:`~tiersidecar.services.gateway.tiered_partitions.TieredPartitions`, by the partition table.
 
-    def __init__(self, board: Board, policies: TopicPolicies, log_dirs: LogDirs) -> None:
-        self._board, self._policies, self._log_dirs = board, policies, log_dirs
+    A partition counts as far as the names on the broker's disk are still of the same topics.
+    """
+
+    def __init__(self, table: PartitionTable, policies: TopicPolicies, log_dirs: LogDirs) -> None:
+        self._table, self._policies, self._log_dirs = table, policies, log_dirs
         self._names: dict[Uuid, str] = {}
         self._names_of: Mapping[str, Uuid] | None = None
 
     def find(self, topic: str | bytes, partition: int, asker: Asker = ANYBODY) -> TieredView | None:
-        """As the Protocol says.  What a rule tiers, but the board has not met, may have just come to this broker."""
+        """As the Protocol says.  What a rule tiers, but the table has not met, may have just come to this broker."""
         name = topic if isinstance(topic, str) else self._name(Uuid(topic))
         if name in INTERNAL_TOPICS:
             return None
-        if not self._board.topic_ids:
+        if not self._table.topic_ids:
             raise MetadataNotReadyError(subject=f"topic {name}")  # nobody has looked at the cluster yet
-        topic_id = self._board.topic_ids.get(name)
+        topic_id = self._table.topic_ids.get(name)
         if topic_id is None:
             # Made since the last look.  Others than the rules' are enabled one by one, and only once they are known.
             if self._policies.policy_for(name) is None:
                 return None
             raise MetadataNotReadyError(subject=f"topic {name}")
         found = TopicIdPartition(topic_id=topic_id, topic=name, partition=partition)
-        tiered = self._board.assignment.get(found)
+        tiered = self._table.assignment.get(found)
         if tiered is not None:
             if isinstance(topic, str) and (
                 asker.told.get(name, topic_id) != topic_id or self._log_dirs.topic_id_now(name, partition) != topic_id
@@ -184,17 +186,17 @@ class BoardTieredPartitions:
             return None
         raise MetadataNotReadyError(subject=str(found))
 
-    def now(self) -> BoardMoment:
+    def now(self) -> TableMoment:
         """As the Protocol says."""
-        return BoardMoment(self._board.topic_ids, self._board.assignment)
+        return TableMoment(self._table.topic_ids, self._table.assignment)
 
     def topic_id(self, topic: str) -> Uuid | None:
         """As the Protocol says."""
-        return self._board.topic_ids.get(topic)
+        return self._table.topic_ids.get(topic)
 
     def _name(self, topic_id: Uuid) -> str:
-        if self._names_of is not self._board.topic_ids:  # each look at the cluster makes a new one
-            self._names_of = self._board.topic_ids
+        if self._names_of is not self._table.topic_ids:  # each look at the cluster makes a new one
+            self._names_of = self._table.topic_ids
             self._names = {known: name for name, known in self._names_of.items()}
         name = self._names.get(topic_id)
         if name is None:

@@ -41,8 +41,8 @@ from tiersidecar.tasks.unproven import Unproven
 def build_trim_gate(parts: Parts) -> TrimGate:
     """What groups have not read yet."""
     return TrimGate(
-        board=parts.board,
-        reads=GroupReads(board=parts.board, broker=parts.broker, clock=parts.clock),
+        table=parts.table,
+        reads=GroupReads(table=parts.table, broker=parts.broker, clock=parts.clock),
         clock=parts.clock,
         telemetry=parts.telemetry,
     )
@@ -51,7 +51,7 @@ def build_trim_gate(parts: Parts) -> TrimGate:
 def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: TrimGate, quota: CopyQuota) -> TrimTask:
     """What is read back before a trim goes at the rates of copying."""
     return TrimTask(
-        board=parts.board,
+        table=parts.table,
         broker=parts.broker,
         metadata=parts.metadata,
         state=parts.state,
@@ -71,7 +71,7 @@ def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: Trim
             pace=parts.tuning.upload_pace,
         ),
         gate=gate,
-        unproven=Unproven(board=parts.board, clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry),
+        unproven=Unproven(table=parts.table, clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry),
         guard=DeleteGuard(parts, role),
         blocking=parts.blocking,
         clock=parts.clock,
@@ -88,7 +88,7 @@ def build_expire(
     """By plain constructor calls."""
     config, guard = parts.config, DeleteGuard(parts, role)
     return ExpireTask(
-        board=parts.board,
+        table=parts.table,
         broker=parts.broker,
         metadata=parts.metadata,
         presence=SegmentPresence(parts.store, config.store.key_prefix),
@@ -99,7 +99,7 @@ def build_expire(
         checks=checks,
         guard=guard,
         local_start=LocalStart(
-            board=parts.board,
+            table=parts.table,
             broker=parts.broker,
             state=parts.state,
             clock=parts.clock,
@@ -152,7 +152,7 @@ def build_remover(parts: Parts, role: TierParts) -> SegmentRemover:
 def build_topic_deletion(parts: Parts, role: TierParts, *, remover: SegmentRemover) -> TopicDeletion:
     """Likewise."""
     return TopicDeletion(
-        board=parts.board,
+        table=parts.table,
         broker=parts.broker,
         metadata=parts.metadata,
         state=parts.state,
@@ -174,7 +174,7 @@ def build_proposals(parts: Parts, role: TierParts) -> ProposalsTask:
     """Likewise."""
     return ProposalsTask(
         proposals=parts.proposals,
-        board=parts.board,
+        table=parts.table,
         policies=parts.policies,
         broker=parts.broker,
         state=parts.state,
@@ -195,14 +195,14 @@ def build_lost_logs(parts: Parts) -> LostLogs:
         store=parts.store, key_prefix=parts.config.store.key_prefix, cluster_id=parts.identity.cluster_id
     )
     return LostLogs(
-        board=parts.board, metadata=parts.metadata, state=parts.state, claims=claims, lineages=parts.lineages
+        table=parts.table, metadata=parts.metadata, state=parts.state, claims=claims, lineages=parts.lineages
     )
 
 
 def build_log_start_watch(parts: Parts) -> LogStartWatch:
     """Likewise."""
     return LogStartWatch(
-        board=parts.board, broker=parts.broker, state=parts.state, clock=parts.clock, telemetry=parts.telemetry
+        table=parts.table, broker=parts.broker, state=parts.state, clock=parts.clock, telemetry=parts.telemetry
     )
 
 

@@ -16,7 +16,7 @@ def build_snapshot_lane(parts: Parts) -> SnapshotLane | None:
     if Role.TIER not in parts.roles or config.mode is not Mode.ENFORCE or not config.snapshots_interval_ms:
         return None
     return SnapshotLane(
-        board=parts.board,
+        table=parts.table,
         metadata=parts.metadata,
         state=parts.state,
         shelf=StoreShelf(parts.store, prefix, parts.blocking),

@@ -51,7 +51,7 @@ def build_tier_parts(parts: Parts) -> TierParts:
         store=parts.store,
         state=parts.state,
         metadata=parts.metadata,
-        board=parts.board,
+        table=parts.table,
         key_prefix=config.store.key_prefix,
         clock=parts.clock,
         cluster_id=identity.cluster_id,

@@ -287,7 +287,7 @@ class DeleteRecordsRewrite(Rewrite):
         return max(start, (await self._reader.bounds(partition)).start)
 
     def _learn(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> None:
-        """The client's next delete is of this epoch, though the board may not know it for a while."""
+        """The client's next delete is of this epoch, though the table may not know it for a while."""
         if len(self._epochs) >= _MOST_EPOCHS:
             self._epochs.clear()
         self._epochs[partition] = leader_epoch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.scripted import MemoryStateLog
-from tiersidecar.app.builders.gateway_fill import BoardTieredPartitions
+from tiersidecar.app.builders.gateway_fill import TieredPartitionsInTable
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -17,15 +17,15 @@ from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.state_log import TopicState
 from tiersidecar.services.gateway.tiered_partitions import Asker
-from tiersidecar.tasks.board import Board
+from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 
 TIERED, PLAIN, ENABLED = Uuid(b"tiered-topic-id."), Uuid(b"plain-topic-id.."), Uuid(b"enabled-topic-id")
 
 
-def looked(board: Board) -> Board:
-    """A board after a look at a broker that replicates partition 0 of the tiered topic."""
-    board.topic_ids = {"tiered": TIERED, "plain": PLAIN, "enabled": ENABLED}
+def looked(table: PartitionTable) -> PartitionTable:
+    """A table after a look at a broker that replicates partition 0 of the tiered topic."""
+    table.topic_ids = {"tiered": TIERED, "plain": PLAIN, "enabled": ENABLED}
     here = TopicIdPartition(topic_id=TIERED, topic="tiered", partition=0)
     view = LeaderView(
         topic_id_partition=here,
@@ -34,8 +34,8 @@ def looked(board: Board) -> Board:
         replicas=(BrokerId(1),),
         in_sync_replicas=(BrokerId(1),),
     )
-    board.assignment = {here: TieredPartition(view=view, role=PartitionRole.LEADER, policy=TopicPolicy())}
-    return board
+    table.assignment = {here: TieredPartition(view=view, role=PartitionRole.LEADER, policy=TopicPolicy())}
+    return table
 
 
 class DirectoriesOf:
@@ -48,21 +48,21 @@ class DirectoriesOf:
         return self._topic_id
 
 
-def partitions(board: Board, on_disk: Uuid | None = TIERED) -> BoardTieredPartitions:
+def partitions(table: PartitionTable, on_disk: Uuid | None = TIERED) -> TieredPartitionsInTable:
     state = MemoryStateLog()
     state.topics[ENABLED] = TopicState(topic="enabled", mode="strict")
     policies = TopicPolicies(
-        board=board,
+        table=table,
         state=state,
         defaults=lambda topic: TopicPolicy() if topic.startswith("tiered") else None,
         unnamed=TopicPolicy(),
     )
     log_dirs: Any = DirectoriesOf(on_disk)
-    return BoardTieredPartitions(board, policies, log_dirs)
+    return TieredPartitionsInTable(table, policies, log_dirs)
 
 
 def test_a_partition_of_ours_is_found_by_name_and_by_id() -> None:
-    found = partitions(looked(Board()))
+    found = partitions(looked(PartitionTable()))
     for topic in ("tiered", bytes(TIERED)):
         view = found.find(topic, 0)
         assert view is not None
@@ -72,14 +72,14 @@ def test_a_partition_of_ours_is_found_by_name_and_by_id() -> None:
 @pytest.mark.parametrize("on_disk", [PLAIN, None], ids=["of another topic", "not there, or nothing written down yet"])
 def test_a_name_whose_directory_is_not_of_the_topic_that_is_known_is_nobody_s_for_now(on_disk: Uuid | None) -> None:
     """After a topic was made anew; what is asked for by its id is of that id."""
-    made_anew = partitions(looked(Board()), on_disk)
+    made_anew = partitions(looked(PartitionTable()), on_disk)
     with pytest.raises(MetadataNotReadyError):
         made_anew.find("tiered", 0)
     assert made_anew.find(bytes(TIERED), 0) is not None
 
 
 def test_a_name_of_which_the_client_was_told_another_id_is_nobody_s_for_now() -> None:
-    known = partitions(looked(Board()))
+    known = partitions(looked(PartitionTable()))
     with pytest.raises(MetadataNotReadyError):
         known.find("tiered", 0, Asker(told={"tiered": PLAIN}))
     assert known.find("tiered", 0, Asker(told={"tiered": TIERED, "plain": TIERED})) is not None
@@ -87,13 +87,13 @@ def test_a_name_of_which_the_client_was_told_another_id_is_nobody_s_for_now() ->
 
 
 def test_what_has_become_another_since_it_was_asked_for_is_nobody_s() -> None:
-    """What was known at a moment stays so: each look at the cluster makes another board."""
-    board = looked(Board())
-    found = partitions(board)
+    """What was known at a moment stays so: each look at the cluster makes another table."""
+    table = looked(PartitionTable())
+    found = partitions(table)
     asker = Asker(asked_at=found.now())
     assert found.find("tiered", 0, asker) == found.find(bytes(TIERED), 0, asker)
-    ((here, known),) = board.assignment.items()
-    board.assignment = {here: replace(known, view=replace(known.view, leader_epoch=LeaderEpoch(8)))}
+    ((here, known),) = table.assignment.items()
+    table.assignment = {here: replace(known, view=replace(known.view, leader_epoch=LeaderEpoch(8)))}
     for topic in ("tiered", bytes(TIERED)):
         with pytest.raises(MetadataNotReadyError):
             found.find(topic, 0, asker)
@@ -101,10 +101,10 @@ def test_what_has_become_another_since_it_was_asked_for_is_nobody_s() -> None:
 
 
 def test_what_was_not_known_when_it_was_asked_for_is_nobody_s() -> None:
-    board = Board()
-    found = partitions(board)
+    table = PartitionTable()
+    found = partitions(table)
     asker = Asker(asked_at=found.now())
-    looked(board)
+    looked(table)
     with pytest.raises(MetadataNotReadyError):
         found.find("tiered", 0, asker)
     assert found.find("plain", 0, asker) is None
@@ -112,11 +112,11 @@ def test_what_was_not_known_when_it_was_asked_for_is_nobody_s() -> None:
 
 @pytest.mark.parametrize("topic", ["plain", bytes(PLAIN), "__consumer_offsets"])
 def test_what_is_not_tiered_is_the_broker_s(topic: str | bytes) -> None:
-    assert partitions(looked(Board())).find(topic, 0) is None
+    assert partitions(looked(PartitionTable())).find(topic, 0) is None
 
 
 def test_a_new_topic_that_no_rule_tiers_is_the_broker_s_at_once() -> None:
-    assert partitions(looked(Board())).find("created-a-second-ago", 0) is None
+    assert partitions(looked(PartitionTable())).find("created-a-second-ago", 0) is None
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_new_topic_that_no_rule_tiers_is_the_broker_s_at_once() -> None:
 )
 def test_what_may_be_tiered_is_not_known_yet(topic: str | bytes, partition: int) -> None:
     with pytest.raises(MetadataNotReadyError):
-        partitions(looked(Board())).find(topic, partition)
+        partitions(looked(PartitionTable())).find(topic, partition)
 
 
 def test_before_the_first_look_nothing_is_known() -> None:
     with pytest.raises(MetadataNotReadyError):
-        partitions(Board()).find("plain", 0)
+        partitions(PartitionTable()).find("plain", 0)

@@ -191,7 +191,7 @@ async def test_what_is_not_tiered_passes_however_late(waits_s: float) -> None:
 
 
 def led_in(world: World, leader_epoch: int) -> LeaderView:
-    """The broker tells this epoch, whatever the board knows."""
+    """The broker tells this epoch, whatever the table knows."""
     view = LeaderView(
         topic_id_partition=world.partition,
         leader_id=BrokerId(1),
@@ -244,7 +244,7 @@ async def test_a_delete_that_was_accepted_of_something_else_is_not_proposed(betw
         assert not sidecar.proposed
 
 
-async def test_after_an_election_that_the_board_has_not_seen_the_client_s_next_delete_is_carried_out() -> None:
+async def test_after_an_election_that_the_table_has_not_seen_the_client_s_next_delete_is_carried_out() -> None:
     async with world_before(nothing) as world:
         rewrite, sidecar = deletes(world)
         await deleted_after(world, rewrite, is_elected_unseen)

@@ -9,8 +9,8 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.pins import Pin, PinnedPartition, epochs_with_pins
 
 
-class PinBoard:
-    """Part of the board; single-threaded.  Pins of a partition ascend by base offset."""
+class PinTable:
+    """Part of the table; single-threaded.  Pins of a partition ascend by base offset."""
 
     def __init__(self) -> None:
         self.unread: frozenset[str] | None = None

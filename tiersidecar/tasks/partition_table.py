@@ -1,6 +1,7 @@
 """What the tier role knows at this moment: written by the watch and the lanes, read by the lanes and the status page.
 
-What the follow lane remembers of a partition from look to look, while it is in the same hands and leader epoch.
+Facts about one partition are in its :class:`PartitionRecord`; what the watch finds in one look at log dirs and broker stands
+beside them, and is replaced as a whole by the next look.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.pins import with_pins
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.log_dirs import LogDirsView
-from tiersidecar.tasks.pin_board import PinBoard
+from tiersidecar.tasks.pin_table import PinTable
 
 _LOOKS_BEFORE_CERTAINTY = 2
 """A look scans first and asks for leaders after that: what the second one sees may still be of the epoch before."""
@@ -28,7 +29,7 @@ _LOOKS_BEFORE_CERTAINTY = 2
 
 @dataclass(slots=True)
 class FollowNote:
-    """Forgotten with each change of hands or epoch (``Board.forget``).
+    """Forgotten with each change of hands or epoch (``PartitionTable.forget``).
 
     ``epochs`` are the live file's, with those that it has dropped since.  ``settled`` is the state in which nothing was left to
     do.
@@ -155,8 +156,8 @@ class PartitionRecord:
 
 
 @dataclass(slots=True)
-class Board:
-    """One per process; single-threaded, so plain attributes do."""
+class PartitionTable:
+    """The one table of a process; single-threaded, so plain attributes do."""
 
     local: LogDirsView = NO_LOG_DIRS
     assignment: Mapping[TopicIdPartition, TieredPartition] = field(default_factory=dict)
@@ -185,7 +186,7 @@ class Board:
     """Why somebody has to look at a disk, by its log dirs."""
 
     disks: Sequence[DiskNote] = ()
-    pins: PinBoard = field(default_factory=PinBoard)
+    pins: PinTable = field(default_factory=PinTable)
     watch_trouble: str = "the log dirs and the broker have not been looked at yet"
 
     def record(self, partition: TopicIdPartition) -> PartitionRecord:
