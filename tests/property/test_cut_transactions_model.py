@@ -219,7 +219,7 @@ class Tier:
         if not all(self.is_true.values()):
             return  # a former release's upload is to be repaired first
         partition, end = self.builder.partition, self.end_of(leader)
-        async with open_run(self.builder.run, live=FixedLog(leader.epochs, leader.next_offset)) as path:
+        async with open_run(self.builder.run, live=FixedLog(leader.epochs)) as path:
             assert (await path.reader.bounds(partition)).end == end
             still_open = open_transactions(leader.batches, end)
             assert await path.reader.open_at(partition, Offset(end)) == frozenset(still_open.items())

@@ -84,9 +84,6 @@ class World:
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         return ()
 
-    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
-        return None
-
     def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
         return self.state if self.is_remembered else PartitionState()
 

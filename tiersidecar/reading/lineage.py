@@ -36,9 +36,6 @@ class LiveLog(Protocol):
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """What pins have kept of the epochs that the live file has dropped; empty where there are none."""
 
-    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
-        """The offset after the last local record; None when it is not known."""
-
 
 class NoLiveLog:
     """A process with the read role and no log dirs."""
@@ -48,9 +45,6 @@ class NoLiveLog:
 
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         return ()
-
-    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
-        return None
 
 
 class LineageSource(Protocol):
@@ -68,7 +62,7 @@ class LineageSource(Protocol):
         """As :meth:`lineage`, chosen anew from every segment that is finished now: before something is decided by it."""
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """The end of the partition's log (exclusive), as far as this process can know it."""
+        """Return the end of the remote log (exclusive)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +116,7 @@ class LineageKeeper:
         return self._keep(topic_id_partition, await self._build(topic_id_partition))
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        """The broker's where it is known, else the end of the remote log."""
-        local_end_offset = self._live.log_end_offset(topic_id_partition)
-        if local_end_offset is not None:
-            return local_end_offset
+        """See :class:`LineageSource`."""
         known = self._known.get(topic_id_partition)
         if known is None:
             return _end_offset(_finished(self._metadata.list_remote_log_segments(topic_id_partition)))

@@ -17,7 +17,7 @@ from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trim_holds import TrimHold
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
-from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, LeaderEpoch, Offset
+from tiersidecar.domain.offsets import NO_OFFSET, ByteRange, LeaderEpoch
 from tiersidecar.domain.pins import with_pins
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
 from tiersidecar.ports.log_dirs import LogDirsView
@@ -223,10 +223,6 @@ class PartitionTable:
     def lineage_on_disk(self, topic_id_partition: TopicIdPartition) -> Lineage:
         """What live file and pins tell of the partition's history, for what must be known while the store is away."""
         return Lineage(tuple(self.leader_epochs_with_pins(topic_id_partition)))
-
-    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
-        """Not known: directory listings do not tell it."""
-        return None
 
     def leads(self, partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> bool:
         """Whether this broker still leads the partition in this very epoch, as far as we know, and what we read is its log."""

@@ -14,7 +14,6 @@ from typing import Protocol
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import MetadataNotReadyError
 from tiersidecar.domain.ids import TopicIdPartition
-from tiersidecar.domain.offsets import Offset
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.reading.lineage import LiveLog
 
@@ -49,7 +48,3 @@ class RememberedEpochs:
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         """What pins have kept."""
         return self.file.pinned_leader_epochs(topic_id_partition)
-
-    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
-        """As the broker's files tell."""
-        return self.file.log_end_offset(topic_id_partition)

@@ -138,7 +138,7 @@ def with_epoch(batch: LocalBatch, epoch: int) -> LocalBatch:
 
 async def test_a_read_ends_where_an_election_has_undone_what_it_went_by() -> None:
     """Simulation, cluster seed 617: where it ends, and which transactions were aborted, was decided by the other history."""
-    builder, live = RemoteBuilder(), FixedLog({0: 0}, 245)
+    builder, live = RemoteBuilder(), FixedLog({0: 0})
     for start, stop in ((0, 70), (70, 105), (105, 245)):
         await builder.add(source(start, stop))
     async with open_run(builder.run, live=live) as path:
@@ -275,7 +275,7 @@ async def test_a_timestamp_finds_nothing_in_segments_outside_the_lineage() -> No
     """T-49."""
     builder = RemoteBuilder()
     await builder.add(source(0, 35))
-    async with open_run(builder.run, live=FixedLog({3: 0}, log_end_offset=100)) as path:
+    async with open_run(builder.run, live=FixedLog({3: 0})) as path:
         assert await path.timestamps.find(builder.partition, FIRST_MS) is None
 
 
@@ -286,7 +286,7 @@ async def test_a_timestamp_finds_nothing_in_segments_that_are_not_finished(state
     """T-50."""
     builder = RemoteBuilder()
     await builder.add(source(0, 35, state=state))
-    async with open_run(builder.run, live=FixedLog({0: 0}, log_end_offset=100)) as path:
+    async with open_run(builder.run, live=FixedLog({0: 0})) as path:
         assert await path.timestamps.find(builder.partition, FIRST_MS) is None
         assert await path.timestamps.find_latest(builder.partition) is None
 

@@ -33,8 +33,8 @@ def entries(epochs: Mapping[int, int]) -> tuple[EpochEntry, ...]:
 class FixedLog:
     """``reading.lineage.LiveLog``, as a test sets it."""
 
-    def __init__(self, epochs: Mapping[int, int], log_end_offset: int | None = None) -> None:
-        self.epochs, self.end = epochs, log_end_offset
+    def __init__(self, epochs: Mapping[int, int]) -> None:
+        self.epochs = epochs
         self.pinned: Mapping[int, int] = {}
 
     def leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
@@ -44,10 +44,6 @@ class FixedLog:
     def pinned_leader_epochs(self, topic_id_partition: TopicIdPartition) -> Sequence[EpochEntry]:
         assert isinstance(topic_id_partition, TopicIdPartition)
         return entries(self.pinned)
-
-    def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset | None:
-        assert isinstance(topic_id_partition, TopicIdPartition)
-        return None if self.end is None else Offset(self.end)
 
 
 class Blobs:
@@ -68,9 +64,9 @@ class Blobs:
 class Setting:
     """A partition with remote segments and a live file."""
 
-    def __init__(self, live: Epochs, *, log_end_offset: int | None = None) -> None:
+    def __init__(self, live: Epochs) -> None:
         self.metadata, self.blobs, self.clock = MemoryMetadataLog(), Blobs(), ManualClock()
-        self.live = FixedLog(live, log_end_offset)
+        self.live = FixedLog(live)
         self.keeper = LineageKeeper(
             metadata=self.metadata, epochs=self.blobs, live=self.live, blocking=InlineBlocking(), clock=self.clock
         )
@@ -308,11 +304,9 @@ async def test_without_a_live_file_new_segments_count_after_a_while_and_at_once_
     assert (await setting.lineage())[7] == 120
 
 
-async def test_the_log_end_is_the_brokers_where_it_is_known_else_the_remote_end() -> None:
-    setting = Setting({0: 0}, log_end_offset=500)
+async def test_the_log_end_is_the_remote_end() -> None:
+    setting = Setting({0: 0})
     await setting.segment(1, 0, 49, {0: 0})
-    assert setting.keeper.log_end_offset(ORDERS) == 500
-    setting.live.end = None
     assert setting.keeper.log_end_offset(ORDERS) == 50
 
 

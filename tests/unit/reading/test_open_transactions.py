@@ -58,7 +58,7 @@ async def test_below_the_last_stable_offset_each_transaction_has_ended_in_the_hi
     segments: list[tuple[int, int, int | None]], cut_at: int, stable: int, without_batches: int
 ) -> None:
     builder = await built(*segments)
-    live = FixedLog({0: 0, 1: cut_at}, 200)
+    live = FixedLog({0: 0, 1: cut_at})
     async with open_run(builder.run, live=live) as path:
         assert await path.reader.last_stable_offset(builder.partition) == stable
     await lose_log(builder, cut_at - 1)
@@ -70,7 +70,7 @@ async def test_before_a_hole_what_an_election_has_cut_may_have_any_end_where_its
     builder = await built((0, 35, IDLE), (35, 70, IDLE))
     await builder.add(SegmentSource(batches=between(105, 140), start_offset=105, end_offset=139, epochs={0: 0, 1: 50}))
     for undecided in ([], [(-1, 35)]):
-        async with open_run(builder.run, live=FixedLog({0: 0, 1: 50}, 200)) as path:
+        async with open_run(builder.run, live=FixedLog({0: 0, 1: 50})) as path:
             found = await path.undecided.above(builder.partition, 0)
         assert [(one.producer_id, one.first_offset) for one in found] == undecided
         await lose_log(builder, 49)
@@ -112,7 +112,7 @@ async def test_one_that_was_committed_behind_the_cut_is_open_there(chunk_size: i
     builder = await one_committed_behind_the_cut(chunk_size)
     (segment,) = builder.run.metadata.list_remote_log_segments(builder.partition)
     store = FaultyStore(builder.run.store)
-    async with open_run(builder.run, store=store, live=FixedLog({0: 0, 1: 4}, 200)) as path:
+    async with open_run(builder.run, store=store, live=FixedLog({0: 0, 1: 4})) as path:
         asked = [path.reader.open_at(builder.partition, Offset(4)) for _ in range(3)]
         assert await asyncio.gather(*asked) == [frozenset({(ONE, 1)})] * 3
         assert await path.reader.last_stable_offset(builder.partition) == 1
@@ -124,7 +124,7 @@ async def test_one_that_was_committed_behind_the_cut_is_open_there(chunk_size: i
 async def test_a_walk_goes_on_when_a_reader_has_left() -> None:
     builder = await one_committed_behind_the_cut()
     store = FaultyStore(builder.run.store)
-    async with open_run(builder.run, store=store, live=FixedLog({0: 0, 1: 4}, 200)) as path:
+    async with open_run(builder.run, store=store, live=FixedLog({0: 0, 1: 4})) as path:
         store.gate.clear()
         hasty = asyncio.create_task(path.reader.open_at(builder.partition, Offset(4)))
         await store.log_fetch_begun.wait()
@@ -151,7 +151,7 @@ class FlipOnce:
 async def test_no_bit_that_comes_damaged_once_changes_what_is_told() -> None:
     builder = await one_committed_behind_the_cut(chunk_size=200)
     for bit in range(0, 3 * 200 * 8, 5):
-        damage, live = FlipOnce(bit), FixedLog({0: 0, 1: 4}, 200)
+        damage, live = FlipOnce(bit), FixedLog({0: 0, 1: 4})
         async with open_run(builder.run, store=FaultyStore(builder.run.store, damage), live=live) as path:
             assert await path.reader.open_at(builder.partition, Offset(4)) == {(ONE, 1)}, bit
         assert damage.left < 0, "it was damaged"
@@ -163,7 +163,7 @@ async def test_of_batches_that_stay_damaged_nothing_is_told() -> None:
     def bend(key: str, byte_range: ByteRange | None, data: bytes) -> bytes:
         return flip_bit(data, 800) if key.endswith(".log") else data
 
-    live = FixedLog({0: 0, 1: 4}, 200)
+    live = FixedLog({0: 0, 1: 4})
     async with open_run(builder.run, store=FaultyStore(builder.run.store, bend), live=live) as path:
         with pytest.raises(CorruptDataError):
             await path.reader.open_at(builder.partition, Offset(4))

@@ -44,9 +44,8 @@ def test_while_the_state_topic_is_read_the_file_counts() -> None:
         def partition_state(self, topic_id_partition: TopicIdPartition) -> PartitionState:
             raise MetadataNotReadyError(subject=str(topic_id_partition))
 
-    live = FixedLog({7: 657}, log_end_offset=900)
+    live = FixedLog({7: 657})
     live.pinned = {5: 100}
     remembered = RememberedEpochs(live=live, state=Unread())
     assert list(remembered.leader_epochs(TIP)) == [(7, 657)]
     assert list(remembered.pinned_leader_epochs(TIP)) == [(5, 100)]
-    assert remembered.log_end_offset(TIP) == 900

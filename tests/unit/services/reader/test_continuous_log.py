@@ -270,7 +270,7 @@ class ElectingLocal(ScriptedLocal):
 async def test_an_unclean_election_that_shortens_the_remote_tier_meanwhile_leaves_no_offset_out() -> None:
     """Simulation, cluster seed 617: the rest was read from where the remote tier had ended before."""
     run, partition = await transactions(86)
-    live = FixedLog({0: 0}, HIGH_WATERMARK)
+    live = FixedLog({0: 0})
     local = ElectingLocal(live, 58)
     async with open_run(run, live=live) as path:
         found = await committed_records(log_over(path, local), read_of(partition, 0, read_committed=True))
@@ -282,7 +282,7 @@ async def test_an_unclean_election_that_shortens_the_remote_tier_meanwhile_leave
 async def test_a_reader_who_has_been_given_what_an_election_undoes_is_told_so(given: int) -> None:
     """Simulation, cluster seed 94: what the new leader has from there on followed, as if it were the same log."""
     run, partition = await transactions(86)
-    live, ends = FixedLog({0: 0}, HIGH_WATERMARK), list[int]()
+    live, ends = FixedLog({0: 0}), list[int]()
 
     async def read(log: ContinuousLog) -> None:
         async with aclosing(log.stream_batches(read_of(partition, 0))) as parts:
@@ -538,7 +538,7 @@ class DivergedLocal(ScriptedLocal):
 async def test_what_a_broker_has_after_an_election_never_follows_the_history_before_it(read_committed: bool) -> None:
     """Finding 8, simulation, cluster seed 700118: the broker knew of an unclean election before the lineage did."""
     run, partition = await transactions(86)
-    live, local = FixedLog({0: 0}, HIGH_WATERMARK), DivergedLocal(84)
+    live, local = FixedLog({0: 0}), DivergedLocal(84)
     async with open_run(run, live=live) as path:
         with pytest.raises(HistoryChangedError) as error:
             await streamed(log_over(path, local), read_of(partition, 0, read_committed=read_committed))
