@@ -118,7 +118,7 @@ def _cost(case: CleanerCase) -> Cost:
 
 
 def _size(case: CleanerCase) -> int:
-    return sum(len(one.log) for one in case.segments)
+    return sum(len(segment.log) for segment in case.segments)
 
 
 def _per_cpu_s(cost: Cost) -> float:

@@ -81,7 +81,7 @@ async def run(scratch: Path, scale: Scale, report: Report) -> None:
 async def _peers(root: Path, metadata: MemoryMetadataLog, scale: Scale, report: Report, reads_per_s: float) -> None:
     """Rows, not goals: no bare read finds an offset, checks its batches, or is refused."""
     segments = [one for partition in partitions_of(metadata) for one in metadata.list_remote_log_segments(partition)]
-    objects = [(recorded_keys(one).log, one.segment_size_in_bytes) for one in segments]
+    objects = [(recorded_keys(segment).log, segment.segment_size_in_bytes) for segment in segments]
     peers = {
         "obstore's ranged GETs of the files": await obstore_reads_per_s(root, objects, seconds=scale.peer_seconds),
         f"pread behind plain aiohttp, {READERS} readers": await bare_http_reads_per_s(

@@ -67,7 +67,7 @@ async def _run(bucket: LocalBucket, *, reads_manifests: bool) -> tuple[float, fl
             lambda text: None,
             now_ms=lambda: WHEN_MS + 86_400_000,
         )
-    found = Counter(one.kind.value for one in seen.findings)
+    found = Counter(finding.kind.value for finding in seen.findings)
     if found != {"missing-object": ODD_ONES_EACH, "orphan-object": ODD_ONES_EACH}:
         raise RuntimeError(f"found {dict(found)}")
     return time.perf_counter() - begun_s, time.process_time() - begun_cpu_s

@@ -43,7 +43,7 @@ def targets_in(metadata: MemoryMetadataLog) -> list[Target]:
     return [
         Target(
             partition=partition,
-            end_offset=max(one.next_offset for one in metadata.list_remote_log_segments(partition)),
+            end_offset=max(segment.next_offset for segment in metadata.list_remote_log_segments(partition)),
         )
         for partition in partitions_of(metadata)
     ]

@@ -44,7 +44,7 @@ class Copied:
         return list(self.metadata.list_remote_log_segments(partition))
 
     def objects(self, partition: TopicIdPartition) -> list[tuple[str, int]]:
-        return [(recorded_keys(one).log, one.segment_size_in_bytes) for one in self.segments(partition)]
+        return [(recorded_keys(segment).log, segment.segment_size_in_bytes) for segment in self.segments(partition)]
 
     def size_bytes(self, partitions: Sequence[TopicIdPartition]) -> int:
         return sum(size for partition in partitions for _, size in self.objects(partition))

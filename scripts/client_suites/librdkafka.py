@@ -154,7 +154,7 @@ def _fetch() -> _Source:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"cargo could not fetch the crate rdkafka-sys:\n{done.stderr[-2000:]}")
-    package = next(one for one in json.loads(done.stdout)["packages"] if one["name"] == "rdkafka-sys")
+    package = next(load for load in json.loads(done.stdout)["packages"] if load["name"] == "rdkafka-sys")
     return _Source(directory=Path(package["manifest_path"]).parent, version=package["version"])
 
 

@@ -58,7 +58,7 @@ def directly(directory: Path, *, brokers: int, properties: Mapping[str, str]) ->
 def through(directory: Path, *, brokers: int, properties: Mapping[str, str]) -> Iterator[Stand]:
     """The same brokers, each with a sidecar and a gateway; every topic is tiered, and trimmed as soon as it can be."""
     with _cluster(directory, brokers, properties) as cluster:
-        ports = {name: {one.node_id: free_port() for one in cluster.brokers} for name in (INTERNAL, SASL)}
+        ports = {name: {broker.node_id: free_port() for broker in cluster.brokers} for name in (INTERNAL, SASL)}
         sidecars = Sidecars(directory, cluster, topics=[{"pattern": ".*", "local.retention.bytes": 1}])
         for node_id, daemon in sidecars.by_node.items():
             daemon.roles = "tier,gateway"

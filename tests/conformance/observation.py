@@ -143,7 +143,7 @@ def observe(stage: Stage, outcome: str) -> Observation:
         told = {name: _seen(ends.ask(question)) for name, question in _questions(epoch, files[leader])}
         for broker in stage.alive():
             for offset in ends.edges():
-                fetched |= {(broker, name): one for name, one in _fetches(stage, broker, offset)}
+                fetched |= {(broker, name): fetch for name, fetch in _fetches(stage, broker, offset)}
         for known, _ in files[leader].epochs:
             for offset in ends.edges():
                 parted[known, offset] = stage.parts(leader, offset, known)
@@ -284,7 +284,7 @@ def _files_in(directory: Path, partition: TopicIdPartition) -> FilesSeen:
 def _open_in(snapshot: bytes) -> dict[int, int]:
     """First offsets of the open transactions."""
     states = read_producer_snapshot(snapshot)
-    return {one.producer_id: one.current_transaction_first_offset for one in states}
+    return {state.producer_id: state.current_transaction_first_offset for state in states}
 
 
 def _segment(directory: Path, base: int) -> SegmentSeen:

@@ -73,7 +73,7 @@ class KafkaStage(Stage):
         self._create(script)
         topic_id = cluster.admin.describe_topic(self._topic).topic_id
         assert topic_id is not None
-        self._tip = TopicIdPartition(topic_id=Uuid(topic_id.bytes), topic=self._topic, partition=0)
+        self._topic_id_partition = TopicIdPartition(topic_id=Uuid(topic_id.bytes), topic=self._topic, partition=0)
 
     def close(self) -> None:
         """Start the brokers that have ended.
@@ -90,7 +90,7 @@ class KafkaStage(Stage):
 
     @property
     def partition(self) -> TopicIdPartition:
-        return self._tip
+        return self._topic_id_partition
 
     def act(self, step: Step) -> str:
         try:
@@ -127,7 +127,7 @@ class KafkaStage(Stage):
             case MoveLogDir(broker):
                 self._move(self._cluster[broker])
             case Lead(broker):
-                others = [one for one in self._replicas if one != broker]
+                others = [replica for replica in self._replicas if replica != broker]
                 place(self._cluster.admin, self._topic, 0, [broker, *others])
             case LeadUncleanly(broker):
                 self._elect_uncleanly(broker)
@@ -149,11 +149,11 @@ class KafkaStage(Stage):
         return (
             None if row.leader_id < 0 else int(row.leader_id),
             int(row.leader_epoch),
-            tuple(sorted(int(one) for one in row.isr_nodes)),
+            tuple(sorted(int(node) for node in row.isr_nodes)),
         )
 
     def alive(self) -> tuple[int, ...]:
-        return tuple(one for one in self.replicas() if self._cluster[one].is_running)
+        return tuple(replica for replica in self.replicas() if self._cluster[replica].is_running)
 
     def replicas(self) -> tuple[int, ...]:
         return tuple(sorted(self._replicas))
@@ -184,7 +184,7 @@ class KafkaStage(Stage):
         return "parts" if row.diverging_epoch.end_offset >= 0 else "goes on"
 
     def directory(self, broker: int) -> Path | None:
-        found = [one / f"{self._topic}-0" for one in self._cluster[broker].log_dirs]
+        found = [log_dir / f"{self._topic}-0" for log_dir in self._cluster[broker].log_dirs]
         return next((one for one in found if one.is_dir()), None)
 
     # -- what is done
@@ -270,7 +270,7 @@ class KafkaStage(Stage):
     def _move(self, broker: KafkaBroker) -> None:
         now = self.directory(broker.node_id)
         assert now is not None
-        target = next(one for one in broker.log_dirs if one != now.parent)
+        target = next(log_dir for log_dir in broker.log_dirs if log_dir != now.parent)
         move_replica(broker.admin, self._topic, 0, target)
         wait_until(lambda: (target / now.name).is_dir() and not now.is_dir(), f"{now.name} is in {target}")
 

@@ -68,13 +68,13 @@ class ModelStage(Stage):
             changed=lambda broker: None,
             elects_after_crash=not version.startswith("3."),
         )
-        ((self._tip, self._partition),) = self.cluster.partitions.items()
+        ((self._topic_id_partition, self._partition),) = self.cluster.partitions.items()
         self._sides = {broker: BrokerSide(self.cluster, broker, chances) for broker in script.replicas}
         self.settle()
 
     @property
     def partition(self) -> TopicIdPartition:
-        return self._tip
+        return self._topic_id_partition
 
     def act(self, step: Step) -> str:
         match step:

@@ -29,7 +29,7 @@ SHORT_S, SHORT_SEED = 22.0, 8
 SHORT = Blows(
     seed=SHORT_SEED,
     # A broker that is stopped serves what it knew for as long as it was: for readers to compare anything it would take longer.
-    brokers=tuple(one for one in BROKER_FAULTS if one is not stop_broker),
+    brokers=tuple(fault for fault in BROKER_FAULTS if fault is not stop_broker),
     settled_after_s=12.0,
 )
 

@@ -238,11 +238,13 @@ def test_the_moment_that_is_told_is_the_moment_at_which_it_is_trimmed(
     assert told["segment"]["state"] == "both"
     at_ms = told["trim"]["changes_ms"]
     assert at_ms is not None
-    assert not [one for one in leader.events("log.trimmed") if one["topic"] == TIMED], (
+    assert not [event for event in leader.events("log.trimmed") if event["topic"] == TIMED], (
         "it was trimmed before it was asked"
     )
     trimmed = sidecars.wait_for(
-        lambda: [one for one in leader.events("log.trimmed") if one["topic"] == TIMED], "it is trimmed", timeout_s=60
+        lambda: [event for event in leader.events("log.trimmed") if event["topic"] == TIMED],
+        "it is trimmed",
+        timeout_s=60,
     )
     happened_ms = datetime.fromisoformat(trimmed[0]["timestamp"]).timestamp() * 1000
     assert 0 <= happened_ms - at_ms < 15_000
@@ -404,7 +406,7 @@ def test_a_configuration_is_held_against_the_cluster_that_it_names(
     assert "gateway" not in wrong
     assert sorted(sidecars.store_root.rglob("*tiersidecar-probe*")) == before == []
     settings = dict(sidecars[1].settings)
-    settings["log.dirs"] = [str(one) for one in cluster.brokers[1].log_dirs]
+    settings["log.dirs"] = [str(log_dir) for log_dir in cluster.brokers[1].log_dirs]
     settings["remote.log.metadata.topic.num.partitions"] = 7
     settings["topics"] = [{"name": TRIMMED}, {"name": "misspelt"}]
     broker_port = int(cluster.brokers[1].bootstrap_server.rpartition(":")[2])
@@ -460,12 +462,12 @@ def test_enable_says_first_who_would_be_hurt(cluster: KafkaCluster, sidecars: Si
 
     found, shown = asyncio.run(look())
     groups = {one["group"]: one for one in found["readers"]["groups"]}
-    assert {name: (one["hurt"], one["kind"]) for name, one in groups.items()} == {
+    assert {name: (group["hurt"], group["kind"]) for name, group in groups.items()} == {
         "lives": ("now", "consumer"),
         "gone": ("now", "consumer"),
     }
     assert groups["lives"]["records"] == groups["gone"]["records"] > 0
-    assert [one["host"] for one in groups["lives"]["members"]] == ["127.0.0.1"]
+    assert [group["host"] for group in groups["lives"]["members"]] == ["127.0.0.1"]
     assert groups["gone"]["members"] == []
     assert "without a group" in found["readers"]["not_known"]
     assert "hurt now: consumer group lives" in shown

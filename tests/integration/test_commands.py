@@ -116,7 +116,7 @@ def test_disable_with_deletion_leaves_nothing_remote(kafka: KafkaCluster, tmp_pa
         answer_of(daemon.config_path, "disable", topic, "--delete-remote", "--yes")
         wait_for(lambda: object_keys_in(daemon.store_root) == set(), "all objects are gone", daemon)
         wait_for(
-            lambda: {one.state for one in segments(kafka, daemon)} == {State.DELETE_SEGMENT_FINISHED},
+            lambda: {segment.state for segment in segments(kafka, daemon)} == {State.DELETE_SEGMENT_FINISHED},
             "all deletions are finished",
             daemon,
         )
@@ -176,7 +176,9 @@ def test_what_is_refused(
     daemon = daemon_of(kafka, tmp_path, topic)
     with daemon:
         daemon.wait_until_ready()
-    done = run_command(daemon.config_path, *[topic if one == "TOPIC" else one for one in arguments], stdin="n\n")
+    done = run_command(
+        daemon.config_path, *[topic if argument == "TOPIC" else argument for argument in arguments], stdin="n\n"
+    )
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr

@@ -145,7 +145,7 @@ def test_both_leave_the_same_batches(rounds: list[list[Round]], number: int, par
 @pytest.mark.parametrize("partition", range(PARTITIONS))
 def test_both_group_segments_alike(rounds: list[list[Round]], partition: int) -> None:
     for done in (rounds[0][partition], rounds[1][partition]):
-        assert [one.base_offset for one in done.ours.segments] == [one.base_offset for one in done.brokers]
+        assert [segment.base_offset for segment in done.ours.segments] == [one.base_offset for one in done.brokers]
     second = rounds[1][partition]
     assert len(second.brokers) < len(second.before) - 1, "several became one: the first round had made them small"
 

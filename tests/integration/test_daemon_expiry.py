@@ -42,7 +42,7 @@ def finished(cluster: KafkaCluster, daemon: Daemon) -> list[RemoteLogSegmentMeta
 
 
 def is_settled(found: list[RemoteLogSegmentMetadata]) -> bool:
-    return all(one.state in (State.COPY_SEGMENT_FINISHED, State.DELETE_SEGMENT_FINISHED) for one in found)
+    return all(segment.state in (State.COPY_SEGMENT_FINISHED, State.DELETE_SEGMENT_FINISHED) for segment in found)
 
 
 def assert_objects_are_named(cluster: KafkaCluster, daemon: Daemon) -> None:
@@ -117,7 +117,7 @@ def test_everything_goes_by_time(kafka: KafkaCluster, tmp_path: Path) -> None:
 
         def all_gone() -> bool:
             found = segments(kafka, daemon)
-            return bool(found) and {one.state for one in found} == {State.DELETE_SEGMENT_FINISHED}
+            return bool(found) and {segment.state for segment in found} == {State.DELETE_SEGMENT_FINISHED}
 
         wait_for(all_gone, "all segments expired", daemon)
         assert object_keys_in(daemon.store_root) == set()
@@ -251,7 +251,7 @@ def test_a_deleted_topic_takes_its_remote_data_along(kafka: KafkaCluster, tmp_pa
     with expiring(tmp_path, kafka, topic, rule={"local.retention.bytes": 1}) as daemon:
         daemon.wait_until_ready()
         wait_until_trimmed(kafka, daemon, topic)
-        (old_id,) = {one.topic_id_partition.topic_id for one in finished(kafka, daemon)}
+        (old_id,) = {segment.topic_id_partition.topic_id for segment in finished(kafka, daemon)}
         wait_for(
             lambda: json.loads(daemon.status("/status")[1])["partitions"][0]["remote_log_start_offset"] == 0,
             "said",
@@ -267,9 +267,9 @@ def test_a_deleted_topic_takes_its_remote_data_along(kafka: KafkaCluster, tmp_pa
         wait_for(lambda: daemon.events("topic.delete.finished"), "the old topic's data went", daemon)
         stop = wait_until_trimmed(kafka, daemon, topic)
         found = segments(kafka, daemon)
-        old = [one for one in found if one.topic_id_partition.topic_id == old_id]
+        old = [segment for segment in found if segment.topic_id_partition.topic_id == old_id]
         assert {one.state for one in old} == {State.DELETE_SEGMENT_FINISHED}
-        new = [one for one in found if one.topic_id_partition.topic_id != old_id]
+        new = [segment for segment in found if segment.topic_id_partition.topic_id != old_id]
         assert {one.state for one in new} == {State.COPY_SEGMENT_FINISHED}
         assert_objects_are_named(kafka, daemon)
         assert_reads_from(daemon, topic, produced, 0, stop)

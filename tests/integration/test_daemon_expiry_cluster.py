@@ -169,7 +169,7 @@ def deletes_in_order(cluster: KafkaCluster, daemon: Daemon) -> list[RemoteLogSeg
     """The topic has one partition, so its events lie in one partition of the metadata topic."""
     events = read_events(cluster.client_settings, daemon.settings["remote.log.metadata.topic.name"])
     deleting = (State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED)
-    return [one for one in events if isinstance(one, RemoteLogSegmentMetadataUpdate) and one.state in deleting]
+    return [event for event in events if isinstance(event, RemoteLogSegmentMetadataUpdate) and event.state in deleting]
 
 
 def leader_but(cluster: KafkaCluster, dead: int) -> int | None:

@@ -30,7 +30,7 @@ def nothing_goes(cluster: KafkaCluster, daemon: Daemon) -> Iterator[None]:
     segments, objects = finished(cluster, daemon), object_keys_in(daemon.store_root)
     assert len(segments) > 2
     yield
-    assert [one for one in segments if one not in finished(cluster, daemon)] == []
+    assert [segment for segment in segments if segment not in finished(cluster, daemon)] == []
     assert objects <= object_keys_in(daemon.store_root)
 
 

@@ -102,7 +102,7 @@ def test_a_first_segment_that_begins_in_the_trash_goes_once_the_rest_of_it_is_pr
         kafka,
         topic,
         rule={"remote.log.copy.disable": True},
-        **{"delete.delay": "24h", "user.delete.delay": "1h", "log.dirs": [str(one) for one in broker.log_dirs]},
+        **{"delete.delay": "24h", "user.delete.delay": "1h", "log.dirs": [str(log_dir) for log_dir in broker.log_dirs]},
     )
     with daemon:
         daemon.wait_until_ready()
@@ -118,7 +118,7 @@ def test_a_first_segment_that_begins_in_the_trash_goes_once_the_rest_of_it_is_pr
         assert daemon.stop() == 0
 
         kafka.admin.alter_topic(topic, {"internal.segment.bytes": str(3 * 16_384)})
-        target = next(one for one in broker.log_dirs if one != broker.partition_dir(topic, 0).parent)
+        target = next(log_dir for log_dir in broker.log_dirs if log_dir != broker.partition_dir(topic, 0).parent)
         move_replica(broker.admin, topic, 0, target)
         wait_until(lambda: broker.partition_dir(topic, 0).parent == target, "the partition is in the other log dir")
         put(kafka, topic, 100, b"y")
@@ -128,6 +128,6 @@ def test_a_first_segment_that_begins_in_the_trash_goes_once_the_rest_of_it_is_pr
         stop = wait_until_trimmed(kafka, daemon, topic)
         assert stop == bases()[-1]
         wait_for(lambda: daemon.events("log.trimmed"), "it is told", daemon)  # after the broker has done it
-        told = [(one["base_offset"], one["next_base_offset"]) for one in daemon.events("trash.dropped")]
+        told = [(event["base_offset"], event["next_base_offset"]) for event in daemon.events("trash.dropped")]
         assert told == [(0, deleted_to)]
         assert daemon.events("segment.dropped") == []

@@ -133,7 +133,7 @@ class Failover:
         self.sidecars[leader.node_id].send_signal(signal.SIGCONT)
         self.sidecars.wait_for(
             lambda: sum(story.late for story in self._stories().values()) > late,
-            f"sidecar {leader.node_id} finishes one of {[str(one.remote_log_segment_id) for one in doomed]} late",
+            f"sidecar {leader.node_id} finishes one of {[str(segment.remote_log_segment_id) for segment in doomed]} late",
         )
 
     # -- waiting
@@ -308,7 +308,9 @@ def _held(snapshot: Path) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadat
 
 def _folded(stories: dict[TopicIdPartition, CopyStory]) -> dict[TopicIdPartition, list[RemoteLogSegmentMetadata]]:
     return {
-        owner: _sorted([one for one in story.segments.values() if one.state is not State.DELETE_SEGMENT_FINISHED])
+        owner: _sorted(
+            [segment for segment in story.segments.values() if segment.state is not State.DELETE_SEGMENT_FINISHED]
+        )
         for owner, story in stories.items()
     }
 

@@ -113,7 +113,7 @@ def test_kafka_get_offsets_says_the_same_as_of_the_untiered_copy(world: TieredWo
 def test_kafka_get_offsets_says_where_the_tiers_meet(world: TieredWorld, spec: str) -> None:
     """As native tiered storage does: all but the active segments is remote, and nothing of it is local."""
     last = spec in ("latest-tiered", "-5")
-    assert listed(world, ORDERS.topic, spec) == {one: at - last for one, at in world.local_starts.items()}
+    assert listed(world, ORDERS.topic, spec) == {start: at - last for start, at in world.local_starts.items()}
 
 
 def test_kafka_consumer_groups_resets_to_offsets_of_both_tiers(world: TieredWorld) -> None:

@@ -92,7 +92,11 @@ def test_a_consumer_of_a_follower_reads_remote_data_there(standing: TieredWorld,
 @pytest.mark.parametrize("through", [False, True], ids=["direct", "through"])
 def test_leader_epochs_are_the_broker_s_to_judge(standing: TieredWorld, through: bool) -> None:
     """KIP-320: a fetch in another epoch than the leader's is refused before anything is filled in, in the broker's words."""
-    row = next(one for one in standing.kafka.admin.describe_topic(ORDERS.topic).partitions if one.partition_index == 0)
+    row = next(
+        partition
+        for partition in standing.kafka.admin.describe_topic(ORDERS.topic).partitions
+        if partition.partition_index == 0
+    )
     port = standing.ports["CLIENT"][1] if through else standing.kafka[1].ports["CLIENT"]
     alice = PlainCredentials(username="alice", password=USERS["alice"])
     found = dict[int, ErrorCode]()

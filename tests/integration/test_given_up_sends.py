@@ -47,7 +47,7 @@ def test_a_send_that_was_given_up_is_not_written_later(kafka_cluster: Callable[[
         await send(b"before")
         broker.kill9()
         outcomes = await asyncio.gather(send_in_time(b"given up"), send(b"beside it"), return_exceptions=True)
-        assert [type(one) for one in outcomes] == [TimeoutError, BrokerUnreachableError]
+        assert [type(outcome) for outcome in outcomes] == [TimeoutError, BrokerUnreachableError]
         await asyncio.to_thread(broker.start)
         await send(b"after")
         values = await _values(cluster)

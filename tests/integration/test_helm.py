@@ -38,7 +38,7 @@ def rendered(*settings: str, values: Path | None = None) -> dict[str, dict[str, 
     done = template(*settings, values=values)
     assert done.returncode == 0, done.stderr
     documents = [one for one in YAML(typ="safe", pure=True).load_all(done.stdout) if one]
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents}
+    return {f"{document['kind']}/{document['metadata']['name']}": document for document in documents}
 
 
 def container_of(workload: dict[str, Any]) -> dict[str, Any]:

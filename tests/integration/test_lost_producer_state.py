@@ -67,7 +67,7 @@ def started_with_gateway(directory: Path, cluster: KafkaCluster, topic: str) -> 
 
 def assert_hidden(daemon: Daemon, gateway: str, topic: str, produced: list[ProducedRecord], stop: int) -> None:
     """What was aborted, from both services, by whoever reads committed records from the start up to ``stop``."""
-    expected = [shape_of(one) for one in produced if one.offset < stop and not one.aborted]
+    expected = [shape_of(record) for record in produced if record.offset < stop and not record.aborted]
     assert list(fetch_records(daemon.read_url, topic, 0, stop=stop, isolation="read_committed")) == expected
     read = read_through_gateway(gateway, topic, 0, offset=0, stop=stop, isolation="read_committed", timeout_s=60)
     assert read == expected
@@ -81,13 +81,13 @@ def test_what_was_aborted_stays_hidden_when_the_broker_has_lost_its_producers(
     cluster, topic = kafka_cluster(log_dirs=2), "lost-producers"
     cluster.create_topic(topic, segment_bytes=SEGMENT_BYTES, configs=STRICT)
     produced = asyncio.run(produce_across_a_border(cluster, topic))
-    assert any(one.aborted for one in produced)
+    assert any(record.aborted for record in produced)
     end = cluster.admin.latest_offset(topic, 0)
     daemon, gateway = started_with_gateway(tmp_path / "daemon", cluster, topic)
     with daemon:
         daemon.wait_until_ready()
         border = wait_until_trimmed(cluster, daemon, topic)
-        assert max(one.offset for one in produced if one.aborted) < border < end
+        assert max(record.offset for record in produced if record.aborted) < border < end
         assert_hidden(daemon, gateway, topic, produced, end - 1)
         blow(cluster, daemon, topic)
         wait_for(lambda: daemon.status("/readyz")[0] == 200, "the sidecar has found its broker again", daemon)
@@ -96,5 +96,5 @@ def test_what_was_aborted_stays_hidden_when_the_broker_has_lost_its_producers(
         produced += asyncio.run(produce_more(cluster, topic, 2 * SEGMENT_BYTES, seed=9))
         wait_for(lambda: wait_until_trimmed(cluster, daemon, topic) > border, "the marker's segment is remote", daemon)
         segments = finished(cluster, daemon)
-        assert [one.txn_index_empty for one in segments].count(False) == 1, "the segment with the abort marker"
+        assert [segment.txn_index_empty for segment in segments].count(False) == 1, "the segment with the abort marker"
         assert_hidden(daemon, gateway, topic, produced, segments[-1].next_offset)

@@ -59,7 +59,7 @@ def wait_until_halted(daemon: Daemon, topic: str, reason: str) -> None:
 
 def losses_told(daemon: Daemon) -> list[str]:
     """Of the state topic, in all runs."""
-    return [one["reason"] for one in daemon.events("state.topic.halted") if "is gone" in one["reason"]]
+    return [event["reason"] for event in daemon.events("state.topic.halted") if "is gone" in event["reason"]]
 
 
 def copies(daemon: Daemon) -> int:
@@ -74,10 +74,10 @@ def topics_of(kafka: KafkaCluster) -> str:
 def test_a_store_that_is_not_mounted_is_not_taken_for_the_store(kafka: KafkaCluster, tmp_path: Path) -> None:
     topic = "lost-store"
     daemon, first = tiered(kafka, tmp_path, topic)
-    root, aside = daemon.store_root, tmp_path / "aside"
+    root, dedicated_connections = daemon.store_root, tmp_path / "aside"
     try:
         assert daemon.stop() == 0
-        root.rename(aside)
+        root.rename(dedicated_connections)
         root.mkdir()  # the mount point of a volume that is not mounted
         copied = copies(daemon)
         daemon.start()
@@ -88,11 +88,11 @@ def test_a_store_that_is_not_mounted_is_not_taken_for_the_store(kafka: KafkaClus
         assert kafka.admin.earliest_offset(topic, 0) == first
 
         root.rename(tmp_path / "hidden")
-        aside.rename(root)
+        dedicated_connections.rename(root)
         patiently(daemon, lambda: kafka.admin.earliest_offset(topic, 0) > first, "it goes on by itself")
         patiently(daemon, lambda: not readiness(daemon)["warnings"], "the warning is over")
 
-        root.rename(aside)  # while it runs
+        root.rename(dedicated_connections)  # while it runs
         root.mkdir()
         produce(kafka, topic, total_bytes=300_000, seed=2)
         wait_until_halted(daemon, topic, "it is not the store that it was")

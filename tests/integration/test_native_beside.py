@@ -78,8 +78,12 @@ def test_copies_of_the_broker_in_flight_are_not_deleted(
 def check_is_as_simulated(events: list[MetadataEvent], copied: set[str]) -> None:
     """What ``simulation.native_copies`` takes for granted: the broker's own id, and one segment of a partition at a time."""
     about = (RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate)
-    native = [one for one in events if isinstance(one, about) and format_uuid(one.remote_log_segment_id.uuid) in copied]
-    assert {one.broker_id for one in events if isinstance(one, about)} == {one.broker_id for one in native}
+    native = [
+        event
+        for event in events
+        if isinstance(event, about) and format_uuid(event.remote_log_segment_id.uuid) in copied
+    ]
+    assert {event.broker_id for event in events if isinstance(event, about)} == {one.broker_id for one in native}
     for begun, done in zip(native[::2], native[1::2], strict=False):
         assert (begun.state, done.state) == (State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED)
         assert begun.remote_log_segment_id == done.remote_log_segment_id

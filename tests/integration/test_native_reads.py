@@ -65,12 +65,12 @@ async def consumed(cluster: KafkaCluster, stop: int, isolation: str) -> list[tup
         async with asyncio.timeout(60):
             while await consumer.position(at) < stop:
                 for records in (await consumer.getmany(at, timeout_ms=500)).values():
-                    found += [(one.offset, one.key, one.value) for one in records if one.offset < stop]
+                    found += [(record.offset, record.key, record.value) for record in records if record.offset < stop]
     return found
 
 
 def shapes(produced: list[ProducedRecord]) -> list[tuple[int, bytes | None, bytes | None]]:
-    return [(one.offset, one.key, one.value) for one in produced]
+    return [(record.offset, record.key, record.value) for record in produced]
 
 
 def test_a_native_broker_gives_record_for_record_what_the_sidecar_copied(
@@ -101,7 +101,7 @@ def test_a_native_broker_gives_record_for_record_what_the_sidecar_copied(
     directory = cluster.brokers[0].partition_dir(TOPIC, 0)
     wait_until(lambda: {int(one.stem) for one in directory.glob("*.log")} == {stop}, "only the active segment is local")
     assert cluster.admin.earliest_offset(TOPIC, 0) == 0
-    below = [one for one in produced if one.offset < stop]
+    below = [record for record in produced if record.offset < stop]
     assert asyncio.run(consumed(cluster, stop, "read_uncommitted")) == shapes(below)
     assert asyncio.run(consumed(cluster, stop, "read_committed")) == shapes([one for one in below if not one.aborted])
     assert native_segments(storage) == copied, "nothing was copied again, and nothing deleted"

@@ -208,9 +208,9 @@ def _records_of(log: RawLog, level: str, start: int) -> Iterator[Shape]:
             continue
         if level == "read_committed" and header.is_transactional and header.producer_id in aborting:
             continue
-        for one in read_records(batches[position : position + header.size_bytes]):
-            if one.offset >= start:
-                yield one.offset, one.timestamp_ms, one.key, one.value, one.headers
+        for record in read_records(batches[position : position + header.size_bytes]):
+            if record.offset >= start:
+                yield record.offset, record.timestamp_ms, record.key, record.value, record.headers
 
 
 def test_a_topic_whose_name_the_store_cannot_hold_is_refused_and_stops_no_other(world: OddWorld) -> None:

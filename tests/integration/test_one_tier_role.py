@@ -67,7 +67,7 @@ def test_one_acts_and_after_a_pause_of_it_the_other_alone(kafka: KafkaCluster, t
 def has_no_more_objects_than_metadata(cluster: KafkaCluster, daemon: Daemon) -> bool:
     """Each object is one of a segment that is not deleted; the finished ones have all of theirs, from offset 0 on."""
     segments = fold(read_events(cluster.client_settings, daemon.settings["remote.log.metadata.topic.name"]))
-    kept = [one for one in segments if one.state is not State.DELETE_SEGMENT_FINISHED]
+    kept = [segment for segment in segments if segment.state is not State.DELETE_SEGMENT_FINISHED]
     named = {key for one in kept for key in recorded_keys(one, "").in_upload_order}
     finished = in_state(segments, State.COPY_SEGMENT_FINISHED)
     whole = {key for one in finished for key in recorded_keys(one, "").in_upload_order}

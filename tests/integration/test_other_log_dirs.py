@@ -157,7 +157,7 @@ def test_a_log_moved_before_the_first_record_of_its_epoch_is_the_brokers(tmp_pat
         wait_until(offset_is(kafka.admin.latest_offset, topic, 60), "the broker leads again", timeout_s=LONG_S)
         before = broker.partition_dir(topic, 0)
         assert len(epochs_in(before)) == 2
-        (other,) = (one for one in broker.log_dirs if one != before.parent)
+        (other,) = (log_dir for log_dir in broker.log_dirs if log_dir != before.parent)
         move_replica(broker.admin, topic, 0, other)
         wait_until(lambda: (other / before.name).is_dir() and not before.is_dir(), "it is moved", timeout_s=LONG_S)
         assert epochs_in(other / before.name) == ["0 0"]

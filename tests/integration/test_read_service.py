@@ -119,7 +119,7 @@ async def test_the_broker_decides_who_reads_what(kafka_cluster: Callable[..., Ka
         await until_status(client, batches, ALICE, 200)
         assert await get(client, batches, ALICE) == (200, batches_between("plain-0", 33, 245))
         status, body = await get(client, "/topics", ALICE)
-        assert (status, [one["topic"] for one in json.loads(body)["topics"]]) == (200, ["plain"])
+        assert (status, [load["topic"] for load in json.loads(body)["topics"]]) == (200, ["plain"])
         assert (await get(client, "/topics/transactions/partitions", ALICE))[0] == 403
         assert (await get(client, batches, BOB))[0] == 403
         assert (await get(client, batches, "alice:not-hers"))[0] == 401

@@ -136,6 +136,6 @@ async def test_a_client_that_takes_a_little_now_and_then_is_cut_off() -> None:
                 pass
             assert received < size
             writer.close()
-    (told,) = [one for one in logs if one["event"] == "read.cut.off"]
+    (told,) = [log for log in logs if log["event"] == "read.cut.off"]
     assert (told["address"], told["caller"]) == ("127.0.0.1", "")
     assert "the least" in told["reason"]

@@ -50,7 +50,7 @@ class Recopied:
         sealed = sorted(int(path.stem) for path in self.cluster[1].partition_dir(TOPIC, 0).glob("*.log"))[-1]
         assert sealed > 0
         self.sidecars.wait_for(
-            lambda: sum(one.end_offset - one.start_offset + 1 for one in self.finished()) >= sealed,
+            lambda: sum(segment.end_offset - segment.start_offset + 1 for segment in self.finished()) >= sealed,
             f"all below {sealed} is remote",
             timeout_s=120,
         )
@@ -138,13 +138,13 @@ def test_a_request_that_the_leader_did_not_live_to_serve_is_its_successor_s(
         assert sidecars[3].events("recopy.retire") == []
 
         in_its_place = [
-            one
-            for one in world.finished()
-            if one.start_offset <= victim.end_offset and one.end_offset >= victim.start_offset
+            segment
+            for segment in world.finished()
+            if segment.start_offset <= victim.end_offset and segment.end_offset >= victim.start_offset
         ]
         assert victim.remote_log_segment_id not in {one.remote_log_segment_id for one in in_its_place}
         assert {one.broker_id for one in in_its_place if one.start_offset >= victim.start_offset} == {2}
-        assert all(world.is_whole(one) for one in world.finished())
+        assert all(world.is_whole(segment) for segment in world.finished())
         again = answer_of(config, "repair", str(report), "--apply", "--wait", "30s")
         assert (again.get("recopy", 0), again.get("pending", 0)) == (0, 0)
 

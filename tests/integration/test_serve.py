@@ -118,7 +118,9 @@ def test_a_bucket_grows_while_it_is_served(tmp_path: Path) -> None:
         assert sorted(shown(seen)) == golden_records("transactions", "read_committed", below={0: 180})
         (root / f"{LAST}.log").unlink()
         wait_until(lambda: '"refused_manifests": 1' in server.status("/status")[1], "the segment is dropped", 30)
-        assert [one[0] for one in fetch_records(server.http_url, "transactions", 0, offset=130, stop=180)][-1] < 133
+        assert [record[0] for record in fetch_records(server.http_url, "transactions", 0, offset=130, stop=180)][
+            -1
+        ] < 133
         assert half_written.exists(), "nothing in the bucket is changed"
         assert server.stop() == 0
     assert [event["reason"] for event in server.events("bucket.manifest.refused")] == ["missing beside it: .log"]
@@ -160,7 +162,7 @@ async def _held_while_serving(config: ServeConfig, url: str) -> HeldValues:
         async with asyncio.timeout(120):
             while (await asyncio.to_thread(get, f"{url}/readyz"))[0] != 200:
                 assert not serving.done()
-        return held_by(one for one in asyncio.all_tasks() if one is not asyncio.current_task())
+        return held_by(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
     finally:
         serving.cancel()
         await asyncio.wait([serving])
@@ -218,9 +220,9 @@ def _compare(server: BucketServer, produced: Sequence[ProducedRecord], end: int,
         stop = end if isolation == "read_uncommitted" else min(end, _committed_end(server, SERVED))
         assert stop > 0
         expected = [
-            shape_of(one)
-            for one in produced
-            if one.offset < stop and not (one.aborted and isolation == "read_committed")
+            shape_of(record)
+            for record in produced
+            if record.offset < stop and not (record.aborted and isolation == "read_committed")
         ]
         assert list(fetch_records(server.http_url, SERVED, 0, stop=stop, isolation=isolation)) == expected
         for client in clients:

@@ -79,7 +79,7 @@ def test_what_expiry_took_comes_back_and_stays_until_it_is_released(kafka: Kafka
         start = wait_until_start_is(daemon, lambda found: found > 0, "expiry has moved the start")
         wait_for_rounds(daemon)
         assert finished(kafka, daemon) == before, "nothing is removed before it is due"
-        assert all(one.state is State.COPY_SEGMENT_FINISHED for one in segments(kafka, daemon))
+        assert all(segment.state is State.COPY_SEGMENT_FINISHED for segment in segments(kafka, daemon))
         with pytest.raises(HTTPError):  # nobody reads it
             list(fetch_records(daemon.read_url, topic, 0, offset=start - 1, stop=start))
         (entry,) = in_trash(daemon)
@@ -174,7 +174,7 @@ def test_once_tiering_is_switched_off_the_broker_keeps_what_it_keeps(kafka: Kafk
 
 def moved_starts(daemon: Daemon) -> set[str]:
     """Topics whose remote log start is above 0 by now."""
-    return {one["topic"] for one in daemon.events("remote_log_start.moved") if one["remote_log_start_offset"] > 0}
+    return {event["topic"] for event in daemon.events("remote_log_start.moved") if event["remote_log_start_offset"] > 0}
 
 
 def test_after_the_delay_nothing_is_left(kafka: KafkaCluster, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_deleted_topic_comes_back_as_files_and_is_gone_after_a_purge(kafka: Ka
             for path in sorted((out / f"{topic}-0").glob("*.ndjson"))
             for line in path.read_text().splitlines()
         ]
-        assert lines == [shape_of(one) for one in produced if one.offset < stop]
+        assert lines == [shape_of(record) for record in produced if record.offset < stop]
         answer_of(daemon.config_path, "trash", "purge", topic, "--yes")
         wait_for(lambda: object_keys_in(daemon.store_root) == set(), "everything of it is deleted", daemon)
         wait_for(lambda: in_trash(daemon) == [], "the entry is gone", daemon)

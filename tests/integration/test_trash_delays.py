@@ -172,4 +172,4 @@ def test_pins_in_the_trash_stay_by_a_clock_that_jumped(kafka_cluster: Any, tmp_p
         looked_s = time.monotonic()
         wait_for(lambda: time.monotonic() > looked_s + 11, "the keeper of pins has looked twice", daemon)
         assert daemon.metric("tiersidecar_pins_segments") >= 12
-        assert [one["reason"] for one in daemon.events("pin.dropped")] == []
+        assert [event["reason"] for event in daemon.events("pin.dropped")] == []

@@ -39,7 +39,7 @@ class UnitDaemon(Daemon):
         unit.read(UNITS / f"{self._unit}.service")
         instead = {"/etc/tiersidecar/tiersidecar.yaml": str(self.config_path), "127.0.0.1:8092": self._status_listen}
         _, *arguments = shlex.split(unit["Service"]["ExecStart"])
-        return [sys.executable, "-m", "tiersidecar", *(instead.get(one, one) for one in arguments)]
+        return [sys.executable, "-m", "tiersidecar", *(instead.get(argument, argument) for argument in arguments)]
 
     @property
     def status_url(self) -> str:

@@ -135,9 +135,9 @@ def assert_nothing_is_lost(upgrade: Upgrade) -> None:
         assert all(later.start_offset <= earlier.end_offset + 1 for earlier, later in pairwise(held))
         start, records = upgrade.start_of(partition), upgrade.load.acknowledged(partition)
         read = fetch_records(upgrade.leader(partition).read_url, TOPIC, partition, offset=start, stop=len(records))
-        assert list(read) == [shape_of(one) for one in records[start:]]
+        assert list(read) == [shape_of(record) for record in records[start:]]
         remote_bytes = sum(one.segment_size_in_bytes for one in held if one.end_offset >= start)
         assert remote_bytes >= BY_SIZE["retention.bytes"] - 2 * SEGMENT_BYTES, "deleted inside retention"
-    live = [one for one in upgrade.segments() if one.state is not State.DELETE_SEGMENT_FINISHED]
+    live = [segment for segment in upgrade.segments() if segment.state is not State.DELETE_SEGMENT_FINISHED]
     named = {key for one in live for key in recorded_keys(one, "").in_upload_order}
     assert object_keys_in(upgrade.new.store_root) <= named

@@ -81,11 +81,11 @@ def segment_of(batches: list[bytes]) -> LogSegment:
 
 
 def whole(segments: list[LogSegment] | tuple[LogSegment, ...]) -> bytes:
-    return b"".join(one.log for one in segments)
+    return b"".join(segment.log for segment in segments)
 
 
 def data_records(segments: list[LogSegment] | tuple[LogSegment, ...]) -> list[Record]:
-    return [one for one in all_records(whole(segments)) if not one.is_control]
+    return [record for record in all_records(whole(segments)) if not record.is_control]
 
 
 def producer_states(segments: list[LogSegment] | tuple[LogSegment, ...]) -> ProducerStates:
@@ -167,7 +167,7 @@ def test_a_map_that_is_too_small_for_all_takes_more_rounds_to_the_same_table(seg
         assert table(committed_records(cleaned)) == expected
         if first_dirty >= end:
             break
-    assert {one.offset for one in data_records(cleaned)} == {one.offset for one in expected.values()}
+    assert {record.offset for record in data_records(cleaned)} == {one.offset for one in expected.values()}
 
 
 @given(logs(), st.integers(100, 400))
@@ -192,6 +192,6 @@ def test_cleaning_comes_to_rest(segments: list[LogSegment]) -> None:
         cleaned = list(clean(cleaned, now_ms=NOW_MS).segments)
     again = clean(cleaned, now_ms=NOW_MS)
     assert whole(again.segments) == whole(cleaned)
-    assert sum(one.tally.batches_kept - one.tally.untouched_batches for one in again.artefacts) == sum(
+    assert sum(artefact.tally.batches_kept - artefact.tally.untouched_batches for artefact in again.artefacts) == sum(
         header.record_count == 0 for _, header in iter_batch_headers(whole(cleaned))
     )

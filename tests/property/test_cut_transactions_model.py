@@ -127,7 +127,7 @@ class Leader:
         return Leader(batches=batches, epochs=epochs | {self.epoch + 1: start}, knows_from=start if loses else 0)
 
     def known(self) -> list[Batch]:
-        return [one for one in self.batches if one.base_offset >= self.knows_from]
+        return [batch for batch in self.batches if batch.base_offset >= self.knows_from]
 
     def states_at(self, offset: int) -> list[ProducerState]:
         """The broker's own snapshot, as far as transactions go."""
@@ -181,10 +181,12 @@ class Tier:
         states: Sequence[ProducerState] = leader.states_at(end)
         if not self.is_former:
             entries, states = complete_index(entries, derived.aborted), complete_snapshot(states, derived.open_at_end)
-        true_entries = [one for one in aborted_transactions(leader.batches) if start <= one[2] < end]
-        found = {one.producer_id: one.current_transaction_first_offset for one in states}
+        true_entries = [
+            transaction for transaction in aborted_transactions(leader.batches) if start <= transaction[2] < end
+        ]
+        found = {state.producer_id: state.current_transaction_first_offset for state in states}
         is_true = [
-            (one.producer_id, one.first_offset, one.last_offset) for one in entries
+            (entry.producer_id, entry.first_offset, entry.last_offset) for entry in entries
         ] == true_entries and found == open_transactions(leader.batches, end)
         assert is_true or self.is_former or not all(self.is_true.values()), "what is before it tells the truth"
         metadata = await self.builder.add(
@@ -268,7 +270,7 @@ async def copied(tier: Tier, leader: Leader, borders: Sequence[int], overlap: in
     """Copy up to each border what is not remote yet; the first segment begins ``overlap`` batches before that."""
     for border in borders:
         end = tier.end_of(leader)
-        first = next((at for at, one in enumerate(leader.batches) if one.base_offset >= end), len(leader.batches))
+        first = next((at for at, batch in enumerate(leader.batches) if batch.base_offset >= end), len(leader.batches))
         if border > first:
             await tier.copy(leader, max(first - overlap, 0), border)
             overlap = 0

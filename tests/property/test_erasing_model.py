@@ -29,10 +29,10 @@ def erased(segment: LogSegment, keys: frozenset[bytes]) -> LogSegment:
 @given(logs(), st.frozensets(st.sampled_from([b"a", b"b", b"c", b"d", b""])))
 @settings(max_examples=50, deadline=None)
 def test_what_has_the_key_goes_and_nothing_else(segments: list[LogSegment], keys: frozenset[bytes]) -> None:
-    after = [erased(one, keys) for one in segments]
-    gone = {one.offset for one in all_records(whole(segments)) if one.key in keys and not one.is_control}
-    assert all_records(whole(after)) == [one for one in all_records(whole(segments)) if one.offset not in gone]
-    assert committed_records(after) == [one for one in committed_records(segments) if one.offset not in gone]
+    after = [erased(segment, keys) for segment in segments]
+    gone = {record.offset for record in all_records(whole(segments)) if record.key in keys and not record.is_control}
+    assert all_records(whole(after)) == [record for record in all_records(whole(segments)) if record.offset not in gone]
+    assert committed_records(after) == [record for record in committed_records(segments) if record.offset not in gone]
     for before, now in zip(segments, after, strict=True):
         pairs = zip(iter_batch_headers(before.log), iter_batch_headers(now.log), strict=True)
         for (old_position, old), (new_position, new) in pairs:
@@ -55,9 +55,12 @@ def test_what_has_the_key_goes_and_nothing_else(segments: list[LogSegment], keys
 @settings(max_examples=25, deadline=None)
 def test_producers_and_transactions_are_the_same_afterwards(segments: list[LogSegment], keys: frozenset[bytes]) -> None:
     def sequences(log: list[LogSegment]) -> list[tuple[int, int, int, int]]:
-        return [(one.producer_id, one.epoch, one.last_sequence, one.last_offset) for one in producer_states(log).states]
+        return [
+            (state.producer_id, state.epoch, state.last_sequence, state.last_offset)
+            for state in producer_states(log).states
+        ]
 
-    after = [erased(one, keys) for one in segments]
+    after = [erased(segment, keys) for segment in segments]
     assert sequences(after) == sequences(segments)
     assert producer_states(after).aborted == producer_states(segments).aborted
 
@@ -71,6 +74,6 @@ def test_a_marked_key_and_its_value_are_in_no_byte() -> None:
     after = erased(segment, frozenset({mark})).log
     assert mark not in after
     assert other not in after
-    assert [one.offset for one in all_records(after)] == [0, 2]
+    assert [record.offset for record in all_records(after)] == [0, 2]
     assert [header.last_offset for _, header in iter_batch_headers(after)] == [0, 1, 2, 3]
     assert after.startswith(messages[0]), "a message without the key stays as it is"

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, segment
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.policy import TopicPolicy
@@ -126,7 +126,7 @@ class ExpiryMachine(RuleBasedStateMachine):
         if offset > self.new_stop:
             return
         state = PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(1))
-        run(self.world.state.publish_partition_state(TIP, state))
+        run(self.world.state.publish_partition_state(TOPIC_ID_PARTITION, state))
         self.user_start = max(self.user_start, offset)
 
     @rule(hours=st.integers(min_value=1, max_value=3))
@@ -180,7 +180,7 @@ class ExpiryMachine(RuleBasedStateMachine):
         return self._in_true_history(one, one.start_offset) and self._in_true_history(one, one.end_offset)
 
     def _readable_offsets(self) -> set[int]:
-        state = self.world.state.partition_state(TIP)
+        state = self.world.state.partition_state(TOPIC_ID_PARTITION)
         start = state.start_in(self.lineages[NEW])
         return {
             offset

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, segment
 from tests.support.expiry_world import PausingFailpoints, Sidecar, StoppedClock, World, run
 from tests.support.inline_blocking import InlineBlocking
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.copy import CopyView, copied_offset_among, decide_copy
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.domain.epochs import Lineage
@@ -102,8 +102,8 @@ class GivenUpMachine(RuleBasedStateMachine):
             local=self._local(),
             limits=ExpiryLimits(idle_slack_ms=10**12),
         )
-        self.sidecar.broker.log_starts[TIP] = self.log_start
-        self.sidecar.broker.last_stable_offsets[TIP] = self.model.stop
+        self.sidecar.broker.log_starts[TOPIC_ID_PARTITION] = self.log_start
+        self.sidecar.broker.last_stable_offsets[TOPIC_ID_PARTITION] = self.model.stop
         self.first_start = FirstStart(
             table=self.sidecar.table,
             broker=self.sidecar.broker,
@@ -124,15 +124,15 @@ class GivenUpMachine(RuleBasedStateMachine):
         return (*(one for one in dated if (one.next_base_offset or 0) > self.log_start), active)
 
     def _look(self) -> None:
-        self.log_start = int(self.sidecar.broker.log_starts[TIP])
-        self.sidecar.broker.last_stable_offsets[TIP] = self.model.stop
-        local = replace(self.sidecar.table.local.partitions[TIP], segments=self._local())
-        self.sidecar.table.local = LogDirsView(partitions={TIP: local}, faults={})
+        self.log_start = int(self.sidecar.broker.log_starts[TOPIC_ID_PARTITION])
+        self.sidecar.broker.last_stable_offsets[TOPIC_ID_PARTITION] = self.model.stop
+        local = replace(self.sidecar.table.local.partitions[TOPIC_ID_PARTITION], segments=self._local())
+        self.sidecar.table.local = LogDirsView(partitions={TOPIC_ID_PARTITION: local}, faults={})
 
     @rule()
     def expire(self) -> None:
         self._look()
-        start = self.world.state.partition_state(TIP).start_in(LINEAGE)
+        start = self.world.state.partition_state(TOPIC_ID_PARTITION).start_in(LINEAGE)
         if start < 0 and self.log_start > self.model.start:
             self.model.start = self.log_start
         self.model.judge(self.policy.retention_ms, self.clock.now_ms())
@@ -144,7 +144,7 @@ class GivenUpMachine(RuleBasedStateMachine):
         """As the copy lane: where expiry has looked, or cannot, whatever it has not given up goes up."""
         for _ in range(count):
             self._look()
-            local = self.sidecar.table.local.partitions[TIP]
+            local = self.sidecar.table.local.partitions[TOPIC_ID_PARTITION]
             if not self._plan(local.segments, has_looked):
                 return
             run(self.first_start.ensure(self.sidecar.partition, local, LINEAGE))
@@ -159,7 +159,7 @@ class GivenUpMachine(RuleBasedStateMachine):
             copied_offset=copied_offset_among(self.world.segments(), LINEAGE),
             last_stable_offset=self.model.stop,
             now_ms=self.clock.now_ms(),
-            remote_log_start_offset=self.world.state.partition_state(TIP).start_in(LINEAGE),
+            remote_log_start_offset=self.world.state.partition_state(TOPIC_ID_PARTITION).start_in(LINEAGE),
             may_expire=not has_looked,
         )
         return decide_copy(view).segments
@@ -197,7 +197,7 @@ class GivenUpMachine(RuleBasedStateMachine):
         """Through the gateway."""
         offset = int(self.model.start + share * (self.model.stop - self.model.start))
         said = PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(0))
-        run(self.world.state.publish_partition_state(TIP, said))
+        run(self.world.state.publish_partition_state(TOPIC_ID_PARTITION, said))
         self.model.start = max(self.model.start, offset)
 
     @rule()
@@ -208,20 +208,20 @@ class GivenUpMachine(RuleBasedStateMachine):
         for one in sorted(self.world.readable(), key=lambda one: one.start_offset):
             if one.start_offset <= stop:
                 stop = max(stop, one.end_offset + 1)
-        if self.world.state.partition_state(TIP).start_in(LINEAGE) >= 0:
-            self.sidecar.broker.log_starts[TIP] = stop
+        if self.world.state.partition_state(TOPIC_ID_PARTITION).start_in(LINEAGE) >= 0:
+            self.sidecar.broker.log_starts[TOPIC_ID_PARTITION] = stop
             said = PartitionState(trim_offset=Offset(stop), trim_epoch=LeaderEpoch(0))
-            run(self.world.state.publish_partition_state(TIP, said))
+            run(self.world.state.publish_partition_state(TOPIC_ID_PARTITION, said))
         self._look()
 
     @invariant()
     def nothing_goes_that_no_decision_gave_up(self) -> None:
         if not hasattr(self, "model"):
             return
-        start = max(self.world.state.partition_state(TIP).start_in(LINEAGE), 0)
+        start = max(self.world.state.partition_state(TOPIC_ID_PARTITION).start_in(LINEAGE), 0)
         assert start <= self.model.start, f"nobody gave up [{self.model.start}, {start})"
         remote = {at for one in self.world.readable() for at in range(one.start_offset, one.end_offset + 1, 50)}
-        log_start = int(self.sidecar.broker.log_starts[TIP])
+        log_start = int(self.sidecar.broker.log_starts[TOPIC_ID_PARTITION])
         for offset in range(-(-self.model.start // 50) * 50, self.model.stop, 50):
             assert offset >= log_start or offset in remote, f"offset {offset} is in neither tier"
 
@@ -229,7 +229,7 @@ class GivenUpMachine(RuleBasedStateMachine):
     def what_was_given_up_is_not_readable_again(self) -> None:
         """Once something is remote a start says so."""
         if hasattr(self, "model") and self.world.readable():
-            start = self.world.state.partition_state(TIP).start_in(LINEAGE)
+            start = self.world.state.partition_state(TOPIC_ID_PARTITION).start_in(LINEAGE)
             assert start >= 0
 
 

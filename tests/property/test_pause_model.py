@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.support.expiry import HOUR_MS, SEGMENT_BYTES, segment
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
@@ -60,7 +60,7 @@ class PauseMachine(RuleBasedStateMachine):
     @rule(paused=st.booleans())
     def an_operator_pauses_or_resumes(self, paused: bool) -> None:
         self.paused = paused
-        self.sidecar.guard.paused = {TIP.topic_id: "paused"} if paused else {}
+        self.sidecar.guard.paused = {TOPIC_ID_PARTITION.topic_id: "paused"} if paused else {}
 
     @rule()
     def the_sidecar_is_started_again(self) -> None:
@@ -87,12 +87,12 @@ def _remains(world: World) -> dict[str, Any]:
         "objects": set(world.store.keys),
         "states": {one.remote_log_segment_id: one.state for one in world.segments()},
         "start": world.start,
-        "trash": {(one.kind, one.up_to, one.from_offset) for one in world.state.trash(TIP)},
+        "trash": {(one.kind, one.up_to, one.from_offset) for one in world.state.trash(TOPIC_ID_PARTITION)},
     }
 
 
 def _stop(world: World) -> GuardStop | None:
-    return world.state.partition_state(TIP).guard_stop
+    return world.state.partition_state(TOPIC_ID_PARTITION).guard_stop
 
 
 TestPauses = PauseMachine.TestCase

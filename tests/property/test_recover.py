@@ -54,7 +54,7 @@ class Partition:
     deleted: set[Uuid] = field(default_factory=set)
 
     def all_in(self, state: int) -> list[RemoteLogSegmentMetadata]:
-        return [one for one in self.cache.list_remote_log_segments() if one.state == state]
+        return [segment for segment in self.cache.list_remote_log_segments() if segment.state == state]
 
     def do(self, step: str) -> None:
         self.now_ms += 1
@@ -98,38 +98,38 @@ class Partition:
             self.epoch, self.epoch_start = self.epoch + 1, self.next_offset + 2
 
     def put(self) -> None:
-        for one in self.all_in(STARTED)[:1]:
-            uuid = one.remote_log_segment_id.uuid
-            self.stored[uuid] = replace(WHOLE, start_offset=one.start_offset)
-            self.manifests[uuid] = replace(one, state=FINISHED)
+        for segment in self.all_in(STARTED)[:1]:
+            uuid = segment.remote_log_segment_id.uuid
+            self.stored[uuid] = replace(WHOLE, start_offset=segment.start_offset)
+            self.manifests[uuid] = replace(segment, state=FINISHED)
 
     def finish(self) -> None:
-        for one in self.all_in(STARTED)[:1]:
-            if one.remote_log_segment_id.uuid in self.stored:
-                self._update(one, FINISHED, self.custom[self.serial % len(self.custom)])
+        for segment in self.all_in(STARTED)[:1]:
+            if segment.remote_log_segment_id.uuid in self.stored:
+                self._update(segment, FINISHED, self.custom[self.serial % len(self.custom)])
 
     def delete(self) -> None:
-        for one in self.all_in(FINISHED)[:1]:
-            self._update(one, DELETING, one.custom_metadata)
+        for segment in self.all_in(FINISHED)[:1]:
+            self._update(segment, DELETING, segment.custom_metadata)
 
     def remove(self) -> None:
-        for one in self.all_in(DELETING)[:1]:
-            objects = self.stored.pop(one.remote_log_segment_id.uuid, None)
+        for segment in self.all_in(DELETING)[:1]:
+            objects = self.stored.pop(segment.remote_log_segment_id.uuid, None)
             if objects is not None and objects.has_log:  # one after the other
-                self.stored[one.remote_log_segment_id.uuid] = replace(objects, has_log=False)
+                self.stored[segment.remote_log_segment_id.uuid] = replace(objects, has_log=False)
 
     def end(self) -> None:
-        for one in self.all_in(DELETING)[:1]:
-            self.stored.pop(one.remote_log_segment_id.uuid, None)
-            self._update(one, DELETED, one.custom_metadata)
-            self.deleted.add(one.remote_log_segment_id.uuid)
+        for segment in self.all_in(DELETING)[:1]:
+            self.stored.pop(segment.remote_log_segment_id.uuid, None)
+            self._update(segment, DELETED, segment.custom_metadata)
+            self.deleted.add(segment.remote_log_segment_id.uuid)
 
     def leave(self) -> None:
         """A store that keeps what it said was deleted."""
-        for one in self.all_in(DELETING)[:1]:
-            uuid = one.remote_log_segment_id.uuid
-            self.stored[uuid] = replace(WHOLE, start_offset=one.start_offset)
-            self._update(one, DELETED, one.custom_metadata)
+        for segment in self.all_in(DELETING)[:1]:
+            uuid = segment.remote_log_segment_id.uuid
+            self.stored[uuid] = replace(WHOLE, start_offset=segment.start_offset)
+            self._update(segment, DELETED, segment.custom_metadata)
             self.deleted.add(uuid)
 
     def _update(self, one: RemoteLogSegmentMetadata, state: int, custom: bytes | None) -> None:
@@ -246,10 +246,10 @@ def test_without_a_snapshot_all_that_manifests_hold_is_equal(steps: list[str]) -
 @given(LIFE, CUSTOMS)
 def test_done_again_it_finds_nothing_to_do(steps: list[str], custom: list[bytes | None]) -> None:
     partition, snapshot = lived(steps, [], custom)
-    known = {one.remote_log_segment_id.uuid: one for one in partition.cache.list_remote_log_segments()}
+    known = {segment.remote_log_segment_id.uuid: segment for segment in partition.cache.list_remote_log_segments()}
     listed = SnapshotSegments(
         written_ms=snapshot.written_ms,
-        segments={one.remote_log_segment_id.uuid: one for one in snapshot.segments},
+        segments={segment.remote_log_segment_id.uuid: segment for segment in snapshot.segments},
         highest_offsets=snapshot.highest_offsets,
     )
     wanted = wanted_manifests(known, listed, partition.stored)

@@ -125,10 +125,10 @@ class World:
     async def served(self) -> Mapping[int, bool]:
         """Offsets that readers find, by whether what they find is of the last leader's log."""
         found: dict[int, bool] = {}
-        for one in standings(list(self.metadata.list_remote_log_segments(ORDERS)), await self.lineage()):
-            for start, stop in one.served:
+        for standing in standings(list(self.metadata.list_remote_log_segments(ORDERS)), await self.lineage()):
+            for start, stop in standing.served:
                 for offset in range(start, stop):
-                    own = max(e.epoch for e in one.segment.segment_leader_epochs if e.start_offset <= offset)
+                    own = max(e.epoch for e in standing.segment.segment_leader_epochs if e.start_offset <= offset)
                     is_right = offset < len(self.log.epochs) and self.log.epochs[offset] == own
                     found[offset] = found.get(offset, True) and is_right
         return found
@@ -148,7 +148,7 @@ def test_where_each_leader_has_said_its_epochs_nothing_of_another_history_is_fou
     the epochs last."""
 
     async def main() -> None:
-        cut = [replace(one, former=-1) for one in history]
+        cut = [replace(reign, former=-1) for reign in history]
         world = await lived(cut, is_remembered=True, all_say=True)
         assert all((await world.served()).values())
 

@@ -41,9 +41,9 @@ def segment_of(log: Log, start: int, end: int, *, uuid: bytes) -> RemoteLogSegme
 def holds(segments: Sequence[RemoteLogSegmentMetadata], log: Log, offset: int) -> bool:
     """Whether one has the log's record at ``offset``: a leader writes one record at an offset."""
     return any(
-        one.start_offset <= offset <= one.end_offset
-        and max(entry.epoch for entry in one.segment_leader_epochs if entry.start_offset <= offset) == log[offset]
-        for one in segments
+        segment.start_offset <= offset <= segment.end_offset
+        and max(entry.epoch for entry in segment.segment_leader_epochs if entry.start_offset <= offset) == log[offset]
+        for segment in segments
     )
 
 

@@ -74,7 +74,7 @@ def histories(draw: st.DrawFn) -> Written:
 
 
 def walk(segment: Sequence[Batch], slice_bytes: int, carried: Sequence[ProducerState]) -> SegmentTransactions:
-    log, transactions = b"".join(one.data for one in segment), TransactionWalk(carried)
+    log, transactions = b"".join(batch.data for batch in segment), TransactionWalk(carried)
     scanner = SegmentScanner(where="log", base_offset=segment[0].base_offset, transactions=transactions)
     for start in range(0, len(log), slice_bytes):
         scanner.feed(log[start : start + slice_bytes])
@@ -91,7 +91,7 @@ class Broker:
     def seal(self, segment: Sequence[Batch]) -> tuple[Sequence[AbortedTransaction], Sequence[ProducerState]]:
         base_offset = Offset(segment[0].base_offset)
         rebuilder = SegmentRebuilder(where="log", base_offset=base_offset, earlier_snapshot=self.snapshot)
-        rebuilder.feed(b"".join(one.data for one in segment))
+        rebuilder.feed(b"".join(batch.data for batch in segment))
         made = rebuilder.finish()
         self.snapshot = made.producer_snapshot
         entries = read_transaction_index(made.transaction_index or b"", base_offset=base_offset)
@@ -121,9 +121,9 @@ def test_indexes_and_snapshots_are_whole_whatever_the_broker_has_lost(written: W
         assert _transactions(carried) == open_transactions(written.batches, stop)
         assert _rows(carried) == _rows(open_states(true_states)), "a native broker may begin with them"
         seen += uploaded
-    assert [(one.producer_id, one.first_offset, one.last_offset) for one in seen] == aborted_transactions(
-        written.batches
-    )
+    assert [
+        (transaction.producer_id, transaction.first_offset, transaction.last_offset) for transaction in seen
+    ] == aborted_transactions(written.batches)
 
 
 @given(histories(), st.data())
@@ -140,14 +140,14 @@ def test_where_a_segment_overlaps_the_one_before_nothing_is_taken_twice(written:
     ]
     carried = (*was_open, *open_states(before.open_at_end, below=base_offset))
     derived = walk(written.batches[start:], written.slice_bytes, carried)
-    expected = [one for one in aborted_transactions(written.batches) if one[2] >= base_offset]
+    expected = [transaction for transaction in aborted_transactions(written.batches) if transaction[2] >= base_offset]
     assert [(one.producer_id, one.first_offset, one.last_offset) for one in derived.aborted] == expected
 
 
 def _transactions(states: Sequence[ProducerState]) -> dict[int, int]:
-    return {one.producer_id: one.current_transaction_first_offset for one in states}
+    return {state.producer_id: state.current_transaction_first_offset for state in states}
 
 
 def _rows(states: Sequence[ProducerState]) -> set[ProducerState]:
     """Without the coordinator's epoch, which only markers have: an earlier transaction's is lost with the broker's state."""
-    return {replace(one, coordinator_epoch=-1) for one in states}
+    return {replace(state, coordinator_epoch=-1) for state in states}

@@ -88,12 +88,12 @@ class Broker:
 
     def note(self) -> None:
         self.lease = self.leader.seen
-        for one in self.machines:
-            run(one.process.note())
+        for machine in self.machines:
+            run(machine.process.note())
 
     def pass_time(self, minutes: int) -> None:
-        for one in self.machines:
-            one.clock.true_ms += minutes * MINUTE_MS
+        for machine in self.machines:
+            machine.clock.true_ms += minutes * MINUTE_MS
 
     def take(self, step: Step) -> None:
         what, number, minutes, jump_min = step

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.expiry_world import run
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.undelete_world import DELAYS, LENGTH, UndeleteWorld, command_config
 from tiersidecar.domain.errors import TiersidecarError
 from tiersidecar.domain.trash import TrashKind
@@ -113,13 +113,13 @@ class UserDeletesMachine(RuleBasedStateMachine):
 
     @property
     def _generation(self) -> int:
-        return self.there.world.state.partition_state(TIP).start_generation
+        return self.there.world.state.partition_state(TOPIC_ID_PARTITION).start_generation
 
     def _learn(self, *, undone: bool = False) -> None:
         """What is no longer in the trash is final; it is taken out when it is due, and not before."""
         waiting = {
             one.id.opened_ms
-            for one in self.there.world.state.trash(TIP)
+            for one in self.there.world.state.trash(TOPIC_ID_PARTITION)
             if one.kind is TrashKind.USER and one.id.generation == self._generation
         }
         for window in self.pending.keys() - waiting:

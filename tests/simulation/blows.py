@@ -114,7 +114,7 @@ async def _elect_far_behind(world: World, partition: SimulatedPartition, planned
         partition.gave_up = world.may_begin_at(partition)
         partition.in_sync.discard(broker)
         world.cluster.elect(partition, broker)
-        world.note(f"{broker} leads {partition.tip} from {partition.leader_log.log_end_offset} on")
+        world.note(f"{broker} leads {partition.topic_id_partition} from {partition.leader_log.log_end_offset} on")
 
 
 async def _stop_broker(world: World, sidecar: Sidecar, planned: PlannedBlow) -> None:
@@ -166,8 +166,8 @@ async def _delete_records(world: World, partition: SimulatedPartition, planned: 
                 await until_ready(parts.state)
                 delete = UserDelete(offset=Offset(target), leader_epoch=leader_epoch, trims=False)
                 asker = Asker(by="a user", now_ms=clock.now_ms(), delays=trash_delays(parts.config))
-                await delete.say(parts.state, partition.tip, asker)
-                if parts.state.partition_state(partition.tip).remote_log_start_offset >= target:
+                await delete.say(parts.state, partition.topic_id_partition, asker)
+                if parts.state.partition_state(partition.topic_id_partition).remote_log_start_offset >= target:
                     partition.users_deletes.append(UsersDelete(_left_of(partition, target, leader_epoch), leader_epoch))
         except (TiersidecarError, TimeoutError) as error:
             world.note(f"the user gave up: {error}")

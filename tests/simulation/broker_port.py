@@ -86,7 +86,7 @@ class SimulatedBroker:
 
     async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
         asked = list(topic_ids)
-        known = {tip.topic_id for tip in self._cluster.partitions}
+        known = {topic_id_partition.topic_id for topic_id_partition in self._cluster.partitions}
         return await self._ask(
             "topic ids", lambda: {one: None if one in known else "UNKNOWN_TOPIC_ID" for one in asked}
         )
@@ -101,7 +101,10 @@ class SimulatedBroker:
         asked = dict(partitions)
         return await self._ask(
             "offsets",
-            lambda: {tip: self._offset(tip, epoch, spec, read_committed) for tip, epoch in asked.items()},
+            lambda: {
+                topic_id_partition: self._offset(topic_id_partition, epoch, spec, read_committed)
+                for topic_id_partition, epoch in asked.items()
+            },
         )
 
     async def end_of_epochs(
@@ -109,7 +112,11 @@ class SimulatedBroker:
     ) -> dict[TopicIdPartition, EpochEndAnswer]:
         questions = dict(asked)
         return await self._ask(
-            "epoch ends", lambda: {tip: self._epoch_end(tip, question) for tip, question in questions.items()}
+            "epoch ends",
+            lambda: {
+                topic_id_partition: self._epoch_end(topic_id_partition, question)
+                for topic_id_partition, question in questions.items()
+            },
         )
 
     async def delete_records(
@@ -122,7 +129,10 @@ class SimulatedBroker:
         self._acts(f"trims {asked}")
         return await self._ask(
             "delete records",
-            lambda: {tip: self._delete(tip, offset, epochs.get(tip, NO_EPOCH)) for tip, offset in asked.items()},
+            lambda: {
+                topic_id_partition: self._delete(topic_id_partition, offset, epochs.get(topic_id_partition, NO_EPOCH))
+                for topic_id_partition, offset in asked.items()
+            },
         )
 
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
@@ -201,13 +211,13 @@ class SimulatedBroker:
         everyone = self._cluster.broker_ids()
         views = [
             LeaderView(
-                topic_id_partition=tip,
+                topic_id_partition=topic_id_partition,
                 leader_id=BrokerId(-1 if partition.leader is None else partition.leader),
                 leader_epoch=LeaderEpoch(partition.epoch),
                 replicas=everyone,
                 in_sync_replicas=tuple(BrokerId(one) for one in sorted(partition.in_sync)),
             )
-            for tip, partition in self._cluster.partitions.items()
+            for topic_id_partition, partition in self._cluster.partitions.items()
         ]
         views += [
             LeaderView(
@@ -222,12 +232,14 @@ class SimulatedBroker:
         ]
         return tuple(view for view in views if topics is None or view.topic_id_partition.topic in topics)
 
-    def _offset(self, tip: TopicIdPartition, epoch: int, spec: OffsetSpec | int, read_committed: bool) -> OffsetAnswer:
-        topic = self._topics.get(tip.topic)
+    def _offset(
+        self, topic_id_partition: TopicIdPartition, epoch: int, spec: OffsetSpec | int, read_committed: bool
+    ) -> OffsetAnswer:
+        topic = self._topics.get(topic_id_partition.topic)
         if topic is not None:
-            end = len(topic.partitions[tip.partition])
+            end = len(topic.partitions[topic_id_partition.partition])
             return _answer(0 if spec == OffsetSpec.EARLIEST else end, 0)
-        partition = self._cluster.partitions[tip]
+        partition = self._cluster.partitions[topic_id_partition]
         error = self._refusal(partition, epoch)
         if error:
             return OffsetAnswer(offset=Offset(-1), timestamp_ms=-1, leader_epoch=LeaderEpoch(-1), error=error)
@@ -236,8 +248,8 @@ class SimulatedBroker:
         end = partition.last_stable_offset() if read_committed else partition.leader_log.high_watermark
         return _answer(end, partition.epoch)
 
-    def _epoch_end(self, tip: TopicIdPartition, asked: EpochAsked) -> EpochEndAnswer:
-        partition = self._cluster.partitions[tip]
+    def _epoch_end(self, topic_id_partition: TopicIdPartition, asked: EpochAsked) -> EpochEndAnswer:
+        partition = self._cluster.partitions[topic_id_partition]
         error = self._refusal(partition, asked.current_epoch)
         if error:
             return EpochEndAnswer(epoch=NO_EPOCH, end_offset=Offset(-1), error=error)
@@ -251,10 +263,10 @@ class SimulatedBroker:
             return ""
         return "FENCED_LEADER_EPOCH" if epoch < partition.epoch else "UNKNOWN_LEADER_EPOCH"
 
-    def _delete(self, tip: TopicIdPartition, offset: int, epoch: LeaderEpoch) -> TrimAnswer:
+    def _delete(self, topic_id_partition: TopicIdPartition, offset: int, epoch: LeaderEpoch) -> TrimAnswer:
         """Kafka's DeleteRecords knows no leader epoch: the adapter holds ``epoch`` against Metadata, and asks the broker that
         leads in it alone, which refuses once another leads."""
-        partition = self._cluster.partitions[tip]
+        partition = self._cluster.partitions[topic_id_partition]
         if epoch not in (NO_EPOCH, partition.epoch):
             return TrimAnswer(low_watermark=Offset(-1), error="FENCED_LEADER_EPOCH")
         if partition.leader is None:
@@ -271,12 +283,18 @@ class SimulatedBroker:
         return dict(self._configs if own is None else own.configs)
 
     def _fetched(
-        self, tip: TopicIdPartition, offset: int, max_bytes: int, last_fetched_epoch: int, *, read_committed: bool
+        self,
+        topic_id_partition: TopicIdPartition,
+        offset: int,
+        max_bytes: int,
+        last_fetched_epoch: int,
+        *,
+        read_committed: bool,
     ) -> LocalBatches:
-        partition = self._cluster.partitions[tip]
+        partition = self._cluster.partitions[topic_id_partition]
         log = partition.logs[self._broker_id]
         if diverges(log, last_fetched_epoch, offset) and offset >= log.log_start_offset:
-            raise HistoryChangedError(subject=str(tip), end_offset=offset)
+            raise HistoryChangedError(subject=str(topic_id_partition), end_offset=offset)
         return read_replica(partition, self._broker_id, offset, max_bytes, read_committed=read_committed)
 
 

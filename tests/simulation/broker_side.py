@@ -79,10 +79,14 @@ class BrokerSide:
         number, question = read_offset_request(api_key, version, body)
         partition = self._partition(number)
         told = tell_offset(partition, self._broker_id, question)
-        return offset_response(api_key, version, partition.tip, told)
+        return offset_response(api_key, version, partition.topic_id_partition, told)
 
     def _partition(self, number: int) -> SimulatedPartition:
-        return next(one for tip, one in self._cluster.partitions.items() if tip.partition == number)
+        return next(
+            one
+            for topic_id_partition, one in self._cluster.partitions.items()
+            if topic_id_partition.partition == number
+        )
 
     def _fetched(self, version: int, body: bytes) -> bytes:
         if self._starts != self._cluster.starts[self._broker_id]:
@@ -121,9 +125,9 @@ class BrokerSide:
     ) -> dict[PartitionKey, FilledPartition]:
         """The first batch of all may be larger than is allowed (KIP-74)."""
         rows, left_bytes = dict[PartitionKey, FilledPartition](), request.max_bytes
-        for key, one in asked.items():
+        for key, partition in asked.items():
             is_first = left_bytes == request.max_bytes
-            rows[key] = row = self._row(request, key[1], one, left_bytes, min_one=is_first)
+            rows[key] = row = self._row(request, key[1], partition, left_bytes, min_one=is_first)
             left_bytes -= row.records_bytes
         return rows
 
@@ -174,7 +178,10 @@ def read_replica(
     stable = log.last_stable_offset()
     if not log.log_start_offset <= offset <= log.log_end_offset:
         raise OffsetOutOfRangeError(
-            subject=str(partition.tip), offset=offset, start=log.log_start_offset, stop=log.high_watermark
+            subject=str(partition.topic_id_partition),
+            offset=offset,
+            start=log.log_start_offset,
+            stop=log.high_watermark,
         )
     read = log.read(offset, stable if read_committed else log.high_watermark, max_bytes, min_one=min_one)
     return LocalBatches(

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
+from tests.simulation.environment import Environment
 from tests.simulation.serving import Serving
-from tests.simulation.surroundings import Surroundings
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ Servers = Mapping[int, Server]
 class Client:
     """One that goes by ``name``."""
 
-    def __init__(self, world: Surroundings, name: str) -> None:
+    def __init__(self, world: Environment, name: str) -> None:
         self._world, self.name = world, name
 
     async def answer(self, serving: Serving, work: Coroutine[Any, Any, T]) -> T | None:

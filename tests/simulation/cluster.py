@@ -38,7 +38,7 @@ class SimulatedPartition:
     data.  ``former`` are the committed histories that unclean elections have ended, the latest last.  ``stalled`` followers do
     not fetch."""
 
-    tip: TopicIdPartition
+    topic_id_partition: TopicIdPartition
     logs: dict[int, ReplicaLog]
     leader: int | None = None
     epoch: int = -1
@@ -68,7 +68,7 @@ class SimulatedPartition:
     @property
     def users_start_done(self) -> int:
         """Below it nothing of this history is left: a user was told so."""
-        return max((one.offset for one in self.users_deletes), default=0)
+        return max((delete.offset for delete in self.users_deletes), default=0)
 
     def last_stable_offset(self, of: ReplicaLog | None = None) -> int:
         """Exclusive: below it every transaction is decided, by a marker that is committed.  As the leader knows it, or ``of``
@@ -176,11 +176,11 @@ class Cluster:
             (log_dir / META_PROPERTIES).write_text(properties)
         self.partitions: dict[TopicIdPartition, SimulatedPartition] = {}
         for number in range(partitions):
-            tip = TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
+            topic_id_partition = TopicIdPartition(topic_id=topic_id, topic=topic, partition=number)
             logs = {
                 broker: ReplicaLog(
                     log_dir,
-                    tip,
+                    topic_id_partition,
                     segment_bytes=segment_bytes(broker),
                     stamp_ns=stamp_ns,
                     later=later,
@@ -188,8 +188,8 @@ class Cluster:
                 )
                 for broker, log_dir in self.log_dirs.items()
             }
-            partition = SimulatedPartition(tip=tip, logs=logs, in_sync=set(broker_ids))
-            self.partitions[tip] = partition
+            partition = SimulatedPartition(topic_id_partition=topic_id_partition, logs=logs, in_sync=set(broker_ids))
+            self.partitions[topic_id_partition] = partition
             self.elect(partition, broker_ids[number % len(broker_ids)])
 
     # -- leadership
@@ -206,7 +206,7 @@ class Cluster:
         log.high_watermark = min(log.high_watermark, log.log_end_offset)
         # What is written from here on was not there yet.
         partition.users_deletes = [
-            one._replace(offset=min(one.offset, log.log_end_offset)) for one in partition.users_deletes
+            delete._replace(offset=min(delete.offset, log.log_end_offset)) for delete in partition.users_deletes
         ]
         log.begin_epoch(partition.epoch)
         partition.in_sync &= self.alive
@@ -302,8 +302,8 @@ class Cluster:
         """``replication-offset-checkpoint`` of each broker."""
         for broker in sorted(self.alive):
             offsets = {
-                (tip.topic, tip.partition): partition.logs[broker].high_watermark
-                for tip, partition in self.partitions.items()
+                (topic_id_partition.topic, topic_id_partition.partition): partition.logs[broker].high_watermark
+                for topic_id_partition, partition in self.partitions.items()
             }
             if self._written_high_watermarks.get(broker) != offsets:
                 self._written_high_watermarks[broker] = offsets

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from tests.simulation.clients import FINISH_S, Client, Servers
 from tests.simulation.cluster import SimulatedPartition
+from tests.simulation.environment import Environment
 from tests.simulation.questioner import Questioner
 from tests.simulation.read_check import ReadCheck
 from tests.simulation.serving import Ask, Fate, Serving
 from tests.simulation.session_consumer import SessionConsumer
-from tests.simulation.surroundings import Surroundings
 
 _MOST = 50_000
 _VERSIONS = (4, 6, 8, 12, 13, 17)
@@ -34,7 +34,7 @@ class Consumers:
     """Two of each partition, one by Fetch and one by HTTP; and, where the scenario has them, one that has all in one
     fetch session, and those that ask for offsets."""
 
-    def __init__(self, world: Surroundings, servers: Servers) -> None:
+    def __init__(self, world: Environment, servers: Servers) -> None:
         self.check = ReadCheck(world)
         self._all: list[ReadsOn] = [
             Consumer(world, partition, servers, self.check, by_fetch=by_fetch)
@@ -56,7 +56,7 @@ class Consumers:
 
     async def finish(self) -> None:
         """Nothing fails any more: each gets to the end, and what it cannot reach is a breach."""
-        await asyncio.gather(*(one.finish() for one in self._all))
+        await asyncio.gather(*(on.finish() for on in self._all))
 
 
 class Consumer:
@@ -64,7 +64,7 @@ class Consumer:
 
     def __init__(
         self,
-        world: Surroundings,
+        world: Environment,
         partition: SimulatedPartition,
         servers: Servers,
         check: ReadCheck,
@@ -73,7 +73,7 @@ class Consumer:
     ) -> None:
         self._world, self._partition, self._servers, self._check = world, partition, servers, check
         self._by_fetch, self._rereads = by_fetch, world.scenario.rereads
-        self.name = f"{'fetch' if by_fetch else 'http'} consumer of {partition.tip.partition}"
+        self.name = f"{'fetch' if by_fetch else 'http'} consumer of {partition.topic_id_partition.partition}"
         self._client = Client(world, self.name)
         self._position, self._read_committed = 0, False
         self._is_finishing = False
@@ -142,9 +142,10 @@ class Consumer:
         """``auto.offset.reset`` to the earliest, or a seek."""
         if broker != self._partition.leader:
             return  # KIP-392: a client asks the leader whether it is so
-        tip = self._partition.tip
+        topic_id_partition = self._partition.topic_id_partition
         earliest = await self._client.answer(
-            serving, serving.earliest(tip) if self._by_fetch else serving.first_offset(tip)
+            serving,
+            serving.earliest(topic_id_partition) if self._by_fetch else serving.first_offset(topic_id_partition),
         )
         if earliest is None:
             return
@@ -161,7 +162,7 @@ class Consumer:
     def _ask(self) -> Ask:
         chances = self._world.chances
         return Ask(
-            partition=self._partition.tip,
+            partition=self._partition.topic_id_partition,
             offset=self._position,
             read_committed=self._read_committed,
             max_bytes=_MOST if self._is_finishing else chances.choose(f"{self.name} bytes", (1, 400, 1500, _MOST)),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tests.simulation.chances import SeededIds
 from tests.simulation.cluster import SimulatedPartition
+from tests.simulation.environment import METADATA_TOPIC
 from tests.simulation.hazards import Hazard
 from tests.simulation.network import at_once
 from tests.simulation.replica_log import ReplicaLog
-from tests.simulation.surroundings import METADATA_TOPIC
 from tests.simulation.world import World
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId
@@ -46,7 +46,7 @@ class NativeCopies:
 
     def __init__(self, world: World, partition: SimulatedPartition) -> None:
         self._world, self._partition = world, partition
-        self._ids = SeededIds(world.chances, f"native copies of {partition.tip}")
+        self._ids = SeededIds(world.chances, f"native copies of {partition.topic_id_partition}")
 
     async def run(self) -> None:
         """One segment after the other."""
@@ -56,7 +56,7 @@ class NativeCopies:
             if leader is None or offset is None or METADATA_TOPIC not in self._world.topics:
                 continue
             log = self._partition.leader_log
-            base = max(one for one in log.segments[:-1] if one <= offset)
+            base = max(segment for segment in log.segments[:-1] if segment <= offset)
             end = log.segments[log.segments.index(base) + 1]
             if end <= log.last_stable_offset():
                 await self._copy(leader, epoch, log, base, end)
@@ -77,7 +77,7 @@ class NativeCopies:
         layout = plan_objects(metadata=started, chunk_size=_CHUNK_BYTES, compression=False, encryption=None)
         chunks = [data[at : at + _CHUNK_BYTES] for at in range(0, len(data), _CHUNK_BYTES)]
         blob = layout.index_blob(artefacts, ())
-        manifest = layout.manifest(layout.chunk_index([len(one) for one in chunks]), blob.indexes)
+        manifest = layout.manifest(layout.chunk_index([len(chunk) for chunk in chunks]), blob.indexes)
         for key, body in zip(layout.keys.in_upload_order, (data, blob.data, manifest), strict=True):
             at_once(self._world.bucket.store.put_object(key, BytesBody(body)))
         self._write(
@@ -93,7 +93,7 @@ class NativeCopies:
         inside = log.batches[log.position_of(base) : log.position_of(end - 1) + 1]
         return RemoteLogSegmentMetadata(
             remote_log_segment_id=RemoteLogSegmentId(
-                topic_id_partition=self._partition.tip, uuid=self._ids.random_uuid()
+                topic_id_partition=self._partition.topic_id_partition, uuid=self._ids.random_uuid()
             ),
             start_offset=Offset(base),
             end_offset=Offset(end - 1),
@@ -108,7 +108,7 @@ class NativeCopies:
     def _write(self, event: RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate) -> None:
         topic = self._world.topics[METADATA_TOPIC]
         topic.append(
-            metadata_partition(self._partition.tip, len(topic.partitions)),
+            metadata_partition(self._partition.topic_id_partition, len(topic.partitions)),
             key=None,
             value=write_event(event, knows_txn_index_empty=True),
             timestamp_ms=self._world.clock.true_ms(),

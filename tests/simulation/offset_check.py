@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tests.simulation.broker_offsets import records_of
 from tests.simulation.cluster import SimulatedPartition
+from tests.simulation.environment import Environment
 from tests.simulation.offset_wire import OffsetQuestion, Told
 from tests.simulation.read_check import ReadCheck
 from tests.simulation.records import Batch
-from tests.simulation.surroundings import Surroundings
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.ports.broker import OffsetSpec
@@ -32,7 +32,7 @@ class Asked:
 class OffsetCheck:
     """Of the client ``name``."""
 
-    def __init__(self, world: Surroundings, reads: ReadCheck, name: str) -> None:
+    def __init__(self, world: Environment, reads: ReadCheck, name: str) -> None:
         self._world, self._reads, self._name = world, reads, name
 
     def begin(self, partition: SimulatedPartition) -> Asked:
@@ -93,7 +93,7 @@ class OffsetCheck:
         return any(
             fate.finished_at and fate.metadata.start_offset <= offset <= fate.metadata.end_offset
             for fate in self._world.rules.segments.values()
-            if fate.metadata.topic_id_partition == partition.tip
+            if fate.metadata.topic_id_partition == partition.topic_id_partition
         )
 
     def _by_timestamp(self, partition: SimulatedPartition, question: OffsetQuestion, told: Told, seen: Asked) -> str:
@@ -144,7 +144,7 @@ class OffsetCheck:
 
     def _kept(self, partition: SimulatedPartition, records: Sequence[Told]) -> list[Told]:
         start = self._world.may_begin_at(partition)
-        return [one for one in records if one.offset >= start]
+        return [record for record in records if record.offset >= start]
 
     def _stop(self, partition: SimulatedPartition, question: OffsetQuestion, seen: Asked) -> int:
         """Below it all was to be read from the first moment to the last."""
@@ -163,14 +163,14 @@ class OffsetCheck:
         start, log = self._world.may_begin_at(partition), partition.history_log
         faults = []
         for lineage, latest in ((seen.lineage, seen.epoch), (_lineage(partition), partition.epoch)):
-            following = [one.start_offset for one in lineage if one.epoch > epoch]
+            following = [entry.start_offset for entry in lineage if entry.epoch > epoch]
             if epoch > latest:
                 fault = "" if told.offset == -1 else "nobody has written in it"
             elif not following:
                 least = min(seen.log_end, log.log_end_offset)
                 fault = "" if told.offset >= least else f"the log ends at {least}"
             elif following[0] > start:
-                before = [one.epoch for one in lineage if one.epoch <= epoch]
+                before = [entry.epoch for entry in lineage if entry.epoch <= epoch]
                 due = (following[0], before[-1] if before else epoch)
                 fault = "" if (told.offset, told.leader_epoch) == due else f"it is {due}"
             else:
@@ -184,9 +184,9 @@ class OffsetCheck:
 def _has(records: Sequence[Told], told: Told) -> bool:
     """Older versions do not tell the epoch."""
     return any(
-        (one.offset, one.timestamp_ms) == (told.offset, told.timestamp_ms)
-        and told.leader_epoch in (-1, one.leader_epoch)
-        for one in records
+        (record.offset, record.timestamp_ms) == (told.offset, told.timestamp_ms)
+        and told.leader_epoch in (-1, record.leader_epoch)
+        for record in records
     )
 
 

@@ -39,7 +39,7 @@ async def judge(world: World) -> None:
         try:
             await _read_all(world, partition)
         except TiersidecarError as error:
-            world.complain(f"{partition.tip} cannot be read: {type(error).__name__}: {error}")
+            world.complain(f"{partition.topic_id_partition} cannot be read: {type(error).__name__}: {error}")
     _check_store(world)
     for sentence in world.pressed():
         world.complain(sentence)
@@ -56,17 +56,21 @@ def _check_copied(world: World, partition: SimulatedPartition) -> None:
     """Every sealed segment is remote, and of one broker's log each only once."""
     missing = world.first_not_remote(partition)
     if missing is not None and missing >= world.may_begin_at(partition):
-        world.complain(f"{partition.tip} has sealed segments from offset {missing} on that are not remote")
+        world.complain(
+            f"{partition.topic_id_partition} has sealed segments from offset {missing} on that are not remote"
+        )
     if world.scenario.kind is not Kind.FAULTS:
         return
     starts = [
         fate.metadata.start_offset
         for fate in world.rules.segments.values()
-        if fate.finished_at and fate.metadata.topic_id_partition == partition.tip
+        if fate.finished_at and fate.metadata.topic_id_partition == partition.topic_id_partition
     ]
     for start in sorted(set(starts)):
         if starts.count(start) > 1:
-            world.complain(f"{partition.tip} has the segment at {start} finished {starts.count(start)} times")
+            world.complain(
+                f"{partition.topic_id_partition} has the segment at {start} finished {starts.count(start)} times"
+            )
 
 
 # -- what consumers get
@@ -77,12 +81,12 @@ async def _read_all(world: World, partition: SimulatedPartition) -> None:
     assert broker is not None
     async with AsyncExitStack() as stack:
         parts = await open_parts(
-            stack, world, broker, f"consumer of {partition.tip}", world.clock, config_of(world, broker)
+            stack, world, broker, f"consumer of {partition.topic_id_partition}", world.clock, config_of(world, broker)
         )
         async with asyncio.timeout(_READY_S):
             await until_ready(parts.state)
             await parts.roster.look()
-            await parts.metadata.wait_until_ready(partition.tip)
+            await parts.metadata.wait_until_ready(partition.topic_id_partition)
         parts.table.pins.add_all((await parts.pins.scan(sweep=False)).pins)
         path = await stack.enter_async_context(
             open_read_path(
@@ -95,15 +99,17 @@ async def _read_all(world: World, partition: SimulatedPartition) -> None:
                 clock=parts.clock,
             )
         )
-        bounds = await path.reader.bounds(partition.tip)
+        bounds = await path.reader.bounds(partition.topic_id_partition)
         log = partition.leader_log
         start = bounds.start if bounds.end > bounds.start else log.log_start_offset
         if partition.dropped:
             start = max(start, partition.dropped)  # what is left below lies behind a hole
-        world.note(f"{partition.tip}: remote [{bounds.start}, {bounds.end}), local from {log.log_start_offset}")
+        world.note(
+            f"{partition.topic_id_partition}: remote [{bounds.start}, {bounds.end}), local from {log.log_start_offset}"
+        )
         _check_start(world, partition, start)
         if bounds.end > bounds.start and max(bounds.end, partition.dropped) < log.log_start_offset:
-            world.complain(f"{partition.tip}: [{bounds.end}, {log.log_start_offset}) is in neither tier")
+            world.complain(f"{partition.topic_id_partition}: [{bounds.end}, {log.log_start_offset}) is in neither tier")
             return
         local: ReadLocal = parts.broker  # type: ignore[assignment]
         whole = ContinuousLog(reader=path.reader, local=local, blocking=parts.blocking)
@@ -114,11 +120,15 @@ async def _read_all(world: World, partition: SimulatedPartition) -> None:
 def _check_start(world: World, partition: SimulatedPartition, start: int) -> None:
     may_begin_at = world.may_begin_at(partition)
     if start > may_begin_at:
-        world.complain(f"{partition.tip} begins at {start}, but what is from {may_begin_at} on must be readable")
+        world.complain(
+            f"{partition.topic_id_partition} begins at {start}, but what is from {may_begin_at} on must be readable"
+        )
     if partition.unclean_elections or any(blow.blow is Blow.CLOCK for blow in world.scenario.blows):
         return
     if start < partition.users_start_done:
-        world.complain(f"{partition.tip} begins at {start}, but a user deleted up to {partition.users_start_done}")
+        world.complain(
+            f"{partition.topic_id_partition} begins at {start}, but a user deleted up to {partition.users_start_done}"
+        )
     gone_by = partition.may_begin_at(
         retention_ms=world.scenario.retention_ms,
         retention_bytes=-1,
@@ -129,7 +139,7 @@ def _check_start(world: World, partition: SimulatedPartition, start: int) -> Non
     held_bytes = sum(len(batch.data) for batch in batches if start <= batch.base_offset < gone_by)
     if world.scenario.retention_ms >= 0 and held_bytes > two_segments:
         world.complain(
-            f"{partition.tip} begins at {start}, but all below {gone_by} is past retention: readable too long"
+            f"{partition.topic_id_partition} begins at {start}, but all below {gone_by} is past retention: readable too long"
         )
 
 
@@ -142,7 +152,7 @@ async def _check_uncommitted(world: World, partition: SimulatedPartition, whole:
     """Byte for byte what the leader wrote, from the first batch that reaches ``start``, up to the high watermark."""
     log = partition.leader_log
     expected = [b for b in log.batches[log.position_of(start) :] if b.next_offset <= log.high_watermark]
-    read = LogRead(caller=Credentials(), partition=partition.tip, offset=start)
+    read = LogRead(caller=Credentials(), partition=partition.topic_id_partition, offset=start)
     got = b"".join(bytes(part.batches.buffer) for part in await _stream(whole, read))
     if got == b"".join(batch.data for batch in expected):
         return
@@ -151,15 +161,21 @@ async def _check_uncommitted(world: World, partition: SimulatedPartition, whole:
     extra = [one for one in found if one not in set(wanted)][:3]
     missing = [one for one in wanted if one not in set(found)][:3]
     world.complain(
-        f"{partition.tip} from {start}: {len(found)} batches instead of {len(wanted)}; missing {missing}, not of this "
-        f"history, twice or out of order {extra}"
+        f"{partition.topic_id_partition} from {start}: {len(found)} batches instead of {len(wanted)}; missing {missing}, "
+        f"not of this history, twice or out of order {extra}"
     )
 
 
 async def _check_committed(world: World, partition: SimulatedPartition, whole: ContinuousLog, start: int) -> None:
     log = partition.leader_log
     stable = partition.last_stable_offset()
-    read = LogRead(caller=Credentials(), partition=partition.tip, offset=start, stop_offset=stable, read_committed=True)
+    read = LogRead(
+        caller=Credentials(),
+        partition=partition.topic_id_partition,
+        offset=start,
+        stop_offset=stable,
+        read_committed=True,
+    )
     got: list[int] = []
     for part in await _stream(whole, read):
         hidden = aborted_ranges(part.aborted_transactions or ())
@@ -170,7 +186,9 @@ async def _check_committed(world: World, partition: SimulatedPartition, whole: C
     if got != expected:
         missing = sorted(set(expected) - set(got))[:5]
         extra = sorted(set(got) - set(expected))[:5]
-        world.complain(f"{partition.tip} from {start}, read_committed: missing {missing}, shown though aborted {extra}")
+        world.complain(
+            f"{partition.topic_id_partition} from {start}, read_committed: missing {missing}, shown though aborted {extra}"
+        )
 
 
 # -- what the store holds

@@ -100,8 +100,8 @@ class Producers:
         """``truncateFullyAndStartAt``."""
         self._states.clear()
         self._ended.clear()
-        for one in list(self._snapshots):
-            self.drop_snapshot(one)
+        for snapshot in list(self._snapshots):
+            self.drop_snapshot(snapshot)
         self._last_snapshot, self.map_end = 0, offset
 
     def log_start_moved(self, offset: int) -> None:
@@ -158,7 +158,7 @@ class Producers:
 
     def _reload(self, log_start: int, end: int) -> None:
         """``truncateAndReload``."""
-        for offset in [one for one in self._snapshots if one > end or one <= log_start]:
+        for offset in [snapshot for snapshot in self._snapshots if snapshot > end or snapshot <= log_start]:
             self.drop_snapshot(offset)
         if end == self.map_end:
             self.log_start_moved(log_start)

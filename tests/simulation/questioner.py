@@ -6,11 +6,11 @@ import asyncio
 
 from tests.simulation.clients import FINISH_S, Client, Servers
 from tests.simulation.cluster import SimulatedPartition
+from tests.simulation.environment import Environment
 from tests.simulation.offset_check import OffsetCheck
 from tests.simulation.offset_wire import OffsetQuestion
 from tests.simulation.read_check import ReadCheck
 from tests.simulation.serving import ask_offset
-from tests.simulation.surroundings import Surroundings
 from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.services.gateway.api_keys import ApiKey
 
@@ -31,9 +31,9 @@ _FIRST_VERSION = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.LATEST_TIERED: 9, Offs
 class Questioner:
     """Of one partition."""
 
-    def __init__(self, world: Surroundings, partition: SimulatedPartition, servers: Servers, reads: ReadCheck) -> None:
+    def __init__(self, world: Environment, partition: SimulatedPartition, servers: Servers, reads: ReadCheck) -> None:
         self._world, self._partition, self._servers, self._outcomes = world, partition, servers, reads.outcomes
-        self.name = f"questioner of {partition.tip.partition}"
+        self.name = f"questioner of {partition.topic_id_partition.partition}"
         self._client, self._check = Client(world, self.name), OffsetCheck(world, reads, self.name)
 
     async def consume(self) -> None:
@@ -67,7 +67,9 @@ class Questioner:
             self._outcomes["nobody there"] += 1
             return False
         question, seen = self._question(asked), self._check.begin(self._partition)
-        told = await self._client.answer(serving, ask_offset(serving.connect(self.name), self._partition.tip, question))
+        told = await self._client.answer(
+            serving, ask_offset(serving.connect(self.name), self._partition.topic_id_partition, question)
+        )
         self._outcomes["no offset told" if told is None else "offset told"] += 1
         if told is not None:
             self._check.judge(self._partition, question, told, seen)

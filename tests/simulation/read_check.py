@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.simulation.cluster import SimulatedPartition
+from tests.simulation.environment import Environment
 from tests.simulation.records import Batch, visible_offsets
 from tests.simulation.serving import Answer, Ask, Fate, Serving
-from tests.simulation.surroundings import Surroundings
 from tiersidecar.formats.kafka.record_batches import iter_batch_headers
 
 COMPARED = "records compared"
@@ -30,7 +30,7 @@ class Seen:
 class ReadCheck:
     """``outcomes`` counts reads by how they ended, and the records that were compared."""
 
-    def __init__(self, world: Surroundings) -> None:
+    def __init__(self, world: Environment) -> None:
         self._world = world
         self.outcomes: Counter[str] = Counter()
         self._quiet_since_s: float | None = None

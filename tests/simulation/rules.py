@@ -133,9 +133,9 @@ class Rules:
         """Up to which offset (exclusive) all is remote and was read back, from the broker's log start or the remote log start
         on."""
         next_needed = max(partition.leader_log.log_start_offset, remote_log_start)
-        proven = [one for one in self._held(partition) if one.read_back and not self.is_spoiled(one)]
+        proven = [fate for fate in self._held(partition) if fate.read_back and not self.is_spoiled(fate)]
         while holders := [one for one in proven if _holds(one, next_needed)]:
-            next_needed = max(one.metadata.next_offset for one in holders)
+            next_needed = max(holder.metadata.next_offset for holder in holders)
         return next_needed
 
     def trimmed(self, partition: SimulatedPartition, offset: int, remote_log_start: int) -> None:
@@ -144,23 +144,27 @@ class Rules:
         while next_needed < offset:
             holders = [one for one in held if _holds(one, next_needed)]
             if not holders:
-                self._complain(f"{partition.tip} is trimmed to {offset}, but {next_needed} is not remote")
-                return
-            if all(self.is_spoiled(one) for one in holders):
                 self._complain(
-                    f"{partition.tip} is trimmed to {offset}, but of {next_needed} the store kept something else"
+                    f"{partition.topic_id_partition} is trimmed to {offset}, but {next_needed} is not remote"
                 )
                 return
-            if not any(one.read_back for one in holders):
-                self._complain(f"{partition.tip} is trimmed to {offset}, but {next_needed} was not read back")
+            if all(self.is_spoiled(holder) for holder in holders):
+                self._complain(
+                    f"{partition.topic_id_partition} is trimmed to {offset}, but of {next_needed} the store kept something else"
+                )
                 return
-            next_needed = max(one.metadata.next_offset for one in holders)
+            if not any(holder.read_back for holder in holders):
+                self._complain(
+                    f"{partition.topic_id_partition} is trimmed to {offset}, but {next_needed} was not read back"
+                )
+                return
+            next_needed = max(holder.metadata.next_offset for holder in holders)
 
     def _held(self, partition: SimulatedPartition) -> list[SegmentFate]:
         return [
             fate
             for fate in self.segments.values()
-            if fate.is_finished and fate.metadata.topic_id_partition == partition.tip
+            if fate.is_finished and fate.metadata.topic_id_partition == partition.topic_id_partition
         ]
 
 

@@ -105,10 +105,12 @@ class Serving:
     def deleted_to(self, partition: SimulatedPartition) -> int:
         """The highest offset that a user was told to have deleted up to, of what this process has read of it."""
         try:
-            state = self._state.partition_state(partition.tip)
+            state = self._state.partition_state(partition.topic_id_partition)
         except MetadataNotReadyError:
             return 0
-        heard = (one.offset for one in partition.users_deletes if state.start_for(one.leader_epoch) >= one.offset)
+        heard = (
+            delete.offset for delete in partition.users_deletes if state.start_for(delete.leader_epoch) >= delete.offset
+        )
         return max(heard, default=0)
 
     async def fetch(self, ask: Ask) -> Answer:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from tests.simulation.client_connection import ClientConnection
 from tests.simulation.clients import FINISH_S, Client, Servers
 from tests.simulation.cluster import SimulatedPartition
+from tests.simulation.environment import Environment
 from tests.simulation.read_check import ReadCheck, Seen
 from tests.simulation.serving import Ask, Fate, Serving, fetched_answer
-from tests.simulation.surroundings import Surroundings
 from tests.simulation.wire import SessionFetch, fetch_request, key_of
 from tiersidecar.formats.wire.fetch_requests import FULL_EPOCH, FetchPartition, PartitionKey
 from tiersidecar.formats.wire.fetch_responses import (
@@ -69,7 +69,7 @@ class ClientSession:
 class SessionConsumer:
     """Reads from one broker at a time, and there from every partition that it has not paused."""
 
-    def __init__(self, world: Surroundings, servers: Servers, check: ReadCheck) -> None:
+    def __init__(self, world: Environment, servers: Servers, check: ReadCheck) -> None:
         self._world, self._servers, self._check = world, servers, check
         self.name = "session consumer"
         self._client = Client(world, self.name)
@@ -78,7 +78,7 @@ class SessionConsumer:
         self._positions = [0 for _ in self._partitions]
         self._max_bytes = [_MOST for _ in self._partitions]
         knows_epochs = self._version >= 9 and world.chances.draw(f"{self.name} knows leader epochs") < 0.7
-        self._epochs = [one.epoch for one in self._partitions] if knows_epochs else []
+        self._epochs = [partition.epoch for partition in self._partitions] if knows_epochs else []
         self._paused: set[int] = set()
         self._read_committed = world.chances.draw(f"{self.name} isolation") < 0.5
         self._broker = 1
@@ -174,7 +174,7 @@ class SessionConsumer:
             self._last = f"session error {response.error_code}"
             self._check.outcomes["session ended"] += 1
             return False
-        by_key = {key_of(self._version, self._partitions[at].tip): at for at in wanted}
+        by_key = {key_of(self._version, self._partitions[at].topic_id_partition): at for at in wanted}
         judged = [
             await self._judge(serving, by_key[row.key], positions, body, row, seen[by_key[row.key]])
             for row in response.partitions
@@ -194,7 +194,7 @@ class SessionConsumer:
         session_id, session_epoch = session.id, session.epoch
         changed, forgotten = session.next(
             {
-                key_of(self._version, self._partitions[at].tip): FetchPartition(
+                key_of(self._version, self._partitions[at].topic_id_partition): FetchPartition(
                     current_leader_epoch=self._epochs[at] if self._epochs else -1,
                     fetch_offset=self._positions[at],
                     max_bytes=self._max_bytes[at],
@@ -221,7 +221,7 @@ class SessionConsumer:
         partition, offset = self._partitions[at], positions[at]
         answer = fetched_answer(self._version, body, row, offset, read_committed=self._read_committed)
         ask = Ask(
-            partition=partition.tip,
+            partition=partition.topic_id_partition,
             offset=offset,
             read_committed=self._read_committed,
             max_bytes=self._max_bytes[at],
@@ -242,7 +242,7 @@ class SessionConsumer:
         if self._broker != partition.leader:
             self._go_to(partition.leader or self._broker)
             return
-        earliest = await self._client.answer(serving, serving.earliest(partition.tip))
+        earliest = await self._client.answer(serving, serving.earliest(partition.topic_id_partition))
         if earliest is not None:
             self._check.judge_earliest(f"{self.name} at broker {self._broker}", partition, earliest)
             self._positions[at] = earliest

@@ -14,23 +14,23 @@ from Crypto.PublicKey import RSA
 
 from tests.simulation.broker_port import SimulatedBroker
 from tests.simulation.chances import SeededIds
+from tests.simulation.environment import METADATA_TOPIC, Environment
 from tests.simulation.faulty_store import NetworkStore
 from tests.simulation.hazards import TOPIC_GRACE_MS, Hazard
 from tests.simulation.machine import AtOnce, InlineBlocking, PinsOnDisk, SimulatedClock, WatchedLogDirs
 from tests.simulation.serving import Serving, open_serving
-from tests.simulation.surroundings import METADATA_TOPIC, Surroundings
 from tests.simulation.topics import Sends, SimulatedClients
 from tests.simulation.trash_rules import DELETE_DELAY_MS, USER_DELETE_DELAY_MS
 from tests.simulation.virtual_time import Process
 from tiersidecar.adapters.copy_journal import open_copy_journal
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.adapters.null_logs import NullProposals
 from tiersidecar.adapters.seen_times import FileSeenTimes
 from tiersidecar.adapters.state_topic.log import open_state_topic
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
 from tiersidecar.adapters.stores.bounded import BoundedStore, StoreLimits
 from tiersidecar.adapters.stores.paced import PacedStore
-from tiersidecar.adapters.unmade_topics import UnmadeProposals
 from tiersidecar.app.assembly import assemble
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.config.config import Config
@@ -64,7 +64,7 @@ _GONE = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 _KEY_ID, _KEY_BITS, _UNREAD = "simulated", 1344, "/unread: the key ring is made in memory"
 
 
-def config_of(world: Surroundings, broker: int, instance: str = "") -> Config:
+def config_of(world: Environment, broker: int, instance: str = "") -> Config:
     """What a user would write for this cluster, with shorter waits; ``instance`` is the name of the state.dir."""
     scenario = world.scenario
     hazard = scenario.hazard if world.is_mistyped else None
@@ -128,7 +128,7 @@ class Sidecar:
     """One incarnation after another beside one broker, with one state.dir, ``instance``.  ``clock`` is the machine's;
     ``serving`` is what clients reach while it is up, of a process that serves."""
 
-    def __init__(self, world: Surroundings, broker: int, name: str, roles: frozenset[Role], instance: str = "") -> None:
+    def __init__(self, world: Environment, broker: int, name: str, roles: frozenset[Role], instance: str = "") -> None:
         self.broker, self._world, self._name, self._roles = broker, world, name, roles
         self.instance = instance or instance_of(broker)
         self.clock = SimulatedClock(world.loop)
@@ -187,7 +187,7 @@ class Sidecar:
 
 
 def _bucket_of(
-    world: Surroundings, ids: Ids, *, tells_rules: bool, acts: Callable[[str], None] = lambda what: None
+    world: Environment, ids: Ids, *, tells_rules: bool, acts: Callable[[str], None] = lambda what: None
 ) -> NetworkStore:
     """``tells_rules`` of what is fetched: a consumer's read proves nothing."""
     scenario = world.scenario
@@ -218,7 +218,7 @@ def _bounded(bucket: NetworkStore, config: Config, tuning: Tuning, clock: Clock)
 
 async def open_parts(
     stack: AsyncExitStack,
-    world: Surroundings,
+    world: Environment,
     broker: int,
     name: str,
     clock: SimulatedClock,
@@ -311,7 +311,7 @@ async def open_parts(
             key_ring=_key_ring(),
             metadata=metadata,
             state=state,
-            proposals=UnmadeProposals(),  # users' deletes are said here without a gateway
+            proposals=NullProposals(),  # users' deletes are said here without a gateway
             blocking=blocking,
             clock=clock,
             ids=ids,

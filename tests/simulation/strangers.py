@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from tests.simulation.cluster import SimulatedPartition, UsersDelete
+from tests.simulation.environment import Environment
 from tests.simulation.hazards import Hazard, What
 from tests.simulation.native_copies import tier_natively
 from tests.simulation.network import NO_FAULTS
 from tests.simulation.sidecar import TIER_ROLES, Sidecar
-from tests.simulation.surroundings import Surroundings
 from tests.simulation.topics import SimulatedTopic
 from tests.simulation.virtual_time import Process
 from tests.simulation.world import World
@@ -98,7 +98,7 @@ async def _delete_before(world: World, partition: SimulatedPartition, before_s: 
     number = int(target * (len(bases) - 1))
     offset = max(bases[number] + 1, (bases[number] + (*bases, log.high_watermark)[number + 1]) // 2)
     log.raise_log_start(min(offset, log.high_watermark))
-    world.note(f"{partition.tip} is deleted up to {offset}")
+    world.note(f"{partition.topic_id_partition} is deleted up to {offset}")
     partition.users_start = offset
     until_s = world.loop.time() + before_s * 0.2
     while any(partition.logs[broker].log_start_offset < offset for broker in world.cluster.alive):
@@ -136,7 +136,7 @@ async def _begin_twin(world: World, hazard: Hazard) -> None:
             process.go_on()
 
 
-class Rehearsal(Surroundings):
+class Rehearsal(Environment):
     """Another cluster, with copies of the first one's topics, on the same store; what its sidecars do to that is a breach."""
 
     def __init__(self, world: World) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from tests.simulation.chances import Chances
 from tests.simulation.cluster import SimulatedPartition
 from tests.simulation.consumers import Consumers
+from tests.simulation.environment import Environment
 from tests.simulation.records import Marker
 from tests.simulation.rules import SegmentFate
 from tests.simulation.scenario import Blow, Scenario
 from tests.simulation.sidecar import ALL_ROLES, READING_ROLES, TIER_ROLES, Sidecar
-from tests.simulation.surroundings import Surroundings
 from tests.simulation.virtual_time import VirtualTimeLoop
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.domain.states import RemoteLogSegmentState
@@ -29,7 +29,7 @@ _HALTED_S = Backoff().halted_s + _QUIET_S
 """A halted lane tries again by then: what it has left undone is not for ever."""
 
 
-class World(Surroundings):
+class World(Environment):
     """Who acts: ``sidecars`` by broker, ``gateways`` where they have processes of their own, ``consumers``, and
     ``strangers``: sidecars that should not be there."""
 
@@ -60,7 +60,7 @@ class World(Surroundings):
                 process.start()
         self.spawn(self._produce())
         self.spawn(self._replicate())
-        self.spawn(self._keep_house())
+        self.spawn(self._clean_up())
         for consumer in self.consumers:
             self.spawn(consumer.consume())
         for blow in blows:
@@ -143,7 +143,7 @@ class World(Surroundings):
                     if self.chances.quiet or self.chances.draw("replicates") < 0.7:
                         self.cluster.replicate(partition, broker, at_most=5)
 
-    async def _keep_house(self) -> None:
+    async def _clean_up(self) -> None:
         """What brokers do now and then."""
         while True:
             await asyncio.sleep(5.0)
@@ -226,7 +226,8 @@ class World(Surroundings):
         if not self.scenario.trims_for_space:
             return []
         return [
-            f"broker {broker} has {disk.space(self.loop.time()).free_bytes} bytes free, and {partition.tip} remote segments"
+            f"broker {broker} has {disk.space(self.loop.time()).free_bytes} bytes free, "
+            f"and {partition.topic_id_partition} remote segments"
             for broker, disk in self.disks.items()
             for partition in self.cluster.partitions.values()
             if partition.leader == broker
@@ -249,9 +250,9 @@ class World(Surroundings):
         log = partition.leader_log
         offset, end = min(log.log_start_offset, self.may_begin_at(partition)), log.segments[-1]
         held = sorted(
-            (one.metadata.start_offset, one.metadata.next_offset)
-            for one in self.rules.segments.values()
-            if one.is_finished and one.metadata.topic_id_partition == partition.tip
+            (segment.metadata.start_offset, segment.metadata.next_offset)
+            for segment in self.rules.segments.values()
+            if segment.is_finished and segment.metadata.topic_id_partition == partition.topic_id_partition
         )
         for start, stop in held:
             if start <= offset < stop:

@@ -65,18 +65,22 @@ VERSIONS = [
     Version(key="deleted", size=None, modified_ms=BEGUN_MS - 4000, is_delete_marker=True),
     Version(key="deleted", size=9, modified_ms=BEGUN_MS - 5000, is_latest=False),
 ]  # fmt: skip
-THERE = {(one.key, one.size, one.modified_ms) for one in VERSIONS if one.is_latest and not one.is_delete_marker}
+THERE = {
+    (version.key, version.size, version.modified_ms)
+    for version in VERSIONS
+    if version.is_latest and not version.is_delete_marker
+}
 
 
 def write_csv(path: Path, versions: list[Version]) -> None:
     """As S3 does: gzip, no header, everything in quotes, keys URL-encoded with ``+`` for a space."""
     with gzip.open(path, "wt", newline="") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
-        for one in versions:
-            flags = [str(one.is_latest).lower(), str(one.is_delete_marker).lower()]
-            modified = one.modified.strftime("%Y-%m-%dT%H:%M:%S.000Z")
-            key = quote(one.key, safe="/*-_.").replace("%20", "+")
-            writer.writerow(["bucket", key, "v", *flags, "" if one.size is None else one.size, modified])
+        for version in versions:
+            flags = [str(version.is_latest).lower(), str(version.is_delete_marker).lower()]
+            modified = version.modified.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+            key = quote(version.key, safe="/*-_.").replace("%20", "+")
+            writer.writerow(["bucket", key, "v", *flags, "" if version.size is None else version.size, modified])
 
 
 def table_of(versions: list[Version]) -> pa.Table:

@@ -123,7 +123,7 @@ def assert_alike(of_spark: list[dict[str, Any]], locally: list[dict[str, Any]]) 
     """The run without Spark finds the same, in all fields but how long it has been so (issue 20)."""
 
     def sorted_lines(findings: list[dict[str, Any]]) -> list[str]:
-        return sorted(json.dumps({**one, "age_ms": 0}, sort_keys=True) for one in findings)
+        return sorted(json.dumps({**finding, "age_ms": 0}, sort_keys=True) for finding in findings)
 
     assert sorted_lines(locally) == sorted_lines(of_spark)
 
@@ -188,7 +188,9 @@ def what_the_broker_has_is_copied_again(
 
 def every_record_is_readable_but(lost: Sequence[tuple[int, int]], filled: Filled) -> None:
     """Out of the store, through the read service; its end, which is not remote, from the broker."""
-    wanted = [shape_of(one) for one in filled.produced if not any(start <= one.offset <= end for start, end in lost)]
+    wanted = [
+        shape_of(record) for record in filled.produced if not any(start <= record.offset <= end for start, end in lost)
+    ]
     begin = 0
     found: list[Shape] = []
     for start, end in [*lost, (filled.produced[-1].offset + 1, -1)]:

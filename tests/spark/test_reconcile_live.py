@@ -44,7 +44,7 @@ def test_copy_and_expiry_beside_a_run_are_no_findings(spark: SparkSession, kafka
 
     def count_of(state: State) -> int:
         events = read_events(kafka.client_settings, METADATA)
-        return sum(isinstance(one, RemoteLogSegmentMetadataUpdate) and one.state is state for one in events)
+        return sum(isinstance(event, RemoteLogSegmentMetadataUpdate) and event.state is state for event in events)
 
     with (
         Daemon(tmp_path, settings) as daemon,

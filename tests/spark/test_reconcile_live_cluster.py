@@ -72,7 +72,7 @@ class InUse:
 
     def count_of(self, state: State) -> int:
         events = read_events(self.cluster.client_settings, METADATA)
-        return sum(isinstance(one, RemoteLogSegmentMetadataUpdate) and one.state is state for one in events)
+        return sum(isinstance(event, RemoteLogSegmentMetadataUpdate) and event.state is state for event in events)
 
     def reconciled(self, spark: SparkSession, name: str) -> Summary:
         """One run, which must find nothing, although segments came and went while it looked."""

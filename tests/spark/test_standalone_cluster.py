@@ -153,7 +153,11 @@ def test_executors_elsewhere_read_the_produced_records_from_s3(
         environment={SECRET_IN: SECRET_KEY},
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    expected = [row_of(one) for one in tiered.produced if not one.aborted and one.offset < tiered.ends[one.partition]]
+    expected = [
+        row_of(record)
+        for record in tiered.produced
+        if not record.aborted and record.offset < tiered.ends[record.partition]
+    ]
     assert len(expected) > 1_000
     assert rows_below(tmp_path / "rows") == expected
     # The plan, the executors' logs and the event log were all looked at, and say no secret.

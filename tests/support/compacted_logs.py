@@ -196,8 +196,11 @@ def all_records(log: bytes) -> list[Record]:
 
 def committed_records(segments: Iterable[LogSegment]) -> list[Record]:
     """What a read_committed consumer of the whole log is shown, by following markers."""
-    log = b"".join(one.log for one in segments)
-    aborted = {(one.producer_id, one.first_offset, one.last_offset) for one in aborted_of(segments)}
+    log = b"".join(segment.log for segment in segments)
+    aborted = {
+        (transaction.producer_id, transaction.first_offset, transaction.last_offset)
+        for transaction in aborted_of(segments)
+    }
     shown = []
     for position, header in iter_batch_headers(log):
         hides = header.is_transactional and any(

@@ -32,14 +32,14 @@ def preceding_of(
     start = metadata.start_offset
     ended = _ending_at(start, others)
     return ended or tuple(
-        replace(_preceding(one), before=_ending_at(one.start_offset, others))
-        for one in others
-        if one.start_offset < start <= one.end_offset
+        replace(_preceding(segment), before=_ending_at(segment.start_offset, others))
+        for segment in others
+        if segment.start_offset < start <= segment.end_offset
     )
 
 
 def _ending_at(offset: int, others: Iterable[RemoteLogSegmentMetadata]) -> tuple[Preceding, ...]:
-    return tuple(_preceding(one) for one in others if one.next_offset == offset)
+    return tuple(_preceding(segment) for segment in others if segment.next_offset == offset)
 
 
 def _preceding(metadata: RemoteLogSegmentMetadata) -> Preceding:

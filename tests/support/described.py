@@ -46,8 +46,8 @@ class Description:
         schema = response["content"][media_type].get("schema")
         if schema is not None:
             documents = body.splitlines() if media_type.endswith("ndjson") else [body]
-            for one in documents:
-                self._validate(schema, json.loads(one))
+            for document in documents:
+                self._validate(schema, json.loads(document))
 
     def _validate(self, schema: Mapping[str, Any], document: Any) -> None:
         Draft202012Validator({**schema, "components": self._document["components"]}).validate(document)

@@ -18,7 +18,7 @@ from tests.support.held_journal import HeldJournal
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -175,11 +175,11 @@ class FixedLineage:
 class World:
     """What survives every sidecar: metadata, state and objects of one partition."""
 
-    def __init__(self, tip: TopicIdPartition = TIP) -> None:
-        self.tip = tip
+    def __init__(self, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION) -> None:
+        self.topic_id_partition = topic_id_partition
         self.metadata, self.state, self.store = PausingMetadataLog(), PausingStateLog(), PausingStore()
         self._journals: defaultdict[int, HeldJournal] = defaultdict(HeldJournal)
-        run(self.metadata.assign([tip]))
+        run(self.metadata.assign([topic_id_partition]))
 
     def journal(self, broker_id: int) -> HeldJournal:
         """What the sidecars beside this broker have begun."""
@@ -200,7 +200,7 @@ class World:
         self.update(segment, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
 
     def segments(self) -> list[RemoteLogSegmentMetadata]:
-        return list(self.metadata.list_remote_log_segments(self.tip))
+        return list(self.metadata.list_remote_log_segments(self.topic_id_partition))
 
     def readable(self) -> list[RemoteLogSegmentMetadata]:
         """Finished segments with all their objects."""
@@ -221,7 +221,7 @@ class World:
 
     @property
     def start(self) -> int:
-        return self.state.partition_state(self.tip).remote_log_start_offset
+        return self.state.partition_state(self.topic_id_partition).remote_log_start_offset
 
     def update(self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState) -> None:
         """Publish that it is in ``state``."""
@@ -259,13 +259,13 @@ class Sidecar:
         self.world, self.policy, self.clock = world, policy, clock
         self.leader_epoch, self.broker_id = LeaderEpoch(leader_epoch), BrokerId(broker_id)
         self.broker, self.table = PausingBroker(), PartitionTable()
-        self.broker.last_stable_offsets[world.tip] = 1 << 40
+        self.broker.last_stable_offsets[world.topic_id_partition] = 1 << 40
         telemetry = telemetry or NoTelemetry()
         self.in_flight = InFlight(clock=clock, telemetry=telemetry, journal=world.journal(broker_id))
         self.lineages, self.guard = FixedLineage(lineage), DeleteSwitch()
         failpoints = PausingFailpoints()
-        self.table.assignment = {world.tip: self.partition}
-        self.table.local = LogDirsView(partitions={world.tip: self._local(local or _EMPTY)}, faults={})
+        self.table.assignment = {world.topic_id_partition: self.partition}
+        self.table.local = LogDirsView(partitions={world.topic_id_partition: self._local(local or _EMPTY)}, faults={})
         self.remover = SegmentRemover(
             metadata_log=world.metadata,
             store=world.store,
@@ -318,7 +318,7 @@ class Sidecar:
     @property
     def partition(self) -> TieredPartition:
         view = LeaderView(
-            topic_id_partition=self.world.tip,
+            topic_id_partition=self.world.topic_id_partition,
             leader_id=self.broker_id,
             leader_epoch=self.leader_epoch,
             replicas=(self.broker_id,),
@@ -336,7 +336,7 @@ class Sidecar:
 
     def _local(self, segments: tuple[LocalSegment, ...]) -> LocalPartition:
         return LocalPartition(
-            topic_id_partition=self.world.tip,
+            topic_id_partition=self.world.topic_id_partition,
             log_dir="/logs",
             directory="/logs/x",
             segments=segments,

@@ -124,8 +124,8 @@ class ExplainedWorld:
         )
 
     @property
-    def tip(self) -> TopicIdPartition:
-        return self.shell.tip(NAME)
+    def topic_id_partition(self) -> TopicIdPartition:
+        return self.shell.topic_id_partition(NAME)
 
     @property
     def store(self) -> StoreThatMayBeAway:
@@ -147,7 +147,7 @@ class ExplainedWorld:
         """As many looks of the watch as it takes for what is done to lead to what is done next."""
         for _ in range(_LOOKS_IN_A_ROUND):
             await self.shell.checks.check([TOPIC])
-            tiered = self.shell.table.assignment[self.tip]
+            tiered = self.shell.table.assignment[self.topic_id_partition]
             if tiered.role is PartitionRole.LEADER:
                 self._start(tiered)
             for _ in range(_TURNS):
@@ -165,15 +165,15 @@ class ExplainedWorld:
     def _start(self, tiered: TieredPartition) -> None:
         # As the watch does (tasks/watch.py): a copy lane where something is sealed, and the retain lane where it has work.
         if TOPIC not in self.shell.table.refused_topics:
-            self.lanes.start(self.tip, Lane.COPY, lambda: self.shell.copy.run(tiered), "copy")
+            self.lanes.start(self.topic_id_partition, Lane.COPY, lambda: self.shell.copy.run(tiered), "copy")
         if self._retain.has_work(tiered):
-            self.lanes.start(self.tip, Lane.RETAIN, lambda: self._retain.run(tiered), "retain")
+            self.lanes.start(self.topic_id_partition, Lane.RETAIN, lambda: self._retain.run(tiered), "retain")
 
     # -- what happened
 
     def remote_at(self, offset: int) -> list[RemoteLogSegmentMetadata]:
         """What the metadata have of an offset, in any state but deleted."""
-        held = self.shell.metadata.list_remote_log_segments(self.tip)
+        held = self.shell.metadata.list_remote_log_segments(self.topic_id_partition)
         return [
             one
             for one in held
@@ -181,13 +181,13 @@ class ExplainedWorld:
         ]
 
     def is_copied(self, offset: int) -> bool:
-        return any(one.state is State.COPY_SEGMENT_FINISHED for one in self.remote_at(offset))
+        return any(segment.state is State.COPY_SEGMENT_FINISHED for segment in self.remote_at(offset))
 
     def is_trimmed(self, offset: int) -> bool:
-        return self.shell.broker.log_starts[self.tip] > offset
+        return self.shell.broker.log_starts[self.topic_id_partition] > offset
 
     def is_given_up(self, offset: int) -> bool:
-        return self.shell.state.partition_state(self.tip).remote_log_start_offset > offset
+        return self.shell.state.partition_state(self.topic_id_partition).remote_log_start_offset > offset
 
     def is_deleted(self, offset: int) -> bool:
         return not self.remote_at(offset)
@@ -200,12 +200,15 @@ class ExplainedWorld:
         for suffix in ("log", "index", "timeindex"):
             (directory / f"{base:020d}.{suffix}").touch()
         shutil.copy(directory / f"{196:020d}.snapshot", directory / f"{base:020d}.snapshot")
-        self.shell.broker.last_stable_offsets[self.tip] = base
+        self.shell.broker.last_stable_offsets[self.topic_id_partition] = base
 
     async def broker_removes(self) -> None:
         """The files of what lies below its log start."""
         for path in (self.shell.log_dir / NAME).glob("0*.*"):
-            if int(path.name.split(".")[0]) < self.shell.broker.log_starts[self.tip] and path.suffix != ".snapshot":
+            if (
+                int(path.name.split(".")[0]) < self.shell.broker.log_starts[self.topic_id_partition]
+                and path.suffix != ".snapshot"
+            ):
                 path.unlink()
         await self.shell.look()
 
@@ -220,16 +223,18 @@ class ExplainedWorld:
         """By what only another leader epoch, or a repair, mends."""
 
         async def halt() -> None:
-            raise SegmentWithoutEpochError(subject=str(self.tip), reason="records from before Kafka 0.11")
+            raise SegmentWithoutEpochError(
+                subject=str(self.topic_id_partition), reason="records from before Kafka 0.11"
+            )
 
-        self.lanes.start(self.tip, Lane.COPY, halt, "halted")
+        self.lanes.start(self.topic_id_partition, Lane.COPY, halt, "halted")
 
     async def delete_records(self, offset: int) -> None:
         """By a user, through the gateway or the command."""
-        view = self.shell.table.assignment[self.tip].view
+        view = self.shell.table.assignment[self.topic_id_partition].view
         asker = Asker(by="a user", now_ms=self.clock.now_ms(), delays=self._delays)
         delete = UserDelete(offset=offset, leader_epoch=view.leader_epoch, trims=False)  # type: ignore[arg-type]
-        await delete.say(self.shell.state, self.tip, asker)
+        await delete.say(self.shell.state, self.topic_id_partition, asker)
 
 
 @asynccontextmanager

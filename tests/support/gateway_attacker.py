@@ -219,7 +219,7 @@ def _item_types(api_key: int, version: int, *names: str) -> Sequence[Any]:
     for name in names:
         annotation = typing.get_type_hints(schema)[name]
         if typing.get_origin(annotation) is not tuple:
-            annotation = next(one for one in typing.get_args(annotation) if typing.get_origin(one) is tuple)
+            annotation = next(arg for arg in typing.get_args(annotation) if typing.get_origin(arg) is tuple)
         schema = typing.get_args(annotation)[0]
         found.append(schema)
     return found

@@ -38,7 +38,7 @@ from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_fill import FetchFill
 from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
-from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
+from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.response_memory import MemoryPart, ResponseMemory
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, TieredView
@@ -66,7 +66,10 @@ class FixedTiered:
         return moment
 
     def topic_id(self, topic: str) -> Uuid | None:
-        return next((one.topic_id for one in self.known if one.topic == topic), None)
+        return next(
+            (topic_id_partition.topic_id for topic_id_partition in self.known if topic_id_partition.topic == topic),
+            None,
+        )
 
 
 class FixedPending:
@@ -176,7 +179,7 @@ async def open_world(
             state=state,
             offsets=offsets,
             fetch=FetchRewrite(
-                judge=OutOfRangeJudge(
+                judge=OutOfRangeClassifier(
                     tiered=tiered,
                     reader=path.reader,
                     state=state,
@@ -298,7 +301,7 @@ def _forgotten(schema: Any, version: int, partitions: Sequence[TopicIdPartition]
 def _item_type(schema: Any, name: str) -> Any:
     annotation = schema.__dataclass_fields__[name].type
     if typing.get_origin(annotation) is not tuple:  # or None
-        annotation = next(one for one in typing.get_args(annotation) if typing.get_origin(one) is tuple)
+        annotation = next(arg for arg in typing.get_args(annotation) if typing.get_origin(arg) is tuple)
     return typing.get_args(annotation)[0]
 
 

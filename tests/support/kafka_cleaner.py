@@ -35,8 +35,8 @@ class CleanerCase:
             for number in (producer_id, -1 if one.data_offset is None else one.data_offset, one.epoch)
         ]
         rows = {
-            "bases": [one.base_offset for one in self.segments],
-            "ends": [one.next_base_offset for one in self.segments],
+            "bases": [segment.base_offset for segment in self.segments],
+            "ends": [segment.next_base_offset for segment in self.segments],
             "first.dirty": [self.first_dirty],
             "bound": [self.segments[-1].next_base_offset],
             "now": [self.now_ms],

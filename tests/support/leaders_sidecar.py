@@ -47,7 +47,7 @@ def lease_of(broker_id: int, *, decides_proposals: bool = True, seen: SeenTime |
 class SoundLogs:
     """Nothing is lost."""
 
-    async def require(self, tip: TopicIdPartition) -> None:
+    async def require(self, topic_id_partition: TopicIdPartition) -> None:
         return None
 
 
@@ -85,11 +85,11 @@ class LeadersSidecar:
 
     def tiers(self, view: LeaderView) -> None:
         """Put the partition on the partition table."""
-        tip = view.topic_id_partition
-        self.table.topic_ids = {**self.table.topic_ids, tip.topic: tip.topic_id}
+        topic_id_partition = view.topic_id_partition
+        self.table.topic_ids = {**self.table.topic_ids, topic_id_partition.topic: topic_id_partition.topic_id}
         self.table.assignment = {
             **self.table.assignment,
-            tip: TieredPartition(view=view, role=PartitionRole.LEADER, policy=POLICY),
+            topic_id_partition: TieredPartition(view=view, role=PartitionRole.LEADER, policy=POLICY),
         }
 
     async def propose(self, proposal: DeleteProposal) -> None:

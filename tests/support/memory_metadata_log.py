@@ -28,17 +28,17 @@ class MemoryMetadataLog:
 
     async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         if isinstance(event, RemotePartitionDeleteMetadata):
-            tip = event.topic_id_partition
+            topic_id_partition = event.topic_id_partition
         else:
-            tip = event.remote_log_segment_id.topic_id_partition
-        self._cache(tip).apply(event)
+            topic_id_partition = event.remote_log_segment_id.topic_id_partition
+        self._cache(topic_id_partition).apply(event)
         self.events.append(event)
 
     async def assign(self, partitions: Iterable[TopicIdPartition]) -> None:
-        for tip in partitions:
-            if tip not in self._caches:
-                self._caches[tip] = RemoteLogMetadataCache(tip)
-                self._caches[tip].mark_loaded()
+        for topic_id_partition in partitions:
+            if topic_id_partition not in self._caches:
+                self._caches[topic_id_partition] = RemoteLogMetadataCache(topic_id_partition)
+                self._caches[topic_id_partition].mark_loaded()
 
     async def wait_until_ready(self, topic_id_partition: TopicIdPartition) -> None:
         return None

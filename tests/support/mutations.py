@@ -216,7 +216,9 @@ def own_writes_not_read_back() -> Patches:
 
 
 def users_delete_not_shown() -> Patches:
-    return [patch.object(StateLogStarts, "remote_log_start_offset", lambda self, tip, lineage: NO_OFFSET)]
+    return [
+        patch.object(StateLogStarts, "remote_log_start_offset", lambda self, topic_id_partition, lineage: NO_OFFSET)
+    ]
 
 
 def open_transactions_not_carried() -> Patches:
@@ -243,13 +245,15 @@ def store_errors_swallowed() -> Patches:
 
 
 def readers_ignore_the_lineage() -> Patches:
-    def find(self: SegmentLookup, tip: TopicIdPartition, offset: int, lineage: Lineage) -> Located | None:
-        for one in self._metadata.list_remote_log_segments(tip):
+    def find(
+        self: SegmentLookup, topic_id_partition: TopicIdPartition, offset: int, lineage: Lineage
+    ) -> Located | None:
+        for segment in self._metadata.list_remote_log_segments(topic_id_partition):
             if (
-                one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-                and one.start_offset <= offset <= one.end_offset
+                segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+                and segment.start_offset <= offset <= segment.end_offset
             ):
-                return Located(one, one.next_offset)
+                return Located(segment, segment.next_offset)
         return None
 
     return [patch.object(SegmentLookup, "_find", find)]
@@ -319,7 +323,11 @@ def gateway_gives_what_was_deleted() -> Patches:
 
 
 def read_service_gives_what_was_deleted() -> Patches:
-    return [patch.object(SegmentLookup, "check_batch_start", lambda self, tip, offset, leader_epoch, end: None)]
+    return [
+        patch.object(
+            SegmentLookup, "check_batch_start", lambda self, topic_id_partition, offset, leader_epoch, end: None
+        )
+    ]
 
 
 def fills_one_batch_too_far() -> Patches:
@@ -381,11 +389,11 @@ def pressure_trims_what_is_not_remote() -> Patches:
     original = decide_pressure
 
     def decide(*args: Any) -> Any:
-        return {tip: replace(trim, drops=True) for tip, trim in original(*args).items()}
+        return {topic_id_partition: replace(trim, drops=True) for topic_id_partition, trim in original(*args).items()}
 
     return [
         patch.object(disk_watch, "decide_pressure", decide),
-        patch.object(disk_watch.DiskWatch, "_remote", lambda self, tip, sealed: len(sealed)),
+        patch.object(disk_watch.DiskWatch, "_remote", lambda self, topic_id_partition, sealed: len(sealed)),
     ]
 
 
@@ -414,7 +422,7 @@ def start_from_what_is_remote() -> Patches:
         return None
 
     def start(*, found: Sequence[Standing], **others: Any) -> Offset:
-        return Offset(min((one.segment.start_offset for one in found if one.serves), default=NO_OFFSET))
+        return Offset(min((standing.segment.start_offset for standing in found if standing.serves), default=NO_OFFSET))
 
     return [patch.object(FirstStart, "ensure", ensure), patch.object(expire_decision, "first_start", start)]
 
@@ -535,7 +543,7 @@ def journal_is_ignored() -> Patches:
             return ""
 
     def cleanup(segments: Sequence[RemoteLogSegmentMetadata], begun: Any, *others: Any) -> Any:
-        return original(segments, {one.remote_log_segment_id.uuid for one in segments}, *others)
+        return original(segments, {segment.remote_log_segment_id.uuid for segment in segments}, *others)
 
     def unasked(self: ExpireTask, **parts: Any) -> None:
         init(self, **{**parts, "checks": Unasked()})
@@ -547,7 +555,7 @@ def journal_is_ignored() -> Patches:
 
 
 def owners_are_not_asked() -> Patches:
-    async def claim(self: TopicOwners, tip: TopicIdPartition) -> None:
+    async def claim(self: TopicOwners, topic_id_partition: TopicIdPartition) -> None:
         return None
 
     return [

@@ -49,14 +49,14 @@ def payload(value_bytes: int, count: int) -> Iterator[bytes]:
 
 def _gzip(pieces: Iterator[bytes]) -> bytes:
     stream = zlib.compressobj(level=1, wbits=31)
-    return b"".join([*(stream.compress(one) for one in pieces), stream.flush()])
+    return b"".join([*(stream.compress(piece) for piece in pieces), stream.flush()])
 
 
 def _zstd(window_log: int) -> Callable[[Iterator[bytes]], bytes]:
     def compress(pieces: Iterator[bytes]) -> bytes:
         parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=window_log, write_content_size=False)
         stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-        return b"".join([*(stream.compress(one) for one in pieces), stream.flush()])
+        return b"".join([*(stream.compress(piece) for piece in pieces), stream.flush()])
 
     return compress
 
@@ -83,8 +83,8 @@ def _snappy(block_bytes: int) -> Callable[[Iterator[bytes]], bytes]:
 
 def _blocks(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
     held = bytearray()
-    for one in pieces:
-        held += one
+    for piece in pieces:
+        held += piece
         while len(held) >= size:
             yield bytes(held[:size])
             del held[:size]

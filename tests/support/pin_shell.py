@@ -12,7 +12,7 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import LOG_DIR, MemoryPins, local_partition
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
-from tests.support.segments import TIP, local_segments, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
 from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -51,7 +51,7 @@ class PinShell:
         self.written_ms = self.clock.now_ms()
         self.metadata, self.state, self.broker = MemoryMetadataLog(), MemoryStateLog(), ScriptedBroker()
         self.log_dirs, self.telemetry, self.failpoints = HighWatermarks(), RecordedTelemetry(), ScriptedFailpoints()
-        self.broker.last_stable_offsets[TIP] = 10_000
+        self.broker.last_stable_offsets[TOPIC_ID_PARTITION] = 10_000
         self.table.watch_trouble = ""
         self.settings = PinSettings(
             limits=limits or PinLimits(disk_reserve_percent=0), makes_pins=makes_pins, drops_pins=drops_pins
@@ -86,7 +86,7 @@ class PinShell:
         """The directory has segments at ``bases``; one round of the keeper."""
         self.see(*bases)
         if ready:
-            await self.metadata.assign([TIP])
+            await self.metadata.assign([TOPIC_ID_PARTITION])
         await self.keeper.keep()
 
     def see(
@@ -98,12 +98,12 @@ class PinShell:
     ) -> None:
         """What a scan shows from now on, last written at ``written_ms``; no bases: no directory.  ``deleted`` are bases of
         segments with other names."""
-        written = tuple(replace(one, modified_ms=self.written_ms) for one in local_segments(*bases))
+        written = tuple(replace(segment, modified_ms=self.written_ms) for segment in local_segments(*bases))
         found = local_partition(written, epochs=epochs)
-        renamed = [replace(one, file_suffix=".deleted") for one in local_segments(*deleted, *bases[:1])[:-1]]
-        partitions = {TIP: replace(found, deleted=tuple(renamed))} if bases else {}
+        renamed = [replace(segment, file_suffix=".deleted") for segment in local_segments(*deleted, *bases[:1])[:-1]]
+        partitions = {TOPIC_ID_PARTITION: replace(found, deleted=tuple(renamed))} if bases else {}
         self.table.local = LogDirsView(partitions=partitions, faults=dict.fromkeys(faults, "unreadable"))
-        self.table.assignment = {TIP: self.tiered} if bases else {}
+        self.table.assignment = {TOPIC_ID_PARTITION: self.tiered} if bases else {}
 
     def be(self, *, role: PartitionRole | None = None, epoch: int = 0, policy: TopicPolicy | None = None) -> None:
         """Another role, epoch or policy from now on."""
@@ -113,7 +113,7 @@ class PinShell:
             role=role or self.tiered.role,
             policy=policy or self.tiered.policy,
         )
-        self.table.assignment = {TIP: self.tiered}
+        self.table.assignment = {TOPIC_ID_PARTITION: self.tiered}
 
     async def round(self) -> None:
         """The follow lane, if it has work."""
@@ -141,7 +141,7 @@ class PinShell:
 
 def _view(epoch: int) -> LeaderView:
     return LeaderView(
-        topic_id_partition=TIP,
+        topic_id_partition=TOPIC_ID_PARTITION,
         leader_id=BROKER,
         leader_epoch=LeaderEpoch(epoch),
         replicas=(BROKER,),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.domain.epochs import EpochEntry
 from tiersidecar.domain.errors import PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -30,11 +30,11 @@ def pin_of(
     max_timestamp_ms: int = 0,
     is_whole: bool = True,
     log_dir: str = LOG_DIR,
-    tip: TopicIdPartition = TIP,
+    topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION,
 ) -> Pin:
     """A pin of offsets [base, following)."""
     return Pin(
-        owner=PinnedPartition.of(tip),
+        owner=PinnedPartition.of(topic_id_partition),
         log_dir=log_dir,
         segment=LocalSegment(
             directory=f"{log_dir}.tiersidecar-pins",
@@ -55,13 +55,13 @@ def local_partition(
     segments: tuple[LocalSegment, ...],
     *,
     epochs: Iterable[tuple[int, int]] = ((0, 0),),
-    tip: TopicIdPartition = TIP,
+    topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION,
     log_dir: str = LOG_DIR,
 ) -> LocalPartition:
     return LocalPartition(
-        topic_id_partition=tip,
+        topic_id_partition=topic_id_partition,
         log_dir=log_dir,
-        directory=f"{log_dir}/{tip}",
+        directory=f"{log_dir}/{topic_id_partition}",
         segments=segments,
         leader_epochs=epochs_of(*epochs),
     )
@@ -103,7 +103,7 @@ class MemoryPins:
             size_bytes=segment.size_bytes,
             modified_ms=segment.modified_ms,
             log_dir=local.log_dir,
-            tip=local.topic_id_partition,
+            topic_id_partition=local.topic_id_partition,
         )
         self.pins.append(pin)
         return pin

@@ -47,7 +47,7 @@ class Damages:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
-        self.segments = sorted(self.segments, key=lambda one: one.start_offset)[1:-1]
+        self.segments = sorted(self.segments, key=lambda segment: segment.start_offset)[1:-1]
         self._random.shuffle(self.segments)
 
     # -- objects of live segments

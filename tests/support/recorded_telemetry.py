@@ -44,6 +44,6 @@ class RecordedTelemetry(NoTelemetry):
 def _key(metric: Metric, kind: str, value: float, labels: dict[str, str]) -> tuple[str, Labels]:
     assert metric.kind == kind
     assert sorted(labels) == sorted(metric.labels)
-    assert all(isinstance(one, str) for one in labels.values())
+    assert all(isinstance(label, str) for label in labels.values())
     assert isinstance(value, int | float)
     return metric.name, tuple(sorted(labels.items()))

@@ -105,24 +105,27 @@ class ScriptedBroker:
     ) -> dict[TopicIdPartition, OffsetAnswer]:
         known = self.log_starts if spec == OffsetSpec.EARLIEST else self.last_stable_offsets
         return {
-            tip: OffsetAnswer(
-                offset=Offset(known.get(tip, 0)), timestamp_ms=-1, leader_epoch=LeaderEpoch(0), error=self.error
+            topic_id_partition: OffsetAnswer(
+                offset=Offset(known.get(topic_id_partition, 0)),
+                timestamp_ms=-1,
+                leader_epoch=LeaderEpoch(0),
+                error=self.error,
             )
-            for tip in partitions
+            for topic_id_partition in partitions
         }
 
     async def end_of_epochs(
         self, asked: Mapping[TopicIdPartition, EpochAsked]
     ) -> dict[TopicIdPartition, EpochEndAnswer]:
         """As the logs in ``epochs`` do; one that is not there knows its leader's epoch."""
-        return {tip: self._end_of(tip, one) for tip, one in asked.items()}
+        return {topic_id_partition: self._end_of(topic_id_partition, one) for topic_id_partition, one in asked.items()}
 
-    def _end_of(self, tip: TopicIdPartition, asked: EpochAsked) -> EpochEndAnswer:
-        known = self.epochs.get(tip, (asked.current_epoch,))
+    def _end_of(self, topic_id_partition: TopicIdPartition, asked: EpochAsked) -> EpochEndAnswer:
+        known = self.epochs.get(topic_id_partition, (asked.current_epoch,))
         if self.error is not None or asked.epoch > max(known, default=-1):
             return EpochEndAnswer(epoch=LeaderEpoch(-1), end_offset=Offset(-1), error=self.error)
         last = max((one for one in known if one <= asked.epoch), default=asked.epoch)
-        return EpochEndAnswer(epoch=LeaderEpoch(last), end_offset=Offset(self.epoch_ends.get(tip, 0)))
+        return EpochEndAnswer(epoch=LeaderEpoch(last), end_offset=Offset(self.epoch_ends.get(topic_id_partition, 0)))
 
     async def delete_records(
         self,
@@ -131,11 +134,17 @@ class ScriptedBroker:
         leader_epochs: Mapping[TopicIdPartition, LeaderEpoch] | None = None,
     ) -> dict[TopicIdPartition, TrimAnswer]:
         asked = leader_epochs or {}
-        if any(self.leader_epochs.get(tip, asked.get(tip)) != asked.get(tip) for tip in offsets):
-            return {tip: TrimAnswer(low_watermark=Offset(-1), error="FENCED_LEADER_EPOCH") for tip in offsets}
+        if any(
+            self.leader_epochs.get(topic_id_partition, asked.get(topic_id_partition)) != asked.get(topic_id_partition)
+            for topic_id_partition in offsets
+        ):
+            return {
+                topic_id_partition: TrimAnswer(low_watermark=Offset(-1), error="FENCED_LEADER_EPOCH")
+                for topic_id_partition in offsets
+            }
         self.deleted += list(offsets.items())
         self.log_starts.update(offsets)
-        return {tip: TrimAnswer(low_watermark=offset) for tip, offset in offsets.items()}
+        return {topic_id_partition: TrimAnswer(low_watermark=offset) for topic_id_partition, offset in offsets.items()}
 
     async def describe_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str | None]]:
         if self.hides_settings:
@@ -211,8 +220,8 @@ class MemoryStateLog:
 
     def _read(self) -> None:
         unread, self._unread = self._unread, []
-        for tip, state in unread:
-            self.partition_states[tip] = self.partition_state(tip).merged_with(state)
+        for topic_id_partition, state in unread:
+            self.partition_states[topic_id_partition] = self.partition_state(topic_id_partition).merged_with(state)
 
     async def advanced(self) -> None:
         """What others write, they write while nobody waits for it."""
@@ -224,7 +233,11 @@ class MemoryStateLog:
     def highest_start(self, topic_id: Uuid, partition: int) -> Offset:
         states = self.partition_states.items()
         return max(
-            (state.highest_start for tip, state in states if (tip.topic_id, tip.partition) == (topic_id, partition)),
+            (
+                state.highest_start
+                for topic_id_partition, state in states
+                if (topic_id_partition.topic_id, topic_id_partition.partition) == (topic_id, partition)
+            ),
             default=NO_OFFSET,
         )
 
@@ -256,7 +269,7 @@ class MemoryStateLog:
         self.topics.pop(topic_id, None)
 
     def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
-        return [one for one in self.requests if one.topic_id_partition == topic_id_partition]
+        return [request for request in self.requests if request.topic_id_partition == topic_id_partition]
 
     async def request_recopy(self, request: RecopyRequest) -> None:
         await self.forget_recopy(request)
@@ -282,12 +295,15 @@ class MemoryStateLog:
         return self.leases[lease.name]
 
     def trash(self, topic_id_partition: TopicIdPartition) -> Sequence[TrashEntry]:
-        entries = (entry for (tip, _), entry in self.entries.items() if tip == topic_id_partition)
+        entries = (
+            entry for (topic_id_partition, _), entry in self.entries.items() if topic_id_partition == topic_id_partition
+        )
         return list(merged_entries([*entries, *self.partition_state(topic_id_partition).kept]))
 
     def trash_partitions(self) -> Sequence[TopicIdPartition]:
         return sorted(
-            {tip for tip, _ in self.entries} | {tip for tip, one in self.partition_states.items() if one.kept}
+            {topic_id_partition for topic_id_partition, _ in self.entries}
+            | {topic_id_partition for topic_id_partition, state in self.partition_states.items() if state.kept}
         )
 
     async def put_into_trash(self, topic_id_partition: TopicIdPartition, entries: Iterable[TrashEntry]) -> None:

@@ -8,7 +8,7 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 
-TIP = TopicIdPartition(topic_id=Uuid(b"topic-id-16bytes"), topic="orders", partition=3)
+TOPIC_ID_PARTITION = TopicIdPartition(topic_id=Uuid(b"topic-id-16bytes"), topic="orders", partition=3)
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -38,13 +38,13 @@ def remote_segment(
     event_timestamp_ms: int = 0,
     max_timestamp_ms: int = 0,
     size_bytes: int = 100,
-    tip: TopicIdPartition = TIP,
+    topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION,
 ) -> RemoteLogSegmentMetadata:
     """A remote segment of offsets [start, end], both inclusive; the first epoch's start is raised to ``start``."""
     raised = [(epoch, max(offset, start)) for epoch, offset in epochs]
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(
-            topic_id_partition=tip, uuid=Uuid(uuid or f"{start:08d}{end:08d}".encode())
+            topic_id_partition=topic_id_partition, uuid=Uuid(uuid or f"{start:08d}{end:08d}".encode())
         ),
         start_offset=Offset(start),
         end_offset=Offset(end),

@@ -51,7 +51,7 @@ class ShownSidecar:
 
     def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
         self.asked += 1
-        return (one for one in self.rows if topic is None or one.topic_id_partition.topic == topic)
+        return (row for row in self.rows if topic is None or row.topic_id_partition.topic == topic)
 
     def summary(self) -> StatusSummary:
         return self.summary_
@@ -73,10 +73,10 @@ class ShownSidecar:
 
 def partition(topic: str, number: int, role: str = "leader", **values: Any) -> PartitionStatus:
     """A row; a follower has no lag."""
-    tip = TopicIdPartition(topic_id=Uuid(bytes(15) + b"\x07"), topic=topic, partition=number)
+    topic_id_partition = TopicIdPartition(topic_id=Uuid(bytes(15) + b"\x07"), topic=topic, partition=number)
     if role != "leader":
         values |= {"copy_lag_bytes": None, "copy_lag_segments": None}
-    return PartitionStatus(topic_id_partition=tip, role=role, mode="strict", **values)
+    return PartitionStatus(topic_id_partition=topic_id_partition, role=role, mode="strict", **values)
 
 
 def sidecar(node_id: int, **values: Any) -> ShownSidecar:

@@ -166,22 +166,29 @@ class TierShell:
     async def look(self) -> None:
         """Scan, and lead every partition found, in leader epoch 0."""
         self.table.local = await self.log_dirs.scan()
-        self.table.assignment = {tip: self.tiered(tip) for tip in self.table.local.partitions}
+        self.table.assignment = {
+            topic_id_partition: self.tiered(topic_id_partition) for topic_id_partition in self.table.local.partitions
+        }
         await self.metadata.assign(self.table.assignment)
-        await self.checks.refresh({tip.topic for tip in self.table.assignment})
-        for tip, local in self.table.local.partitions.items():
-            self.broker.last_stable_offsets.setdefault(tip, local.segments[-1].base_offset)
-            self.broker.log_starts.setdefault(tip, self._checkpointed.get((tip.topic, tip.partition), Offset(0)))
+        await self.checks.refresh({topic_id_partition.topic for topic_id_partition in self.table.assignment})
+        for topic_id_partition, local in self.table.local.partitions.items():
+            self.broker.last_stable_offsets.setdefault(topic_id_partition, local.segments[-1].base_offset)
+            self.broker.log_starts.setdefault(
+                topic_id_partition,
+                self._checkpointed.get((topic_id_partition.topic, topic_id_partition.partition), Offset(0)),
+            )
 
-    def tip(self, name: str) -> TopicIdPartition:
+    def topic_id_partition(self, name: str) -> TopicIdPartition:
         """The partition whose directory is called ``name``."""
-        return next(tip for tip in self.table.local.partitions if str(tip) == name)
+        return next(
+            topic_id_partition for topic_id_partition in self.table.local.partitions if str(topic_id_partition) == name
+        )
 
-    def tiered(self, tip: TopicIdPartition) -> TieredPartition:
-        local = self.table.local.partitions[tip]
+    def tiered(self, topic_id_partition: TopicIdPartition) -> TieredPartition:
+        local = self.table.local.partitions[topic_id_partition]
         epoch = local.leader_epochs[-1].epoch
         view = LeaderView(
-            topic_id_partition=tip,
+            topic_id_partition=topic_id_partition,
             leader_id=BROKER,
             leader_epoch=epoch,
             replicas=(BROKER,),
@@ -189,10 +196,13 @@ class TierShell:
         )
         return TieredPartition(view=view, role=PartitionRole.LEADER, policy=self.policy)
 
-    def depose(self, tip: TopicIdPartition) -> None:
+    def depose(self, topic_id_partition: TopicIdPartition) -> None:
         """Another broker leads ``tip`` from now on."""
-        tiered = self.table.assignment[tip]
-        self.table.assignment = {**self.table.assignment, tip: replace(tiered, role=PartitionRole.FOLLOWER)}
+        tiered = self.table.assignment[topic_id_partition]
+        self.table.assignment = {
+            **self.table.assignment,
+            topic_id_partition: replace(tiered, role=PartitionRole.FOLLOWER),
+        }
 
     def _uploader(self) -> SegmentUploader:
         return SegmentUploader(

@@ -68,9 +68,9 @@ class TieredWorld:
     def visible(self, isolation: str) -> dict[int, list[int]]:
         """The offsets of ``orders`` whose records a client of this isolation level sees."""
         found: dict[int, list[int]] = {partition: [] for partition in PARTITIONS}
-        for one in self.produced:
-            if isolation == "read_uncommitted" or not one.aborted:
-                found[one.partition].append(one.offset)
+        for record in self.produced:
+            if isolation == "read_uncommitted" or not record.aborted:
+                found[record.partition].append(record.offset)
         return found
 
     def border(self, topic: str, partition: int) -> int:

@@ -86,8 +86,10 @@ async def _send_to_both(
 def _again(producer: AIOKafkaProducer, batch: DrawnBatch) -> Any:
     """A builder can be sent once."""
     builder = producer.create_batch()
-    for one in batch.records:
-        taken = builder.append(timestamp=one.timestamp_ms, key=one.key, value=one.value, headers=list(one.headers))
+    for record in batch.records:
+        taken = builder.append(
+            timestamp=record.timestamp_ms, key=record.key, value=record.value, headers=list(record.headers)
+        )
         assert taken is not None
     builder.close()
     return builder

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.expiry import HOUR_MS, SEGMENT_BYTES, segment
 from tests.support.expiry_world import PausingBroker, Sidecar, StoppedClock, World, run
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.commands.carry_out import Intent
 from tiersidecar.app.commands.session import Session
@@ -36,7 +36,7 @@ DELAYS = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
 
 def command_config(directory: Path, *, mode: str = "strict") -> Config:
     """Of an operator's machine."""
-    return load(directory, f"{LEAST}topics:\n- name: {TIP.topic}\n  mode: {mode}\n")
+    return load(directory, f"{LEAST}topics:\n- name: {TOPIC_ID_PARTITION.topic}\n  mode: {mode}\n")
 
 
 class AnsweringClock(StoppedClock):
@@ -48,8 +48,8 @@ class AnsweringClock(StoppedClock):
 
     async def sleep(self, seconds: float) -> None:
         self.true_ms += int(seconds * 1000)
-        for one in self.rounds:
-            run(one.round())
+        for sidecar in self.rounds:
+            run(sidecar.round())
 
 
 class Broker(PausingBroker):
@@ -83,9 +83,9 @@ class UndeleteWorld:
         self.restart(UNLIMITED)
         self.clock.rounds = [self.sidecar]
         broker = Broker()
-        broker.log_starts[TIP] = self.stop
+        broker.log_starts[TOPIC_ID_PARTITION] = self.stop
         view = LeaderView(
-            topic_id_partition=TIP,
+            topic_id_partition=TOPIC_ID_PARTITION,
             leader_id=BrokerId(1),
             leader_epoch=LeaderEpoch(0),
             replicas=(BrokerId(1),),
@@ -111,13 +111,13 @@ class UndeleteWorld:
             delays=DELAYS,
             limits=ExpiryLimits(max_share=1.0, idle_slack_ms=10**12),
         )
-        self.sidecar.broker.log_starts[TIP] = self.stop
-        self.sidecar.broker.last_stable_offsets[TIP] = self.stop
+        self.sidecar.broker.log_starts[TOPIC_ID_PARTITION] = self.stop
+        self.sidecar.broker.last_stable_offsets[TOPIC_ID_PARTITION] = self.stop
         self.clock.rounds = [self.sidecar]
 
     @property
     def start(self) -> int:
-        return self.world.state.partition_state(TIP).start_in(LINEAGE)
+        return self.world.state.partition_state(TOPIC_ID_PARTITION).start_in(LINEAGE)
 
     def delete(self, offset: int) -> None:
         """A user's, said in full."""
@@ -129,15 +129,19 @@ class UndeleteWorld:
     async def _delete(self, offset: int) -> None:
         asker = Asker(by="a user", now_ms=self.clock.now_ms(), delays=DELAYS)
         delete = UserDelete(offset=Offset(offset), leader_epoch=LeaderEpoch(0), trims=False)
-        await delete.say(self.world.state, TIP, asker)
+        await delete.say(self.world.state, TOPIC_ID_PARTITION, asker)
 
     def look(self, **wanted: Any) -> Intent:
         """What ``tiersidecar undelete`` shows."""
         found: list[Intent] = []
 
         async def look() -> None:
-            partition = TIP.partition if "to_offset" in wanted else None
-            found.append(await look_at_undeletion(self.session, Wanted(topic=TIP.topic, partition=partition, **wanted)))
+            partition = TOPIC_ID_PARTITION.partition if "to_offset" in wanted else None
+            found.append(
+                await look_at_undeletion(
+                    self.session, Wanted(topic=TOPIC_ID_PARTITION.topic, partition=partition, **wanted)
+                )
+            )
 
         run(look())
         return found[0]
@@ -156,7 +160,7 @@ class UndeleteWorld:
         return outcome
 
     def release(self) -> None:
-        run(end_holds(self.session, [TIP]))
+        run(end_holds(self.session, [TOPIC_ID_PARTITION]))
 
     def pass_time(self, ms: int) -> None:
         """For the trash: the records' age is no matter here."""

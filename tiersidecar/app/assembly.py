@@ -47,5 +47,5 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         telemetry=opened.telemetry,
         forget=lineages.forget,
     )
-    shared = {one.name: getattr(opened, one.name) for one in fields(Opened)}
+    shared = {field.name: getattr(opened, field.name) for field in fields(Opened)}
     return Parts(**shared, manifests=manifests, lineages=lineages, policies=policies, roster=roster)

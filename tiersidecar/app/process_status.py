@@ -69,8 +69,8 @@ class ProcessStatus:
     deletes_blocked: Callable[[], str] = lambda: ""
     reasons: list[Callable[[], str]] = field(default_factory=list)
 
-    def is_halted(self, tip: TopicIdPartition, lane: Lane) -> bool:
-        return self.lanes is not None and self.lanes.is_halted(tip, lane)
+    def is_halted(self, topic_id_partition: TopicIdPartition, lane: Lane) -> bool:
+        return self.lanes is not None and self.lanes.is_halted(topic_id_partition, lane)
 
     def ready_reasons(self) -> Sequence[str]:
         if self.starting:
@@ -78,7 +78,7 @@ class ProcessStatus:
         return [reason for ask in self.reasons if (reason := ask())]
 
     def partitions(self, topic: str | None = None) -> Iterator[PartitionStatus]:
-        misplaced = (self.table.unseen.get(tip) for tip in self.table.misplaced)
+        misplaced = (self.table.unseen.get(topic_id_partition) for topic_id_partition in self.table.misplaced)
         unseen = [tiered for tiered in misplaced if tiered is not None]
         for tiered in (*self.table.assignment.values(), *unseen):
             if topic is None or tiered.view.topic_id_partition.topic == topic:
@@ -100,7 +100,7 @@ class ProcessStatus:
             log_dir_faults=self.table.local.faults,
             disk_troubles=self.table.disk_troubles,
             losses=_some((*self.table.missing_owners.values(), *self._lost_logs())),
-            misplaced={str(tip): reason for tip, reason in self.table.misplaced.items()},
+            misplaced={str(topic_id_partition): reason for topic_id_partition, reason in self.table.misplaced.items()},
             deletes_blocked=self.deletes_blocked(),
             paused=self._paused(),
             disks=[_disk(note) for note in self.table.disks],
@@ -110,7 +110,7 @@ class ProcessStatus:
 
     def _paused(self) -> Sequence[str]:
         try:
-            return [] if self.state is None else [told(one) for one in self.state.pauses()]
+            return [] if self.state is None else [told(pause) for pause in self.state.pauses()]
         except MetadataNotReadyError:
             return []
 
@@ -135,16 +135,20 @@ class ProcessStatus:
         return (record.lost_log for record in self.table.records.values() if record.lost_log)
 
     def _partition(self, tiered: TieredPartition) -> PartitionStatus:
-        tip = tiered.view.topic_id_partition
-        local = self.table.local_partition(tip)
-        record, copied_offset = self.table.record(tip), self.table.record(tip).last_copied
+        topic_id_partition = tiered.view.topic_id_partition
+        local = self.table.local_partition(topic_id_partition)
+        record, copied_offset = self.table.record(topic_id_partition), self.table.record(topic_id_partition).last_copied
         leads = tiered.role is PartitionRole.LEADER
         waiting = pending_copies(self.table, local, copied_offset) if leads and local is not None else ()
         on_disk = () if local is None else [one for one in local.segments if not one.pinned]
         segments, size_bytes = self._remote(tiered)
-        halted = "" if self.lanes is None else self.lanes.halted(tip) or self.lanes.trouble(tip)
+        halted = (
+            ""
+            if self.lanes is None
+            else self.lanes.halted(topic_id_partition) or self.lanes.trouble(topic_id_partition)
+        )
         return PartitionStatus(
-            topic_id_partition=tip,
+            topic_id_partition=topic_id_partition,
             role=tiered.role.value,
             mode=tiered.policy.mode.value,
             leader_epoch=tiered.view.leader_epoch,
@@ -157,27 +161,27 @@ class ProcessStatus:
             local_size_bytes=sum(segment.size_bytes for segment in on_disk),
             remote_segments=segments,
             remote_size_bytes=size_bytes,
-            tiers=self._tiers(tip, local, waiting, size_bytes) if leads else TierBytes(),
+            tiers=self._tiers(topic_id_partition, local, waiting, size_bytes) if leads else TierBytes(),
             halted_reason=halted or None,
-            held_back_reason=self.table.misplaced.get(tip)
-            or self.table.untrimmable_topics.get(tip.topic)
+            held_back_reason=self.table.misplaced.get(topic_id_partition)
+            or self.table.untrimmable_topics.get(topic_id_partition.topic)
             or record.expiry_stop
             or (record.unproven.reason if record.unproven is not None else "")
-            or self._trim_hold(tip)
-            or self._transaction_waits(tip)
+            or self._trim_hold(topic_id_partition)
+            or self._transaction_waits(topic_id_partition)
             or record.behind_trash
             or record.copy_held_back
             or None,
         )
 
-    def _transaction_waits(self, tip: TopicIdPartition) -> str:
+    def _transaction_waits(self, topic_id_partition: TopicIdPartition) -> str:
         """With what copying itself says of them: the last stable offset that it waits at."""
-        record = self.table.record(tip)
+        record = self.table.record(topic_id_partition)
         waits = wait_told(record.transaction_waits or ())
         return "; ".join(filter(None, (record.copy_held_back, waits))) if waits else ""
 
-    def _trim_hold(self, tip: TopicIdPartition) -> str:
-        hold = self.table.record(tip).trim_hold
+    def _trim_hold(self, topic_id_partition: TopicIdPartition) -> str:
+        hold = self.table.record(topic_id_partition).trim_hold
         return "" if hold is None else hold.reason
 
     def _local_start(self, tiered: TieredPartition, local: LocalPartition | None) -> int:
@@ -188,28 +192,28 @@ class ProcessStatus:
 
     def _remote(self, tiered: TieredPartition) -> tuple[int, int]:
         """Segments and bytes; zeros while the metadata are not ready."""
-        tip = tiered.view.topic_id_partition
-        if self.metadata is None or not self.metadata.is_ready(tip):
+        topic_id_partition = tiered.view.topic_id_partition
+        if self.metadata is None or not self.metadata.is_ready(topic_id_partition):
             return 0, 0
-        return self.metadata.segment_count(tip), self.metadata.remote_log_size_bytes(tip)
+        return self.metadata.segment_count(topic_id_partition), self.metadata.remote_log_size_bytes(topic_id_partition)
 
     def _tiers(
         self,
-        tip: TopicIdPartition,
+        topic_id_partition: TopicIdPartition,
         local: LocalPartition | None,
         waiting: Sequence[LocalSegment],
         remote_bytes: int,
     ) -> TierBytes:
         """By what is known without asking: replicas roll differently, so a segment at the border may be counted for its
         neighbour."""
-        trash = min(self._trash_bytes(tip), remote_bytes)
+        trash = min(self._trash_bytes(topic_id_partition), remote_bytes)
         kept = remote_bytes - trash
         if local is None:
             return TierBytes(trash=trash, remote=kept)
-        start = self.table.record(tip).log_start_offset
-        active = sum(one.size_bytes for one in local.segments if one.next_base_offset is None)
-        sealed = [one for one in local.segments if one.next_base_offset is not None]
-        not_remote = {one.base_offset for one in waiting}
+        start = self.table.record(topic_id_partition).log_start_offset
+        active = sum(segment.size_bytes for segment in local.segments if segment.next_base_offset is None)
+        sealed = [segment for segment in local.segments if segment.next_base_offset is not None]
+        not_remote = {segment.base_offset for segment in waiting}
         pinned = sum(one.size_bytes for one in sealed if one.pinned and one.base_offset in not_remote)
         alone = sum(one.size_bytes for one in sealed if not one.pinned and one.base_offset in not_remote)
         on_disk = sum(
@@ -220,32 +224,39 @@ class ProcessStatus:
         both = min(on_disk, kept)
         return TierBytes(trash=trash, remote=kept - both, both=both, pinned=pinned, local=alone, active=active)
 
-    def _trash_bytes(self, tip: TopicIdPartition) -> int:
-        if self.trash is None or self.state is None or self.metadata is None or not self.metadata.is_ready(tip):
+    def _trash_bytes(self, topic_id_partition: TopicIdPartition) -> int:
+        if (
+            self.trash is None
+            or self.state is None
+            or self.metadata is None
+            or not self.metadata.is_ready(topic_id_partition)
+        ):
             return 0
         try:
-            generation = self.state.partition_state(tip).start_generation
-            entries = [one for one in self.trash.trash(tip) if not one.is_undone(generation)]
+            generation = self.state.partition_state(topic_id_partition).start_generation
+            entries = [one for one in self.trash.trash(topic_id_partition) if not one.is_undone(generation)]
         except MetadataNotReadyError:
             return 0
         if not entries:
             return 0
-        if any(one.kind is TrashKind.TOPIC for one in entries):
-            return self.metadata.remote_log_size_bytes(tip)
-        up_to = max(one.up_to for one in entries)
-        named = frozenset[Uuid]().union(*(one.segments for one in entries))
+        if any(entry.kind is TrashKind.TOPIC for entry in entries):
+            return self.metadata.remote_log_size_bytes(topic_id_partition)
+        up_to = max(entry.up_to for entry in entries)
+        named = frozenset[Uuid]().union(*(entry.segments for entry in entries))
         return sum(
-            one.segment_size_in_bytes
-            for one in self.metadata.list_remote_log_segments(tip)
-            if one.end_offset < up_to or one.remote_log_segment_id.uuid in named
+            segment.segment_size_in_bytes
+            for segment in self.metadata.list_remote_log_segments(topic_id_partition)
+            if segment.end_offset < up_to or segment.remote_log_segment_id.uuid in named
         )
 
     def _remote_log_start(self, tiered: TieredPartition) -> Offset:
         if self.state is None:
             return NO_OFFSET
-        tip = tiered.view.topic_id_partition
+        topic_id_partition = tiered.view.topic_id_partition
         try:
-            return self.state.partition_state(tip).start_in(self.table.lineage_on_disk(tip))
+            return self.state.partition_state(topic_id_partition).start_in(
+                self.table.lineage_on_disk(topic_id_partition)
+            )
         except MetadataNotReadyError:
             return NO_OFFSET
 

@@ -42,7 +42,7 @@ class Progress:
 
     def stopped(self) -> str:
         """Return what has stopped and for how long, or an empty text."""
-        return "; ".join(reason for one in self._counted if (reason := self._look(one)))
+        return "; ".join(reason for counted in self._counted if (reason := self._look(counted)))
 
     def _look(self, one: _Counted) -> str:
         now_s, turns = self._clock.monotonic_s(), one.turns()

@@ -107,8 +107,9 @@ class RecoverReport:
         self.left.update(one.reason for one in plan.recovery.left)
         self.named += [(plan.owner, one) for one in plan.recovery.left[: _MOST_NAMED - len(self.named)]]
         self.contradictions += [
-            f"{plan.owner.qualified}: {format_uuid(one.uuid)} [{one.start_offset}, {one.end_offset}]: {one.detail}"
-            for one in plan.recovery.contradictions[: _MOST_NAMED - len(self.contradictions)]
+            f"{plan.owner.qualified}: {format_uuid(segment.uuid)} "
+            f"[{segment.start_offset}, {segment.end_offset}]: {segment.detail}"
+            for segment in plan.recovery.contradictions[: _MOST_NAMED - len(self.contradictions)]
         ]
         if plan.state_contradicts:
             self.contradictions.append(
@@ -141,11 +142,11 @@ class RecoverReport:
         topics = self._topics.values()
         return {
             "topics": len(topics),
-            "partitions": sum(one.partitions for one in topics),
-            "segments_from_snapshots": sum(one.from_snapshots for one in topics),
-            "segments_from_manifests": sum(one.from_manifests for one in topics),
-            "state_changes": sum(one.updates for one in topics),
-            "partition_states": sum(one.states for one in topics),
+            "partitions": sum(topic.partitions for topic in topics),
+            "segments_from_snapshots": sum(topic.from_snapshots for topic in topics),
+            "segments_from_manifests": sum(topic.from_manifests for topic in topics),
+            "state_changes": sum(topic.updates for topic in topics),
+            "partition_states": sum(topic.states for topic in topics),
             "there_already": self.equal,
             "gone": self.gone,
             "left": sum(self.left.values()),
@@ -164,7 +165,7 @@ class RecoverReport:
                 f"{len(self.without_snapshot):,} partitions have no snapshot ({named}…): {_UNKNOWN_WITHOUT_SNAPSHOT}. What "
                 "their manifests say comes back; give deletes again, then `tiersidecar accept-topic-loss`"
             )
-        if any(one.from_manifests for one in self._topics.values()):
+        if any(topic.from_manifests for topic in self._topics.values()):
             yield "of segments from manifests alone it is not known whether they were to be deleted; custom metadata are lost"
         if self.gone:
             yield f"{self.gone:,} segments of snapshots have no object any more: they were deleted since, or are lost"
@@ -176,8 +177,8 @@ class RecoverReport:
         for name, count in sorted(self._unknown.items()):
             yield f"left alone: {name}, {count:,} segments: the cluster has no topic of this id and name"
         yield from (*self.faults, *self.unread)
-        yield from (f"contradiction: {one}" for one in self.contradictions)
-        if any(one.has_work for one in self._topics.values()):
+        yield from (f"contradiction: {contradiction}" for contradiction in self.contradictions)
+        if any(topic.has_work for topic in self._topics.values()):
             yield "offsets of consumer groups are in no snapshot: this does not bring them back"
 
     def details(self) -> dict[str, Any]:
@@ -198,7 +199,9 @@ class RecoverReport:
                 }
                 for owner, one in self.named
             ],
-            "partitions_without_snapshot": [one.qualified for one in self.without_snapshot[:_MOST_NAMED]],
+            "partitions_without_snapshot": [
+                topic_id_partition.qualified for topic_id_partition in self.without_snapshot[:_MOST_NAMED]
+            ],
             "unknown_topics": dict(self._unknown),
             "contradictions": self.contradictions,
             "faults": [*self.faults, *self.unread],

@@ -114,8 +114,8 @@ class Recoverer:
         await metadata.assign(owners.values())
         try:
             async with asyncio.timeout(_READY_TIMEOUT_S):
-                for tip in owners.values():
-                    await metadata.wait_until_ready(tip)
+                for topic_id_partition in owners.values():
+                    await metadata.wait_until_ready(topic_id_partition)
         except TimeoutError:
             raise MetadataNotReadyError(subject=metadata.readiness_reason or "the metadata topic") from None
         return await self._session.follow(list(owners.values()))
@@ -351,7 +351,7 @@ class _Look:
 def _segments_of(snapshot: PartitionSnapshot) -> SnapshotSegments:
     return SnapshotSegments(
         written_ms=snapshot.written_ms,
-        segments={one.remote_log_segment_id.uuid: one for one in snapshot.segments},
+        segments={segment.remote_log_segment_id.uuid: segment for segment in snapshot.segments},
         highest_offsets=snapshot.highest_offsets,
     )
 

@@ -100,11 +100,11 @@ class _Serving:
         self._telemetry = PrometheusTelemetry(version=version("tiersidecar"), catalogue=(*CATALOGUE, *BUCKET_CATALOGUE))
         self._users = Users(
             User(
-                name=one.name,
-                password=one.password.get_secret_value(),
-                topic_prefixes=one.topic_prefixes or ("",),
+                name=user.name,
+                password=user.password.get_secret_value(),
+                topic_prefixes=user.topic_prefixes or ("",),
             )
-            for one in config.users
+            for user in config.users
         )
 
     async def run(self) -> None:

@@ -111,7 +111,7 @@ class _Export:
         *,
         as_ndjson: bool,
     ) -> None:
-        self._reader, self._tip, self._as_ndjson = reader, topic_id_partition, as_ndjson
+        self._reader, self._topic_id_partition, self._as_ndjson = reader, topic_id_partition, as_ndjson
         self._directory = directory_of(to, topic_id_partition)
         self._start = max(session.state.partition_state(topic_id_partition).highest_start, 0)
 
@@ -123,10 +123,14 @@ class _Export:
             if standing.served_end < next_offset:
                 continue
             if standing.segment.start_offset > next_offset:
-                lines.append(f"{self._tip}: offsets {next_offset} to {standing.segment.start_offset - 1} are not there")
+                lines.append(
+                    f"{self._topic_id_partition}: offsets {next_offset} to {standing.segment.start_offset - 1} are not there"
+                )
             next_offset, written = await self._write_segment(standing, next_offset)
             size_bytes += written
-        lines.append(f"{self._tip}: offsets {self._start} to {next_offset - 1}, {size_bytes} bytes, {self._directory}")
+        lines.append(
+            f"{self._topic_id_partition}: offsets {self._start} to {next_offset - 1}, {size_bytes} bytes, {self._directory}"
+        )
         return lines
 
     async def _write_segment(self, standing: Standing, next_offset: int) -> tuple[int, int]:

@@ -33,15 +33,15 @@ class BackfillPlan:
 
 def decide_backfill(lags: Mapping[TopicIdPartition, CopyLag], threshold: int, order: BackfillOrder) -> BackfillPlan:
     """Partitions with more than ``threshold`` segments that are not remote catch up (steady state: about two, S-047)."""
-    behind = {tip: lag for tip, lag in lags.items() if lag.segments > threshold}
+    behind = {topic_id_partition: lag for topic_id_partition, lag in lags.items() if lag.segments > threshold}
     oldest_ms: dict[str, int] = {}
-    for tip, lag in behind.items():
+    for topic_id_partition, lag in behind.items():
         assert lag.oldest_ms is not None, "segments that wait have been written"
-        oldest_ms[tip.topic] = min(lag.oldest_ms, oldest_ms.get(tip.topic, lag.oldest_ms))
+        oldest_ms[topic_id_partition.topic] = min(lag.oldest_ms, oldest_ms.get(topic_id_partition.topic, lag.oldest_ms))
     sign = 1 if order is BackfillOrder.OLDEST else -1
     topics = sorted(oldest_ms, key=lambda topic: (sign * oldest_ms[topic], topic))
     rank_of = {topic: rank for rank, topic in enumerate(topics)}
     return BackfillPlan(
-        ranks={tip: rank_of[tip.topic] for tip in behind},
+        ranks={topic_id_partition: rank_of[topic_id_partition.topic] for topic_id_partition in behind},
         remaining_bytes=sum(lag.size_bytes for lag in behind.values()),
     )

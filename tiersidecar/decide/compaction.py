@@ -76,10 +76,10 @@ class CompactionPlan:
 def decide_compaction(view: CompactionView, settings: CompactionSettings, *, now_ms: int) -> CompactionPlan:
     """Plan a round, or say why there is none."""
     first_dirty, was_reset = _first_dirty_offset(view)
-    dirty = [one for one in view.segments if one.end_offset >= first_dirty]
+    dirty = [segment for segment in view.segments if segment.end_offset >= first_dirty]
     cleanable = _cleanable(dirty, view, settings, now_ms)
     uncleanable = Offset(cleanable[-1].end_offset + 1) if cleanable else first_dirty
-    clean_bytes = sum(one.size_bytes for one in view.segments if one.end_offset < first_dirty)
+    clean_bytes = sum(segment.size_bytes for segment in view.segments if segment.end_offset < first_dirty)
     dirty_bytes = sum(one.size_bytes for one in cleanable)
     ratio = dirty_bytes / (clean_bytes + dirty_bytes) if dirty_bytes else 0.0
     is_forced = _is_overdue(dirty, settings, now_ms)
@@ -150,7 +150,7 @@ def _cleanable(
 
 
 def _is_overdue(dirty: Sequence[CleanableSegment], settings: CompactionSettings, now_ms: int) -> bool:
-    earliest_ms = min((one.first_timestamp_ms for one in dirty if one.first_timestamp_ms > 0), default=None)
+    earliest_ms = min((segment.first_timestamp_ms for segment in dirty if segment.first_timestamp_ms > 0), default=None)
     return earliest_ms is not None and earliest_ms < now_ms - max(settings.max_compaction_lag_ms, 0)
 
 

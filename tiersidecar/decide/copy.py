@@ -187,7 +187,7 @@ def _past_copy_lag(view: CopyView, segment: LocalSegment) -> bool:
 
 def _gap(view: CopyView, waiting: tuple[LocalSegment, ...]) -> ByteRange | None:
     first = max(view.copied_offset + 1, view.readable_stop)
-    waiting = tuple(one for one in waiting if (one.next_base_offset or 0) > view.copied_offset + 1)
+    waiting = tuple(segment for segment in waiting if (segment.next_base_offset or 0) > view.copied_offset + 1)
     if view.copied_offset < 0 or not waiting or waiting[0].base_offset <= first:
         return None
     return ByteRange(first, waiting[0].base_offset)

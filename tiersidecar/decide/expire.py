@@ -197,13 +197,13 @@ def decide_expiry(view: ExpiryView) -> ExpiryPlan:
     start_offset = Offset(max(offset, view.remote_log_start_offset))
     if not (view.hold or doubt or view.policy.delete_remote):
         given_up = [*given_up, *needless_segments(view, found, given_up)]
-    flying = [one for one in given_up if one.metadata.remote_log_segment_id in view.in_flight]
+    flying = [removal for removal in given_up if removal.metadata.remote_log_segment_id in view.in_flight]
     trash = decide_trash(_trash_view(view, start_offset, given_up))
     return ExpiryPlan(
         tally=_tally(view, found, reach),
         remote_log_start_offset=start_offset,
         leftovers=_leftovers(view),
-        expired=tuple(one for one in trash.removals if one not in flying),
+        expired=tuple(removal for removal in trash.removals if removal not in flying),
         stop=verdict.reason,
         guard_stop=verdict.change,
         trash=trash,

@@ -42,7 +42,7 @@ def quiet_round(view: ExpiryView, mark: int, plan: ExpiryPlan) -> QuietRound | N
         return None
     if view.trash or view.guard_stop is not None or view.clock_doubt or view.hold or view.policy.delete_remote:
         return None
-    if any(one.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED for one in view.remote_segments):
+    if any(segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED for segment in view.remote_segments):
         return None
     until_ms = _until_ms(view)
     if until_ms <= view.now_ms:
@@ -55,16 +55,16 @@ def _until_ms(view: ExpiryView) -> int:
     """No time of the view is later than now, or all may change; else the first at which a limit by time is reached: the
     retention of a segment, or that of the silence after an event, which is longer."""
     now_ms = view.now_ms
-    times_ms = [one.event_timestamp_ms for one in view.remote_segments]
-    times_ms += [one.max_timestamp_ms for one in view.remote_segments]
+    times_ms = [segment.event_timestamp_ms for segment in view.remote_segments]
+    times_ms += [segment.max_timestamp_ms for segment in view.remote_segments]
     times_ms += [time for one in view.local_segments for time in (one.modified_ms, one.max_timestamp_ms)]
     if any(time_ms > now_ms for time_ms in times_ms):
         return now_ms
     most_ms = now_ms + _MOST_MS
     if view.policy.retention_ms == UNLIMITED:
         return most_ms
-    began_ms = [time_anchor_ms(one, now_ms) for one in view.remote_segments]
-    began_ms += [one.event_timestamp_ms for one in view.remote_segments]
+    began_ms = [time_anchor_ms(segment, now_ms) for segment in view.remote_segments]
+    began_ms += [segment.event_timestamp_ms for segment in view.remote_segments]
     began_ms += [time for one in view.local_segments for time in (local_time_ms(one, now_ms), one.modified_ms)]
     return min([most_ms, *(time_ms + view.policy.retention_ms for time_ms in began_ms)])
 

@@ -77,7 +77,9 @@ class _Walk:
     local: list[LocalPart] = field(default_factory=list)
 
     def over(self, found: Sequence[Standing], parts: Sequence[LocalPart]) -> None:
-        steps: list[tuple[int, Standing | LocalPart]] = [(one.segment.start_offset, one) for one in found]
+        steps: list[tuple[int, Standing | LocalPart]] = [
+            (standing.segment.start_offset, standing) for standing in found
+        ]
         steps += [(part.start_offset, part) for part in parts]
         for start_offset, step in sorted(steps, key=lambda one: one[0]):
             if isinstance(step, Standing) and step.served_end < max(self.offset, 0):

@@ -111,7 +111,7 @@ def _account(view: PartitionView, stops: Stops, row: SegmentRow, count: int) -> 
 
 
 def _local_at(view: PartitionView, offset: int) -> LocalSegment | None:
-    held = (one for one in view.trim.segments if not one.pinned and one.base_offset <= offset)
+    held = (segment for segment in view.trim.segments if not segment.pinned and segment.base_offset <= offset)
     return max(held, key=lambda one: one.base_offset, default=None)
 
 
@@ -173,7 +173,7 @@ def _when_copied(view: PartitionView, local: LocalSegment, pending: Iterable[Loc
     lag_ms = view.copy.policy.effective_copy_lag_ms
     if lag_ms <= 0:
         return None
-    upto = [one for one in pending if one.base_offset <= local.base_offset and not one.pinned]
+    upto = [segment for segment in pending if segment.base_offset <= local.base_offset and not segment.pinned]
     at_ms = max((local_time_ms(one, view.copy.now_ms) + lag_ms for one in upto), default=0)
     return _if(at_ms, view.copy.now_ms, lambda now_ms: local in decide_copy(replace(view.copy, now_ms=now_ms)).segments)
 
@@ -200,10 +200,12 @@ def _of_trim(view: PartitionView, stops: Stops, local: LocalSegment | None) -> F
         return _of_due_trim(stops, step)
     behind = reason_behind_trash(trim)
     if not _cover(view, local):
-        is_first = local == next((one for one in trim.segments if _is_live(view, one)), None)
+        is_first = local == next((segment for segment in trim.segments if _is_live(view, segment)), None)
         says = "it is not remote yet, and only what is remote is trimmed"
         return Finding(about="trim", says=behind if behind and is_first else says)
-    first = next(one for one in trim.segments if _is_live(view, one) and all(step.local != one for step in steps))
+    first = next(
+        segment for segment in trim.segments if _is_live(view, segment) and all(step.local != segment for step in steps)
+    )
     when_ms = _when_trimmed(view, local)
     if first == local:
         return Finding(about="trim", says=_why_kept(view, local), changes_ms=when_ms)
@@ -230,7 +232,7 @@ def _of_due_trim(stops: Stops, step: TrimStep) -> Finding:
 
 
 def _cover(view: PartitionView, local: LocalSegment) -> bool:
-    finished = [one for one in view.trim.remote_segments if counts(view.trim, one)]
+    finished = [segment for segment in view.trim.remote_segments if counts(view.trim, segment)]
     assert local.next_base_offset is not None, "the active segment is never asked about"
     return bool(covering_segments(finished, max(local.base_offset, view.trim.log_start_offset), local.next_base_offset))
 
@@ -250,7 +252,7 @@ def _why_kept(view: PartitionView, local: LocalSegment) -> str:
 
 
 def _newest_local_ms(view: PartitionView, local: LocalSegment) -> int:
-    finished = [one for one in view.trim.remote_segments if counts(view.trim, one)]
+    finished = [segment for segment in view.trim.remote_segments if counts(view.trim, segment)]
     start = max(local.base_offset, view.trim.log_start_offset)
     return newest_ms(view.trim, local, covering_segments(finished, start, local.next_base_offset or 0))
 
@@ -260,7 +262,9 @@ def _when_trimmed(view: PartitionView, local: LocalSegment) -> int | None:
     limit_ms = trim.policy.effective_local_retention_ms
     if limit_ms == UNLIMITED:
         return None
-    live = [one for one in trim.segments if one.base_offset <= local.base_offset and _is_live(view, one)]
+    live = [
+        segment for segment in trim.segments if segment.base_offset <= local.base_offset and _is_live(view, segment)
+    ]
     if not all(_cover(view, one) for one in live):
         return None  # the copy of what lies before it is to come first, and when that is done is not known
     at_ms = max(_newest_local_ms(view, one) + limit_ms for one in live)

@@ -24,7 +24,7 @@ def needless_segments(view: ExpiryView, found: Sequence[Standing], given_up: Ite
         if entry.kind is TrashKind.REPAIR and entry.id.generation == view.start_generation
         for uuid in entry.segments
     }
-    going = frozenset(one.metadata.remote_log_segment_id for one in given_up)
+    going = frozenset(removal.metadata.remote_log_segment_id for removal in given_up)
     if not named:
         return []
     standing = standing_segments(view, found, going)
@@ -45,14 +45,14 @@ def standing_segments(
     in the trash, nor damaged."""
     trashed = {uuid for entry in view.trash if entry.kind in BY_NAME for uuid in entry.segments}
     return [
-        one.segment
-        for one in found
-        if one.is_valid
-        and one.segment.end_offset >= view.remote_log_start_offset
-        and one.segment.remote_log_segment_id not in going
-        and one.segment.remote_log_segment_id not in view.in_flight
-        and one.segment.remote_log_segment_id.uuid not in trashed
-        and one.segment.remote_log_segment_id.uuid not in view.damaged
+        standing.segment
+        for standing in found
+        if standing.is_valid
+        and standing.segment.end_offset >= view.remote_log_start_offset
+        and standing.segment.remote_log_segment_id not in going
+        and standing.segment.remote_log_segment_id not in view.in_flight
+        and standing.segment.remote_log_segment_id.uuid not in trashed
+        and standing.segment.remote_log_segment_id.uuid not in view.damaged
     ]
 
 

@@ -47,8 +47,8 @@ class PausePlan:
 
 def decide_pause(known: Iterable[Pause], wanted: Collection[Pause]) -> PausePlan:
     """Begin those of ``wanted`` that are not paused: who asks twice changes neither since when nor why."""
-    standing = {one.thing for one in known}
-    return PausePlan(begin=tuple(one for one in wanted if one.thing not in standing))
+    standing = {pause.thing for pause in known}
+    return PausePlan(begin=tuple(pause for pause in wanted if pause.thing not in standing))
 
 
 def decide_resume(
@@ -62,8 +62,10 @@ def decide_resume(
     known = tuple(known)
     asked = {PausedThing(kind=kind, topic_id=topic_id) for kind in kinds}
     if topic_id is not None:
-        asked |= {one.thing for one in known if one.thing.topic_id is not None and one.topic == topic}
-    same = sorted((one for one in known if one.thing.kind in kinds), key=lambda one: (one.thing.kind, one.topic))
+        asked |= {pause.thing for pause in known if pause.thing.topic_id is not None and pause.topic == topic}
+    same = sorted(
+        (pause for pause in known if pause.thing.kind in kinds), key=lambda pause: (pause.thing.kind, pause.topic)
+    )
     return PausePlan(
         end=tuple(one for one in same if one.thing in asked),
         left=tuple(one for one in same if one.thing not in asked and (topic_id is None or one.thing.topic_id is None)),

@@ -53,7 +53,9 @@ class PinPlan:
 
     def below(self, high_watermark: int) -> PinPlan:
         """Without the segments that do not lie wholly below ``high_watermark`` (exclusive): they may yet be cut off."""
-        return replace(self, pin=tuple(one for one in self.pin if (one.next_base_offset or 0) <= high_watermark))
+        return replace(
+            self, pin=tuple(segment for segment in self.pin if (segment.next_base_offset or 0) <= high_watermark)
+        )
 
 
 def decide_pin(view: PinView) -> PinPlan:
@@ -66,11 +68,11 @@ def decide_pin(view: PinView) -> PinPlan:
     whole = {pin.base_offset for pin in kept if pin.is_whole}
     subjects = (*view.deleted, *view.local.sealed_segments) if _may_pin(view) else ()
     wanted = tuple(
-        one
-        for one in subjects
-        if one.base_offset not in whole
-        and (one.base_offset, one.next_base_offset) not in view.refused
-        and not _is_remote(view, lineage, one)
+        subject
+        for subject in subjects
+        if subject.base_offset not in whole
+        and (subject.base_offset, subject.next_base_offset) not in view.refused
+        and not _is_remote(view, lineage, subject)
     )
     return PinPlan(
         drop=(
@@ -128,7 +130,7 @@ def without_remote_pins(
     segments: Sequence[LocalSegment], lineage: Lineage, segments_at: SegmentsAt
 ) -> tuple[LocalSegment, ...]:
     """``segments`` without those that are pinned and remote: a finished copy is known before its pin is dropped."""
-    return tuple(one for one in segments if not (one.pinned and is_remote(lineage, segments_at, one)))
+    return tuple(segment for segment in segments if not (segment.pinned and is_remote(lineage, segments_at, segment)))
 
 
 def _is_remote(view: PinView, lineage: Lineage, segment: LocalSegment) -> bool:

@@ -62,22 +62,25 @@ def decide_pressure(
     if policy is DiskPressurePolicy.KEEP or missing <= 0:
         return {}
     found = list(partitions)
-    chosen = {one.topic_id_partition: 0 for one in found}
-    free, stuck = [one for one in found if not one.is_stuck], [one for one in found if one.is_stuck]
+    chosen = {partition.topic_id_partition: 0 for partition in found}
+    free, stuck = (
+        [partition for partition in found if not partition.is_stuck],
+        [partition for partition in found if partition.is_stuck],
+    )
     missing = _choose(free, chosen, missing, {one.topic_id_partition: one.remote for one in free})
     remote = dict(chosen)
     if policy is DiskPressurePolicy.DROP_OLDEST:
         for others in (free, stuck):
             missing = _choose(others, chosen, missing, {one.topic_id_partition: len(one.sealed) for one in others})
     trims: dict[TopicIdPartition, PressureTrim] = {}
-    for one in found:
-        count = chosen[one.topic_id_partition]
+    for partition in found:
+        count = chosen[partition.topic_id_partition]
         if count:
-            offset = _stop_of(one.sealed[count - 1])
-            trims[one.topic_id_partition] = PressureTrim(
+            offset = _stop_of(partition.sealed[count - 1])
+            trims[partition.topic_id_partition] = PressureTrim(
                 offset=offset,
                 drops=policy is DiskPressurePolicy.DROP_OLDEST,
-                last_resort=offset if count > remote[one.topic_id_partition] else NO_OFFSET,
+                last_resort=offset if count > remote[partition.topic_id_partition] else NO_OFFSET,
             )
     return trims
 
@@ -90,18 +93,18 @@ def _choose(
 ) -> int:
     """Take segments, each partition's in their order, until nothing is ``missing``; gives what still is."""
     heads = [
-        (one.sealed[chosen[one.topic_id_partition]].modified_ms, number)
-        for number, one in enumerate(found)
-        if chosen[one.topic_id_partition] < most[one.topic_id_partition]
+        (partition.sealed[chosen[partition.topic_id_partition]].modified_ms, number)
+        for number, partition in enumerate(found)
+        if chosen[partition.topic_id_partition] < most[partition.topic_id_partition]
     ]
     heapq.heapify(heads)
     while heads and missing > 0:
         _, number = heapq.heappop(heads)
-        tip, sealed = found[number].topic_id_partition, found[number].sealed
-        missing -= sealed[chosen[tip]].size_bytes
-        chosen[tip] += 1
-        if chosen[tip] < most[tip]:
-            heapq.heappush(heads, (sealed[chosen[tip]].modified_ms, number))
+        topic_id_partition, sealed = found[number].topic_id_partition, found[number].sealed
+        missing -= sealed[chosen[topic_id_partition]].size_bytes
+        chosen[topic_id_partition] += 1
+        if chosen[topic_id_partition] < most[topic_id_partition]:
+            heapq.heappush(heads, (sealed[chosen[topic_id_partition]].modified_ms, number))
     return missing
 
 

@@ -77,10 +77,10 @@ def judge_place(
     ``view`` is what the broker says now of the partition by its name, None where there is none.  ``is_tiered`` is None while
     nobody has looked at the partition here yet.
     """
-    tip = proposal.topic_id_partition
+    topic_id_partition = proposal.topic_id_partition
     if view is None:
         return _not_yet("there is no such partition, or we may not see it", age_ms)
-    if view.topic_id_partition.topic_id != tip.topic_id:
+    if view.topic_id_partition.topic_id != topic_id_partition.topic_id:
         return _refused("its topic was deleted; the one of this name now has another id")
     if view.leader_epoch < proposal.leader_epoch:
         return _not_yet(f"leader epoch {proposal.leader_epoch} is not known here", age_ms)

@@ -91,7 +91,7 @@ def without(wanted: ByteRange, held: Iterable[ByteRange]) -> list[ByteRange]:
 
 
 def _holes(view: RecopyView, first: int) -> list[ByteRange]:
-    held = (ByteRange(one.start_offset, one.end_offset + 1) for one in view.whole)
+    held = (ByteRange(segment.start_offset, segment.end_offset + 1) for segment in view.whole)
     return without(ByteRange(first, view.end_offset + 1), held)
 
 

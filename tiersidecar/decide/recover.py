@@ -127,7 +127,7 @@ class Recovery:
 
     @property
     def contradictions(self) -> tuple[LeftSegment, ...]:
-        return tuple(one for one in self.left if one.reason is Left.CONTRADICTION)
+        return tuple(segment for segment in self.left if segment.reason is Left.CONTRADICTION)
 
 
 def events_of(segment: RemoteLogSegmentMetadata) -> Iterator[MetadataEvent]:
@@ -287,7 +287,7 @@ def _without_conflicts(
     Of several copies of the same offsets one is enough: retention by size counts what is finished.  The largest stays, of
     equal ones the latest.
     """
-    wanted = {one.remote_log_segment_id.uuid for one in candidates}
+    wanted = {candidate.remote_log_segment_id.uuid for candidate in candidates}
     conflicting: dict[Uuid, RemoteLogSegmentMetadata] = {}
     for earlier, later in _overlapping([*candidates, *trusted]):
         if _agree(earlier, later):
@@ -296,19 +296,19 @@ def _without_conflicts(
             if one.remote_log_segment_id.uuid in wanted:
                 conflicting[one.remote_log_segment_id.uuid] = other
     fitting = []
-    for one in candidates:
-        uuid = one.remote_log_segment_id.uuid
+    for candidate in candidates:
+        uuid = candidate.remote_log_segment_id.uuid
         if uuid in conflicting:
-            plan.leave(one, Left.CONFLICT, f"other leader epochs than in {_name(conflicting[uuid])}")
+            plan.leave(candidate, Left.CONFLICT, f"other leader epochs than in {_name(conflicting[uuid])}")
         else:
-            fitting.append(one)
+            fitting.append(candidate)
     return _uncovered(fitting, trusted, plan)
 
 
 def _uncovered(
     fitting: Sequence[RemoteLogSegmentMetadata], trusted: Sequence[RemoteLogSegmentMetadata], plan: _Plan
 ) -> list[RemoteLogSegmentMetadata]:
-    new = {one.remote_log_segment_id.uuid for one in fitting}
+    new = {segment.remote_log_segment_id.uuid for segment in fitting}
     covered: dict[Uuid, RemoteLogSegmentMetadata] = {}
 
     def rank(one: RemoteLogSegmentMetadata) -> tuple[int, bool, int, bytes]:
@@ -320,10 +320,10 @@ def _uncovered(
         uuid = small.remote_log_segment_id.uuid
         if uuid in new and large.start_offset <= small.start_offset and small.end_offset <= large.end_offset:
             covered[uuid] = large
-    for one in fitting:
-        if (other := covered.get(one.remote_log_segment_id.uuid)) is not None:
-            plan.leave(one, Left.COVERED, f"by {_name(other)}")
-    return [one for one in fitting if one.remote_log_segment_id.uuid not in covered]
+    for segment in fitting:
+        if (other := covered.get(segment.remote_log_segment_id.uuid)) is not None:
+            plan.leave(segment, Left.COVERED, f"by {_name(other)}")
+    return [segment for segment in fitting if segment.remote_log_segment_id.uuid not in covered]
 
 
 def _overlapping(

@@ -55,11 +55,11 @@ def seen_by_next(own: SeenTime, former: SeenTime | None) -> SeenTime:
 def _joined(times: Iterable[UnseenTime]) -> tuple[UnseenTime, ...]:
     """Ascending and apart from each other; of too many the oldest two are one, with what lies between them."""
     joined: list[UnseenTime] = []
-    for one in sorted(times):
-        if joined and one.from_ms <= joined[-1].to_ms:
-            joined[-1] = UnseenTime(from_ms=joined[-1].from_ms, to_ms=max(one.to_ms, joined[-1].to_ms))
+    for time in sorted(times):
+        if joined and time.from_ms <= joined[-1].to_ms:
+            joined[-1] = UnseenTime(from_ms=joined[-1].from_ms, to_ms=max(time.to_ms, joined[-1].to_ms))
         else:
-            joined.append(one)
+            joined.append(time)
     while len(joined) > _MOST_TIMES:
         joined[:2] = [UnseenTime(from_ms=joined[0].from_ms, to_ms=joined[1].to_ms)]
     return tuple(joined)

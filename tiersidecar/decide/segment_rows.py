@@ -62,8 +62,8 @@ class SegmentRow:
 
 def segment_rows(view: PartitionView) -> tuple[SegmentRow, ...]:
     """All rows, ascending by start offset."""
-    local = {(one.base_offset, (one.next_base_offset or 0) - 1): one for one in view.copy.segments}
-    remote = [one for one in view.expiry.remote_segments if _is_shown(one)]
+    local = {(segment.base_offset, (segment.next_base_offset or 0) - 1): segment for segment in view.copy.segments}
+    remote = [segment for segment in view.expiry.remote_segments if _is_shown(segment)]
     merged = {(one.start_offset, one.end_offset) for one in remote if _is_same_log(view, one)} & local.keys()
     given_up = _given_up(view)
     finished = [one for one in remote if counts(view.trim, one)]
@@ -119,7 +119,7 @@ class _OnDisk:
 
     def __init__(self, view: TrimView) -> None:
         self._log_start = view.log_start_offset
-        self._bases = [one.base_offset for one in view.segments if not one.pinned]
+        self._bases = [segment.base_offset for segment in view.segments if not segment.pinned]
 
     def holds(self, offset: int) -> bool:
         return offset >= self._log_start and bisect_right(self._bases, offset) > 0

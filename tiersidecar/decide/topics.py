@@ -51,13 +51,17 @@ def decide_assignment(
     present = frozenset(local)
     chosen: dict[TopicIdPartition, TieredPartition] = {}
     for view in leader_views:
-        tip = view.topic_id_partition
-        if tip.topic in INTERNAL_TOPICS or broker_id not in view.replicas or tip not in present:
+        topic_id_partition = view.topic_id_partition
+        if (
+            topic_id_partition.topic in INTERNAL_TOPICS
+            or broker_id not in view.replicas
+            or topic_id_partition not in present
+        ):
             continue
-        policy = policy_for(tip.topic)
+        policy = policy_for(topic_id_partition.topic)
         if policy is not None:
             role = PartitionRole.LEADER if view.leader_id == broker_id else PartitionRole.FOLLOWER
-            chosen[tip] = TieredPartition(view=view, role=role, policy=policy)
+            chosen[topic_id_partition] = TieredPartition(view=view, role=role, policy=policy)
     return chosen
 
 

@@ -101,19 +101,23 @@ def decide_trash(view: TrashView) -> TrashPlan:
     left = [entry for entry in view.entries if entry not in void]
     holding = in_force(left, view.user_deletes)
     due = [entry for entry in holding if _is_due(view, entry)]
-    new = [one for one in view.given_up if not any(_is_about(entry, one, view.lineage) for entry in holding)]
+    new = [
+        removal for removal in view.given_up if not any(_is_about(entry, removal, view.lineage) for entry in holding)
+    ]
     if view.is_delayed:
-        removals = [one for one in view.given_up if any(_is_about(entry, one, view.lineage) for entry in due)]
+        removals = [
+            removal for removal in view.given_up if any(_is_about(entry, removal, view.lineage) for entry in due)
+        ]
     else:
         pending = [entry for entry in left if not _is_due(view, entry)]
-        removals = [one for one in view.given_up if not _waits(one, due, pending, view.lineage)]
-    going = {one.metadata.remote_log_segment_id for one in removals}
+        removals = [removal for removal in view.given_up if not _waits(removal, due, pending, view.lineage)]
+    going = {removal.metadata.remote_log_segment_id for removal in removals}
     put = tuple(_new_entries(view, holding, new)) if view.is_delayed else ()
     return TrashPlan(
         put=put,
         take_out=(*void, *(entry for entry in left if _is_due(view, entry) and _is_done(view, entry))),
         removals=tuple(removals),
-        waiting=tuple(one for one in view.given_up if one.metadata.remote_log_segment_id not in going),
+        waiting=tuple(removal for removal in view.given_up if removal.metadata.remote_log_segment_id not in going),
         due_start_offset=_users_start(view, left) if view.broker_keeps else _due_start(view, left, due),
         stop=_stop(view, (*holding, *put)) if view.is_delayed else Offset(view.start_offset),
     )
@@ -207,7 +211,7 @@ def deleted_topic(*, delays: TrashDelays, now_ms: int, by: str) -> TrashEntry:
 def in_force(entries: Iterable[TrashEntry], user_deletes: Sequence[SaidDelete]) -> list[TrashEntry]:
     """``entries`` as far as something may go by them: a user's up to where its delete was said.  A process may end between the
     two, and what is given up later for another reason must not be due by an entry whose delete nobody said."""
-    counted = (_as_said(one, user_deletes) for one in entries)
+    counted = (_as_said(entry, user_deletes) for entry in entries)
     return [one for one in counted if one is not None]
 
 
@@ -221,10 +225,10 @@ def kept_from(
     time: TrashTime,
 ) -> Offset:
     """From where on local data is kept that is nowhere else: ``start_offset``, or the first offset that is not due below it."""
-    ours = [one for one in entries if one.id.generation == generation and one.kind not in BY_NAME]
+    ours = [entry for entry in entries if entry.id.generation == generation and entry.kind not in BY_NAME]
     if all(time.is_due(one) for one in ours):
         return start_offset
-    due = [one.stop_in(lineage) for one in in_force(ours, user_deletes) if time.is_due(one)]
+    due = [entry.stop_in(lineage) for entry in in_force(ours, user_deletes) if time.is_due(entry)]
     return Offset(min(start_offset, max(due, default=NO_OFFSET)))
 
 
@@ -232,8 +236,8 @@ def _as_said(entry: TrashEntry, user_deletes: Sequence[SaidDelete]) -> TrashEntr
     if entry.kind is not TrashKind.USER:
         return entry
     epoch = entry.id.leader_epoch
-    said = [one.offset for one in user_deletes if _is_named(one, entry.id)]
-    said += [one.offset for one in user_deletes if one.opened_ms == FINAL and one.leader_epoch >= epoch]
+    said = [delete.offset for delete in user_deletes if _is_named(delete, entry.id)]
+    said += [delete.offset for delete in user_deletes if delete.opened_ms == FINAL and delete.leader_epoch >= epoch]
     return replace(entry, up_to=min(entry.up_to, max(said))) if said else None
 
 
@@ -244,10 +248,10 @@ def _is_named(said: SaidDelete, entry_id: TrashId) -> bool:
 
 def _is_final(entry_id: TrashId, entries: Sequence[TrashEntry], user_deletes: Sequence[SaidDelete]) -> bool:
     """Whether what was said by that name was carried out, or is purged."""
-    known = [one for one in entries if one.id == entry_id]
+    known = [entry for entry in entries if entry.id == entry_id]
     if known:
         return any(one.purged_ms >= 0 for one in known)
-    return any(_is_named(one, entry_id) for one in user_deletes)
+    return any(_is_named(delete, entry_id) for delete in user_deletes)
 
 
 def _is_void(view: TrashView, entry: TrashEntry) -> bool:
@@ -289,21 +293,21 @@ def _waits(removal: Removal, due: Iterable[TrashEntry], pending: Iterable[TrashE
 
 def _new_entries(view: TrashView, holding: Sequence[TrashEntry], new: Sequence[Removal]) -> list[TrashEntry]:
     entries = []
-    below = [one for one in new if one.kind is not TrashKind.OUTSIDE_LINEAGE]
-    disabled = [one for one in below if one.kind is TrashKind.DISABLE]
+    below = [removal for removal in new if removal.kind is not TrashKind.OUTSIDE_LINEAGE]
+    disabled = [removal for removal in below if removal.kind is TrashKind.DISABLE]
     if disabled:
         stop = max(one.metadata.next_offset for one in disabled)
         entries.append(_entry(view, TrashKind.DISABLE, disabled[0].reason, up_to=max(stop, view.start_offset)))
     elif _needs_entry(view, holding, below):
         reason = below[-1].reason if below else f"it lies below the remote log start {view.start_offset}"
         entries.append(_entry(view, TrashKind.RETENTION, reason, up_to=view.start_offset))
-    outside = [one for one in new if one.kind is TrashKind.OUTSIDE_LINEAGE]
+    outside = [removal for removal in new if removal.kind is TrashKind.OUTSIDE_LINEAGE]
     return entries + _naming(view, outside)
 
 
 def _needs_entry(view: TrashView, holding: Sequence[TrashEntry], below: Sequence[Removal]) -> bool:
     """Where the start moves now, or something lies below it that no entry speaks of."""
-    if any(one.kind is TrashKind.DISABLE for one in view.given_up):
+    if any(removal.kind is TrashKind.DISABLE for removal in view.given_up):
         return False
     stop = _stop(view, holding)
     is_local_below = view.log_start_offset is not None and view.log_start_offset < view.start_offset
@@ -316,7 +320,7 @@ def _naming(view: TrashView, outside: Sequence[Removal]) -> list[TrashEntry]:
         return []
     entry = _entry(view, TrashKind.OUTSIDE_LINEAGE, outside[0].reason)
     named = sum(len(one.segments) for one in view.entries if one.id == entry.id)
-    uuids = frozenset(one.metadata.remote_log_segment_id.uuid for one in outside[: max(MOST_NAMED - named, 0)])
+    uuids = frozenset(removal.metadata.remote_log_segment_id.uuid for removal in outside[: max(MOST_NAMED - named, 0)])
     return [replace(entry, segments=uuids)] if uuids else []
 
 
@@ -328,7 +332,7 @@ def _entry(view: TrashView, kind: TrashKind, reason: str, *, up_to: int = NO_OFF
         kind=kind,
         opened_ms=_opened_ms(view.now_ms, delay_ms),
     )
-    if any(one.id == entry_id and one.purged_ms >= 0 for one in view.entries):
+    if any(entry.id == entry_id and entry.purged_ms >= 0 for entry in view.entries):
         # What an operator purged is not to wait with what is decided now.
         entry_id = TrashId(generation=view.generation, leader_epoch=view.leader_epoch, kind=kind, opened_ms=view.now_ms)
     return TrashEntry(
@@ -349,9 +353,11 @@ def _opened_ms(now_ms: int, delay_ms: int) -> int:
 def _is_done(view: TrashView, entry: TrashEntry) -> bool:
     """Whether a due entry has nothing left to do: nothing that it speaks of is there, remotely or locally."""
     if entry.kind is TrashKind.REPAIR:
-        return not any(_is_about(entry, one, view.lineage) for one in view.given_up)  # gone, or not needless any more
+        return not any(
+            _is_about(entry, removal, view.lineage) for removal in view.given_up
+        )  # gone, or not needless any more
     if entry.kind in BY_NAME:
-        return not any(one.remote_log_segment_id.uuid in entry.segments for one in view.segments)
+        return not any(segment.remote_log_segment_id.uuid in entry.segments for segment in view.segments)
     counted = _as_said(entry, view.user_deletes)
     if counted != entry and view.now_ms - entry.decided_ms <= _ON_ITS_WAY_MS:
         return False  # what the user said may be on its way
@@ -359,7 +365,7 @@ def _is_done(view: TrashView, entry: TrashEntry) -> bool:
 
 
 def _is_carried_out(view: TrashView, entry: TrashEntry) -> bool:
-    if any(_is_about(entry, one, view.lineage) for one in view.given_up):
+    if any(_is_about(entry, removal, view.lineage) for removal in view.given_up):
         return False
     if view.log_start_offset is None or view.high_watermark is None:
         return True
@@ -378,7 +384,7 @@ def _due_start(view: TrashView, left: Sequence[TrashEntry], due: Sequence[TrashE
 def _users_start(view: TrashView, left: Sequence[TrashEntry]) -> Offset:
     """What users have deleted, without that whose time is not over."""
     waiting = [entry.id for entry in left if entry.kind is TrashKind.USER and not _is_due(view, entry)]
-    due = [one for one in view.user_deletes if not any(_is_named(one, entry_id) for entry_id in waiting)]
+    due = [delete for delete in view.user_deletes if not any(_is_named(delete, entry_id) for entry_id in waiting)]
     stop = max((view.lineage.as_of(one.offset, one.leader_epoch) for one in due), default=NO_OFFSET)
     return Offset(min(stop, view.start_offset))
 

@@ -105,11 +105,11 @@ def decide_trim(view: TrimView) -> tuple[TrimStep, ...]:
 def reason_behind_trash(view: TrimView) -> str:
     """Why nothing is trimmed although there is something to be: what lies before it is not remote, and in the trash.  A trim
     is of a prefix, and would delete for good what an undelete is to bring back."""
-    sealed = [one for one in view.segments if (one.next_base_offset or -1) > view.log_start_offset]
+    sealed = [segment for segment in view.segments if (segment.next_base_offset or -1) > view.log_start_offset]
     if view.policy.mode is not RetentionMode.STRICT or not sealed:
         return ""
     first = sealed[0]
-    finished = [one for one in view.remote_segments if counts(view, one)]
+    finished = [segment for segment in view.remote_segments if counts(view, segment)]
     start = max(first.base_offset, view.log_start_offset)
     if covering_segments(finished, start, first.next_base_offset or 0):
         return ""

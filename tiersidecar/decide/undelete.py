@@ -80,7 +80,9 @@ def decide_undelete(view: UndeleteView) -> Undeletion:
     if offset > view.start_offset:
         return _refused(view, f"the log starts at {view.start_offset} already, below offset {offset}")
     back = tuple(one for one in there if one.end_offset >= offset)
-    everything = any(one.kind is TrashKind.DISABLE and one.id.generation == view.generation for one in view.entries)
+    everything = any(
+        entry.kind is TrashKind.DISABLE and entry.id.generation == view.generation for entry in view.entries
+    )
     is_part = offset > held
     return Undeletion(
         offset=Offset(offset),
@@ -100,7 +102,7 @@ def may_be_on_its_way(entries: Iterable[TrashEntry], *, latest_ms: int, delays: 
     waits at all."""
     if not (delays.retention_ms and delays.user_ms):
         return True
-    return any(one.is_purged or one.due_ms <= latest_ms + NEARLY_DUE_MS for one in entries)
+    return any(entry.is_purged or entry.due_ms <= latest_ms + NEARLY_DUE_MS for entry in entries)
 
 
 def unavailable(
@@ -108,7 +110,7 @@ def unavailable(
 ) -> tuple[Range, ...]:
     """The offsets from ``offset`` up to ``stop`` that neither a segment nor a pin has."""
     holes, next_offset = list[Range](), offset
-    for begin, end in sorted([*((one.start_offset, one.next_offset) for one in segments), *pinned]):
+    for begin, end in sorted([*((segment.start_offset, segment.next_offset) for segment in segments), *pinned]):
         if next_offset < min(begin, stop):
             holes.append((next_offset, min(begin, stop)))
         next_offset = max(next_offset, end)
@@ -120,13 +122,13 @@ def unavailable(
 def pinned_ranges(segments: Iterable[LocalSegment]) -> tuple[Range, ...]:
     """What only pins hold, in few ranges; of too many the first."""
     ranges = list[Range]()
-    for one in segments:
-        if not one.pinned or one.next_base_offset is None:
+    for segment in segments:
+        if not segment.pinned or segment.next_base_offset is None:
             continue
-        if ranges and ranges[-1][1] == one.base_offset:
-            ranges[-1] = (ranges[-1][0], one.next_base_offset)
+        if ranges and ranges[-1][1] == segment.base_offset:
+            ranges[-1] = (ranges[-1][0], segment.next_base_offset)
         else:
-            ranges.append((one.base_offset, one.next_base_offset))
+            ranges.append((segment.base_offset, segment.next_base_offset))
     return tuple(ranges[:MOST_RANGES])
 
 
@@ -144,7 +146,7 @@ def final_start(
 
 
 def _highest(deletes: Iterable[SaidDelete], lineage: Lineage) -> Offset:
-    return max((lineage.as_of(one.offset, one.leader_epoch) for one in deletes), default=NO_OFFSET)
+    return max((lineage.as_of(delete.offset, delete.leader_epoch) for delete in deletes), default=NO_OFFSET)
 
 
 def _deletes(
@@ -152,16 +154,16 @@ def _deletes(
 ) -> tuple[list[SaidDelete], list[SaidDelete]]:
     """Users' deletes that are final, and those that can be undone: an entry is there, and nobody has purged it."""
     waiting = {
-        (one.id.opened_ms, one.id.leader_epoch)
-        for one in entries
-        if one.kind is TrashKind.USER and one.id.generation == generation and not one.is_purged
+        (entry.id.opened_ms, entry.id.leader_epoch)
+        for entry in entries
+        if entry.kind is TrashKind.USER and entry.id.generation == generation and not entry.is_purged
     }
-    pending = [one for one in user_deletes if (one.opened_ms, one.leader_epoch) in waiting]
-    return [one for one in user_deletes if one not in pending], pending
+    pending = [delete for delete in user_deletes if (delete.opened_ms, delete.leader_epoch) in waiting]
+    return [delete for delete in user_deletes if delete not in pending], pending
 
 
 def _clipped(pending: Iterable[SaidDelete], offset: int) -> list[SaidDelete]:
-    return [replace(one, offset=Offset(min(one.offset, offset))) for one in pending]
+    return [replace(delete, offset=Offset(min(delete.offset, offset))) for delete in pending]
 
 
 def _pinned(view: UndeleteView) -> list[int]:
@@ -183,24 +185,24 @@ def _target(view: UndeleteView, lowest: int) -> int:
         return view.to_offset
     if view.since_ms is None:
         return lowest
-    stands = [one for one in _of_offsets(view) if one.decided_ms < view.since_ms]
-    return max([lowest, *(min(one.stop_in(view.lineage), view.start_offset) for one in stands)])
+    stands = [entry for entry in _of_offsets(view) if entry.decided_ms < view.since_ms]
+    return max([lowest, *(min(stand.stop_in(view.lineage), view.start_offset) for stand in stands)])
 
 
 def _of_offsets(view: UndeleteView) -> list[TrashEntry]:
-    return [one for one in view.entries if one.id.generation == view.generation and one.kind not in BY_NAME]
+    return [entry for entry in view.entries if entry.id.generation == view.generation and entry.kind not in BY_NAME]
 
 
 def _kept(view: UndeleteView, offset: int) -> list[TrashEntry]:
     """What lies below the new start goes when it would have gone."""
     return [
         replace(
-            one,
-            id=replace(one.id, generation=view.generation + 1),
-            up_to=Offset(min(one.up_to, offset)),
+            entry,
+            id=replace(entry.id, generation=view.generation + 1),
+            up_to=Offset(min(entry.up_to, offset)),
         )
-        for one in _of_offsets(view)
-        if one.up_to > NO_OFFSET and one.kind is not TrashKind.DISABLE
+        for entry in _of_offsets(view)
+        if entry.up_to > NO_OFFSET and entry.kind is not TrashKind.DISABLE
     ]
 
 

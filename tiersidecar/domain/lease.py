@@ -72,7 +72,7 @@ def decision_ms(now_ms: int, leases: Iterable[Lease | None]) -> int:
 
     They carry it out by their clocks: by that of a machine that is behind it would be due too soon, or at once.
     """
-    return max([now_ms, *(one.seen.until_ms for one in leases if one is not None and one.seen is not None)])
+    return max([now_ms, *(lease.seen.until_ms for lease in leases if lease is not None and lease.seen is not None)])
 
 
 def reason_to_wait_for_sidecars(

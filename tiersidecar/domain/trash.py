@@ -58,10 +58,10 @@ class Decider:
 def deciders_of(several: Iterable[Decider]) -> tuple[Decider, ...]:
     """Of each name one, ascending by time.  Merged in whatever order, and however often, the result is the same."""
     named: dict[str, Decider] = {}
-    for one in several:
-        known = named.get(one.by, one)
-        named[one.by] = Decider(
-            by=one.by, decided_ms=max(known.decided_ms, one.decided_ms), up_to=max(known.up_to, one.up_to)
+    for decider in several:
+        known = named.get(decider.by, decider)
+        named[decider.by] = Decider(
+            by=decider.by, decided_ms=max(known.decided_ms, decider.decided_ms), up_to=max(known.up_to, decider.up_to)
         )
     return tuple(sorted(named.values())[-MOST_DECIDERS:])
 
@@ -92,7 +92,7 @@ class TrashEntry:
     @property
     def all_by(self) -> str:
         """The names of all who decided in it."""
-        return "; ".join(one.by for one in self.decisions)
+        return "; ".join(decision.by for decision in self.decisions)
 
     @property
     def kind(self) -> TrashKind:
@@ -147,7 +147,7 @@ class TrashEntry:
 def merged_entries(entries: Iterable[TrashEntry], *, generation: int | None = None) -> tuple[TrashEntry, ...]:
     """Of each id one, ascending; of ``generation`` alone where that is given."""
     merged: dict[TrashId, TrashEntry] = {}
-    for one in entries:
-        if generation is None or one.id.generation == generation:
-            merged[one.id] = merged[one.id].merged_with(one) if one.id in merged else one
+    for entry in entries:
+        if generation is None or entry.id.generation == generation:
+            merged[entry.id] = merged[entry.id].merged_with(entry) if entry.id in merged else entry
     return tuple(merged[entry_id] for entry_id in sorted(merged))

@@ -46,13 +46,13 @@ class SaidDelete:
 def merged_deletes(said: Iterable[SaidDelete]) -> tuple[SaidDelete, ...]:
     """All of ``said``, of each entry the highest, without those that a final one contains.  Merged again they are the same."""
     highest: dict[tuple[int, int], SaidDelete] = {}
-    for one in sorted(said):
-        highest[one.opened_ms, one.leader_epoch] = one
-    named = [one for one in highest.values() if one.opened_ms != FINAL]
+    for delete in sorted(said):
+        highest[delete.opened_ms, delete.leader_epoch] = delete
+    named = [delete for delete in highest.values() if delete.opened_ms != FINAL]
     too_many = named[: max(len(named) - MOST_NAMED, 0)]
     final = _outermost(
         [
-            *(one for one in highest.values() if one.opened_ms == FINAL),
+            *(delete for delete in highest.values() if delete.opened_ms == FINAL),
             *(replace(one, opened_ms=FINAL) for one in too_many),
         ]
     )
@@ -63,12 +63,12 @@ def merged_deletes(said: Iterable[SaidDelete]) -> tuple[SaidDelete, ...]:
 def without(said: Iterable[SaidDelete], undone: Iterable[SaidDelete]) -> list[SaidDelete]:
     """Those of ``said`` that ``undone`` does not undo: a delete that was said meanwhile stands."""
     taken_back = tuple(undone)
-    return [one for one in said if not any(one.is_undone_by(other) for other in taken_back)]
+    return [delete for delete in said if not any(delete.is_undone_by(other) for other in taken_back)]
 
 
 def _outermost(said: Iterable[SaidDelete]) -> list[SaidDelete]:
     kept: list[SaidDelete] = []
-    for one in sorted(said, reverse=True):  # from the latest epoch on
-        if not any(one.is_within(other) for other in kept):
-            kept.append(one)
+    for delete in sorted(said, reverse=True):  # from the latest epoch on
+        if not any(delete.is_within(other) for other in kept):
+            kept.append(delete)
     return kept[::-1]

@@ -47,7 +47,7 @@ class RecopyRequest:
 
 def segments_of(requests: Iterable[RecopyRequest]) -> frozenset[Uuid]:
     """The remote segments that ``requests`` give up: the store has lost something of each."""
-    return frozenset(one.segment_uuid for one in requests if one.segment_uuid is not None)
+    return frozenset(request.segment_uuid for request in requests if request.segment_uuid is not None)
 
 
 class RecopyRequests(Protocol):

@@ -205,8 +205,10 @@ class PartitionState:
             return self.user_deletes
         if later.start_generation > self.start_generation:
             return merged_deletes((*later.user_deletes, *without(self.user_deletes, later.undone)))
-        heard = [one for one in later.user_deletes if one.leader_epoch >= self.remote_log_start_epoch]
-        heard += [one for one in later.user_deletes if any(one.is_end_of(known) for known in self.user_deletes)]
+        heard = [delete for delete in later.user_deletes if delete.leader_epoch >= self.remote_log_start_epoch]
+        heard += [
+            delete for delete in later.user_deletes if any(delete.is_end_of(known) for known in self.user_deletes)
+        ]
         return merged_deletes((*self.user_deletes, *heard))
 
     def _undone_with(self, later: PartitionState) -> tuple[SaidDelete, ...]:

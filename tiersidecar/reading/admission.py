@@ -28,7 +28,7 @@ _LEAST_S, _MOST_S = 1.0, 10.0
 _LOOK_EVERY_S = 1.0
 
 
-class ComeBack:
+class RetryAfter:
     """Spreads those who wait outside over the time that serving them takes.
 
     By Little's law as many wait outside as are refused per second, times the seconds they are sent away for; what is served
@@ -116,7 +116,7 @@ class ReaderPool:
         self._requests = requests or UnlimitedQuota()
         self._telemetry = telemetry or NoTelemetry()
         self._clock = clock
-        self._come_back = ComeBack(clock) if clock else None
+        self._retry_after = RetryAfter(clock) if clock else None
         self._cold = cold
 
     def begun(self, topic: str) -> None:
@@ -168,8 +168,8 @@ class ReaderPool:
             yield place
         finally:
             place.give_back()
-            if self._clock and self._come_back:
-                self._come_back.served()
+            if self._clock and self._retry_after:
+                self._retry_after.served()
                 self._telemetry.observe(READER_FETCH_SECONDS, self._clock.monotonic_s() - began_s)
 
     async def wait_for_place(self, asker: str, *, may_be_shed: bool) -> None:
@@ -177,7 +177,7 @@ class ReaderPool:
         try:
             await self._places.take(asker, may_be_shed=may_be_shed)
         except PlacesFullError:
-            retry_after_ms = self._come_back.refused_ms() if self._come_back else _RETRY_AFTER_MS
+            retry_after_ms = self._retry_after.refused_ms() if self._retry_after else _RETRY_AFTER_MS
             raise self._shed("pool", "the remote reader pool", retry_after_ms) from None
         self._count(1)
 
@@ -194,7 +194,7 @@ class ReaderPool:
         self._away += 1
         return True
 
-    def come_back(self) -> None:
+    def retry_after(self) -> None:
         """For :class:`Place`."""
         self._away -= 1
 
@@ -267,7 +267,7 @@ class Place:
         try:
             yield
         finally:
-            self._pool.come_back()
+            self._pool.retry_after()
             await self.take()
 
 

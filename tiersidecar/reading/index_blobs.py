@@ -168,12 +168,12 @@ class IndexBlobReader:
 def merged_ranges(ranges: Sequence[ByteRange], gap_bytes: int, most_bytes: int) -> list[ByteRange]:
     """``ranges`` in order, those put together that lie no further apart than ``gap_bytes``, up to ``most_bytes``."""
     merged: list[ByteRange] = []
-    for one in sorted(ranges, key=lambda one: one.start):
-        is_near = merged and one.start - merged[-1].stop <= gap_bytes
-        if is_near and max(one.stop, merged[-1].stop) - merged[-1].start <= most_bytes:
-            merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, one.stop))
+    for range_ in sorted(ranges, key=lambda range_: range_.start):
+        is_near = merged and range_.start - merged[-1].stop <= gap_bytes
+        if is_near and max(range_.stop, merged[-1].stop) - merged[-1].start <= most_bytes:
+            merged[-1] = ByteRange(merged[-1].start, max(merged[-1].stop, range_.stop))
         else:
-            merged.append(one)
+            merged.append(range_)
     return merged
 
 

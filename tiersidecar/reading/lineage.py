@@ -202,7 +202,9 @@ def agrees(blob: Lineage, live: Lineage) -> bool:
 def newest_first(finished: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
     """Segments by their last leader epoch, then by their end: a deposed leader's last segment may end higher than its
     successor's, but its epoch is lower."""
-    return sorted(finished, key=lambda one: (one.segment_leader_epochs[-1].epoch, one.end_offset), reverse=True)
+    return sorted(
+        finished, key=lambda segment: (segment.segment_leader_epochs[-1].epoch, segment.end_offset), reverse=True
+    )
 
 
 def _entries_fit(entries: Sequence[EpochEntry], live: Lineage) -> bool:
@@ -251,7 +253,7 @@ def _meets(blob: Lineage, live: Lineage) -> bool:
 
 def _has_all_of(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> bool:
     """Whether the live file begins no later than what is remote: then no blob knows more of it."""
-    return bool(live) and live.entries[0].start_offset <= min(one.start_offset for one in finished)
+    return bool(live) and live.entries[0].start_offset <= min(segment.start_offset for segment in finished)
 
 
 def _told_by_metadata(live: Lineage, finished: Sequence[RemoteLogSegmentMetadata]) -> Lineage | None:
@@ -274,5 +276,7 @@ def _around(remote: Lineage, pinned: Lineage) -> Lineage:
 
 
 def _end_offset(finished: Sequence[RemoteLogSegmentMetadata]) -> Offset:
-    newest = max(finished, key=lambda one: (one.segment_leader_epochs[-1].epoch, one.end_offset), default=None)
+    newest = max(
+        finished, key=lambda segment: (segment.segment_leader_epochs[-1].epoch, segment.end_offset), default=None
+    )
     return newest.next_offset if newest else Offset(0)

@@ -110,7 +110,7 @@ class MergedFetches:
         """The one that has waited longest, and what adjoins it."""
         taken = [self._waiting.pop(0)]
         size_bytes = len(taken[0].byte_range)
-        following = {(one.key, one.byte_range.start): one for one in self._waiting}
+        following = {(wanted.key, wanted.byte_range.start): wanted for wanted in self._waiting}
         while (one := following.get((taken[-1].key, taken[-1].byte_range.stop))) is not None:
             size_bytes += len(one.byte_range)
             if size_bytes > self._max_bytes or not len(one.byte_range):

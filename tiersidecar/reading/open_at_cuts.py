@@ -90,9 +90,9 @@ class OpenAtCuts:
     ) -> tuple[RemoteLogSegmentMetadata | None, Sequence[_Stretch]]:
         """The whole segment whose end the walk begins at, None where there is none, and what is to be walked, ascending."""
         way = list[_Stretch]()
-        tip = segment.remote_log_segment_id.topic_id_partition
+        topic_id_partition = segment.remote_log_segment_id.topic_id_partition
         while True:
-            held = held_before(self._metadata, tip, segment.start_offset, lineage)
+            held = held_before(self._metadata, topic_id_partition, segment.start_offset, lineage)
             whole = max(
                 (one for one in held if one.is_within(lineage) and one.next_offset <= offset),
                 key=lambda one: one.next_offset,
@@ -170,5 +170,5 @@ def held_before(
 
 def is_ours_below(segment: RemoteLogSegmentMetadata, offset: Offset, lineage: Lineage) -> bool:
     """Whether what the segment has below ``offset``, which it reaches, is of that history."""
-    epochs = tuple(one for one in segment.segment_leader_epochs if one.start_offset < offset)
+    epochs = tuple(epoch for epoch in segment.segment_leader_epochs if epoch.start_offset < offset)
     return lineage.contains_segment(epochs, offset - 1, NO_LOG_END)

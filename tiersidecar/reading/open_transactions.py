@@ -181,4 +181,4 @@ def is_cut(located: Located) -> bool:
 
 
 def _named(states: Iterable[ProducerState]) -> _Open:
-    return frozenset((one.producer_id, one.current_transaction_first_offset) for one in states)
+    return frozenset((state.producer_id, state.current_transaction_first_offset) for state in states)

@@ -94,7 +94,7 @@ class TimestampLookup:
             )
         ]
         latest_ms = at_least_ms - 1
-        for located in sorted(candidates, key=lambda one: one.metadata.max_timestamp_ms, reverse=True):
+        for located in sorted(candidates, key=lambda candidate: candidate.metadata.max_timestamp_ms, reverse=True):
             if located.metadata.max_timestamp_ms <= latest_ms:
                 break
             latest_ms = max(latest_ms, await self._latest_in(located, start))

@@ -53,7 +53,7 @@ class UserDelete:
             known.remote_log_start_epoch >= self.leader_epoch and known.remote_log_start_offset >= self.offset
         )
         return starts_there and any(
-            one.leader_epoch >= self.leader_epoch and one.offset >= self.offset for one in known.user_deletes
+            delete.leader_epoch >= self.leader_epoch and delete.offset >= self.offset for delete in known.user_deletes
         )
 
     async def say(self, state: DeletesLog, partition: TopicIdPartition, asker: Asker) -> Offset:

@@ -30,17 +30,17 @@ class BatchEpochs:
             SegmentChangedError: a segment is gone.
             SegmentNotReadyError: a segment ends within a batch.
         """
-        tip = local.topic_id_partition
+        topic_id_partition = local.topic_id_partition
         told = await self._told(local, lineage)
         if not told or told[0].start_offset >= lineage.entries[0].start_offset:
             return False
-        if self._table.record(tip).batch_epochs == told:
+        if self._table.record(topic_id_partition).batch_epochs == told:
             return False
-        self._table.record(tip).batch_epochs = told
+        self._table.record(topic_id_partition).batch_epochs = told
         log.warning(
             "leader_epochs.from_batches",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             leader_epochs=[entry.epoch for entry in told],
             start_offset=told[0].start_offset,
             known_from=lineage.entries[0].start_offset,

@@ -37,8 +37,8 @@ class CatchUp:
 
     async def ensure(self, partition: TieredPartition) -> None:
         """Return once both are as of this leadership; raises what asking for them does."""
-        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
-        if self._caught_up.get(tip) != leader_epoch:
-            await self._metadata.catch_up(tip)
+        topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        if self._caught_up.get(topic_id_partition) != leader_epoch:
+            await self._metadata.catch_up(topic_id_partition)
             await self._state.catch_up()
-            self._caught_up[tip] = leader_epoch
+            self._caught_up[topic_id_partition] = leader_epoch

@@ -12,7 +12,7 @@ from tiersidecar.reading.pictured_segments import of_pictured
 
 
 async def copied_offset_of(
-    metadata: MetadataView, tip: TopicIdPartition, lineage: Lineage, blocking: Blocking
+    metadata: MetadataView, topic_id_partition: TopicIdPartition, lineage: Lineage, blocking: Blocking
 ) -> Offset:
     """The highest remote offset of this lineage, inclusive; -1 when there is none.
 
@@ -23,9 +23,11 @@ async def copied_offset_of(
     """
     found = find_copied_offset(
         lineage,
-        lambda epoch: metadata.highest_offset_for_epoch(tip, epoch),
-        lambda epoch, offset: metadata.remote_log_segment_metadata(tip, epoch, offset),
+        lambda epoch: metadata.highest_offset_for_epoch(topic_id_partition, epoch),
+        lambda epoch, offset: metadata.remote_log_segment_metadata(topic_id_partition, epoch, offset),
     )
     if found is not None:
         return found
-    return await of_pictured(metadata.picture(tip), blocking, lambda segments: copied_offset_among(segments, lineage))
+    return await of_pictured(
+        metadata.picture(topic_id_partition), blocking, lambda segments: copied_offset_among(segments, lineage)
+    )

@@ -50,22 +50,28 @@ class GapReport:
         self._telemetry = telemetry
         self._told: dict[TopicIdPartition, ByteRange] = {}
 
-    def report(self, tip: TopicIdPartition, gap: ByteRange | None, log_start_offset: int) -> None:
+    def report(self, topic_id_partition: TopicIdPartition, gap: ByteRange | None, log_start_offset: int) -> None:
         """``gap`` is of offsets.  What lies below the remote log start went by retention or by a user's delete: not lost."""
         # A counter that first shows when it rises has no increase that an alert could see.
-        self._telemetry.count(GAP_OFFSETS, 0, topic=tip.topic)
+        self._telemetry.count(GAP_OFFSETS, 0, topic=topic_id_partition.topic)
         start, stop = (gap.start, gap.stop) if gap is not None else (0, 0)
         start = max(start, log_start_offset)
         if start >= stop:
-            self._told.pop(tip, None)
+            self._told.pop(topic_id_partition, None)
             return
-        told = self._told.get(tip)
+        told = self._told.get(topic_id_partition)
         new_from = max(start, told.stop) if told is not None else start
         if new_from >= stop:
             return
-        self._told[tip] = ByteRange(start, stop)
-        self._telemetry.count(GAP_OFFSETS, stop - new_from, topic=tip.topic)
-        log.error("segment.gap", topic=tip.topic, partition=tip.partition, start_offset=start, stop_offset=stop)
+        self._told[topic_id_partition] = ByteRange(start, stop)
+        self._telemetry.count(GAP_OFFSETS, stop - new_from, topic=topic_id_partition.topic)
+        log.error(
+            "segment.gap",
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
+            start_offset=start,
+            stop_offset=stop,
+        )
 
 
 class LocalHoles:
@@ -78,7 +84,7 @@ class LocalHoles:
 
     def find(
         self,
-        tip: TopicIdPartition,
+        topic_id_partition: TopicIdPartition,
         segments: tuple[LocalSegment, ...],
         lineage: Lineage,
         copied_offset: int,
@@ -86,47 +92,58 @@ class LocalHoles:
     ) -> tuple[ByteRange, ...]:
         """Of sealed segments at or above ``start_offset`` and not above ``copied_offset``; pins have their own rule."""
         asked = [
-            one
-            for one in segments
-            if not one.pinned
-            and one.next_base_offset is not None
-            and start_offset < one.next_base_offset <= copied_offset + 1
+            segment
+            for segment in segments
+            if not segment.pinned
+            and segment.next_base_offset is not None
+            and start_offset < segment.next_base_offset <= copied_offset + 1
         ]
         if not asked or not lineage:
             return ()
-        depends = (self._metadata.segment_count(tip), lineage, start_offset, asked[0].base_offset, len(asked))
-        known = self._known.get(tip)
+        depends = (
+            self._metadata.segment_count(topic_id_partition),
+            lineage,
+            start_offset,
+            asked[0].base_offset,
+            len(asked),
+        )
+        known = self._known.get(topic_id_partition)
         if known is None or known[0] != depends:
-            known = (depends, self._look(tip, asked, lineage, start_offset))
-            self._known[tip] = known
+            known = (depends, self._look(topic_id_partition, asked, lineage, start_offset))
+            self._known[topic_id_partition] = known
         return known[1]
 
-    def fill(self, tip: TopicIdPartition, segment: LocalSegment) -> None:
+    def fill(self, topic_id_partition: TopicIdPartition, segment: LocalSegment) -> None:
         """``segment`` is remote now: what is still not found of it another copy would not bring either."""
-        self._filled.setdefault(tip, set()).add(segment.base_offset)
+        self._filled.setdefault(topic_id_partition, set()).add(segment.base_offset)
 
-    def readable_stop(self, tip: TopicIdPartition, lineage: Lineage, copied_offset: int) -> int:
+    def readable_stop(self, topic_id_partition: TopicIdPartition, lineage: Lineage, copied_offset: int) -> int:
         """Up to where readers go on from ``copied_offset`` in segments of another history, whose front is of this one too."""
         offset = copied_offset + 1
         while True:
             epoch = lineage.epoch_for_offset(offset)
-            found = None if epoch is None else self._metadata.remote_log_segment_metadata(tip, epoch, offset)
+            found = (
+                None if epoch is None else self._metadata.remote_log_segment_metadata(topic_id_partition, epoch, offset)
+            )
             if found is None:
                 return offset
             offset = max(agreed_stop(found, lineage, offset), offset + 1)
 
     def _look(
-        self, tip: TopicIdPartition, asked: list[LocalSegment], lineage: Lineage, start_offset: int
+        self, topic_id_partition: TopicIdPartition, asked: list[LocalSegment], lineage: Lineage, start_offset: int
     ) -> tuple[ByteRange, ...]:
-        segments_at, filled = partial(self._metadata.finished_segments_at, tip), self._filled.get(tip, set())
+        segments_at, filled = (
+            partial(self._metadata.finished_segments_at, topic_id_partition),
+            self._filled.get(topic_id_partition, set()),
+        )
         first_known = lineage.entries[0].start_offset
         return tuple(
-            ByteRange(one.base_offset, one.next_base_offset)
-            for one in asked
-            if one.next_base_offset is not None
-            and one.next_base_offset > first_known
-            and one.base_offset not in filled
-            and not is_remote(lineage, segments_at, one, from_offset=start_offset)
+            ByteRange(segment.base_offset, segment.next_base_offset)
+            for segment in asked
+            if segment.next_base_offset is not None
+            and segment.next_base_offset > first_known
+            and segment.base_offset not in filled
+            and not is_remote(lineage, segments_at, segment, from_offset=start_offset)
         )
 
 
@@ -175,50 +192,50 @@ class CopyTask:
 
     async def run(self, partition: TieredPartition) -> None:
         """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
-        tip = partition.view.topic_id_partition
-        while self._table.leads(tip, partition.view.leader_epoch):
-            local = self._table.local_partition(tip)
-            if local is None or tip.topic in self._table.refused_topics:
+        topic_id_partition = partition.view.topic_id_partition
+        while self._table.leads(topic_id_partition, partition.view.leader_epoch):
+            local = self._table.local_partition(topic_id_partition)
+            if local is None or topic_id_partition.topic in self._table.refused_topics:
                 return
-            lineage = await self._lineages.lineage(tip)
+            lineage = await self._lineages.lineage(topic_id_partition)
             plan = await self._plan(partition, local, lineage)
             if not plan.segments:
                 if plan.halted:
                     if await self._batch_epochs.ask(local, lineage):
                         continue
-                    raise SegmentWithoutEpochError(subject=str(tip), reason=plan.halted)
+                    raise SegmentWithoutEpochError(subject=str(topic_id_partition), reason=plan.halted)
                 return
             if self._observe_only:
-                self._log_observed(tip, plan)
+                self._log_observed(topic_id_partition, plan)
                 return
-            if paused := self._state.why_paused(tip.topic_id, PauseKind.COPIES):
-                self._table.record(tip).copy_held_back = paused
+            if paused := self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES):
+                self._table.record(topic_id_partition).copy_held_back = paused
                 return
             await self._first_start.ensure(partition, local, lineage)
-            start = self._log_start_offset(tip, lineage)
+            start = self._log_start_offset(topic_id_partition, lineage)
             segment = next((one for one in plan.segments if next_base_offset_of(one) > start), None)
             if segment is not None:
                 await self._copy(partition, segment, lineage)
 
     async def _copy(self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage) -> None:
-        tip = partition.view.topic_id_partition
-        async with self._admission.admitted(tip, segment.size_bytes):
-            if self._state.why_paused(tip.topic_id, PauseKind.COPIES):
+        topic_id_partition = partition.view.topic_id_partition
+        async with self._admission.admitted(topic_id_partition, segment.size_bytes):
+            if self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES):
                 return  # while it waited
             # Before anything of it is remote: topics that are gone are looked for among those that have a state.
-            await self._state.publish_partition_state(tip, PartitionState())
+            await self._state.publish_partition_state(topic_id_partition, PartitionState())
             await self._uploader.upload(partition, segment, lineage)
-            self._holes.fill(tip, segment)
+            self._holes.fill(topic_id_partition, segment)
 
     async def _plan(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyPlan:
-        tip, view = partition.view.topic_id_partition, await self.view(partition, local, lineage)
+        topic_id_partition, view = partition.view.topic_id_partition, await self.view(partition, local, lineage)
         plan = decide_copy(view)
-        record = self._table.record(tip)
+        record = self._table.record(topic_id_partition)
         record.copied_offset, record.copy_holes = view.copied_offset, view.holes
         record.remote_log_start, record.copy_held_back = view.remote_log_start_offset, plan.held_back
-        await self._waits.held(tip, plan.unstable, view.last_stable_offset)
+        await self._waits.held(topic_id_partition, plan.unstable, view.last_stable_offset)
         self._lag.report(partition)
-        self._gaps.report(tip, plan.gap, view.remote_log_start_offset)
+        self._gaps.report(topic_id_partition, plan.gap, view.remote_log_start_offset)
         return plan
 
     async def view(self, partition: TieredPartition, local: LocalPartition, lineage: Lineage) -> CopyView:
@@ -227,20 +244,20 @@ class CopyTask:
         Raises:
             BrokerRefusedError: another broker leads it by now.
         """
-        tip = partition.view.topic_id_partition
-        copied_offset = await copied_offset_of(self._metadata, tip, lineage, self._blocking)
-        start_offset = self._log_start_offset(tip, lineage)
-        segments = self._without_settled_pins(tip, local.segments, lineage)
-        holes = self._holes.find(tip, segments, lineage, copied_offset, start_offset)
+        topic_id_partition = partition.view.topic_id_partition
+        copied_offset = await copied_offset_of(self._metadata, topic_id_partition, lineage, self._blocking)
+        start_offset = self._log_start_offset(topic_id_partition, lineage)
+        segments = self._without_settled_pins(topic_id_partition, local.segments, lineage)
+        holes = self._holes.find(topic_id_partition, segments, lineage, copied_offset, start_offset)
         return CopyView(
             policy=partition.policy,
             segments=segments,
             copied_offset=copied_offset,
-            last_stable_offset=await self._last_stable_offset(tip, partition.view.leader_epoch),
+            last_stable_offset=await self._last_stable_offset(topic_id_partition, partition.view.leader_epoch),
             now_ms=self._clock.now_ms(),
             remote_log_start_offset=start_offset,
             holes=holes,
-            readable_stop=self._holes.readable_stop(tip, lineage, copied_offset),
+            readable_stop=self._holes.readable_stop(topic_id_partition, lineage, copied_offset),
             may_expire=self._may_expire(partition),
             first_epoch_offset=lineage.entries[0].start_offset if lineage else 0,
             live_start_offset=await self._live_start(partition, segments, lineage, start_offset),
@@ -256,54 +273,56 @@ class CopyTask:
         """The broker is asked only where a segment reaches below the first leader epoch: as after DeleteRecords within it."""
         if not lineage or not segments or segments[0].base_offset >= lineage.entries[0].start_offset:
             return start_offset
-        tip = partition.view.topic_id_partition
-        asked = {tip: partition.view.leader_epoch}
-        answer = (await self._broker.list_offsets(asked, OffsetSpec.EARLIEST))[tip]
+        topic_id_partition = partition.view.topic_id_partition
+        asked = {topic_id_partition: partition.view.leader_epoch}
+        answer = (await self._broker.list_offsets(asked, OffsetSpec.EARLIEST))[topic_id_partition]
         if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         return Offset(max(start_offset, answer.offset))
 
     def _may_expire(self, partition: TieredPartition) -> bool:
         """Whether expiry has yet to look, and could give up what it finds: else that is copied."""
-        tip = partition.view.topic_id_partition
-        stop = self._state.partition_state(tip).guard_stop
+        topic_id_partition = partition.view.topic_id_partition
+        stop = self._state.partition_state(topic_id_partition).guard_stop
         return (
             partition.policy.mode is RetentionMode.STRICT
-            and not self._table.record(tip).expiry_looked
+            and not self._table.record(topic_id_partition).expiry_looked
             and not self._observe_only
-            and not self._guard.reason_not_to_delete_of(tip.topic_id)
+            and not self._guard.reason_not_to_delete_of(topic_id_partition.topic_id)
             and (stop is None or stop.is_over)
         )
 
     def _without_settled_pins(
-        self, tip: TopicIdPartition, segments: tuple[LocalSegment, ...], lineage: Lineage
+        self, topic_id_partition: TopicIdPartition, segments: tuple[LocalSegment, ...], lineage: Lineage
     ) -> tuple[LocalSegment, ...]:
         """Without pins that are remote, or were and have expired: the keeper drops them a little later."""
         if not any(segment.pinned for segment in segments):
             return segments
-        start_offset = self._log_start_offset(tip, lineage)
+        start_offset = self._log_start_offset(topic_id_partition, lineage)
         wanted = [one for one in segments if not one.pinned or next_base_offset_of(one) > start_offset]
-        return without_remote_pins(wanted, lineage, partial(self._metadata.finished_segments_at, tip))
+        return without_remote_pins(wanted, lineage, partial(self._metadata.finished_segments_at, topic_id_partition))
 
-    def _log_start_offset(self, tip: TopicIdPartition, lineage: Lineage) -> Offset:
-        state = self._state.partition_state(tip)
+    def _log_start_offset(self, topic_id_partition: TopicIdPartition, lineage: Lineage) -> Offset:
+        state = self._state.partition_state(topic_id_partition)
         return state.start_in(lineage)
 
-    async def _last_stable_offset(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch) -> Offset:
-        answers = await self._broker.list_offsets({tip: leader_epoch}, OffsetSpec.LATEST, read_committed=True)
-        answer = answers[tip]
+    async def _last_stable_offset(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch) -> Offset:
+        answers = await self._broker.list_offsets(
+            {topic_id_partition: leader_epoch}, OffsetSpec.LATEST, read_committed=True
+        )
+        answer = answers[topic_id_partition]
         if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         return answer.offset
 
-    def _log_observed(self, tip: TopicIdPartition, plan: CopyPlan) -> None:
-        if self._observed.get(tip) == plan.segments:
+    def _log_observed(self, topic_id_partition: TopicIdPartition, plan: CopyPlan) -> None:
+        if self._observed.get(topic_id_partition) == plan.segments:
             return
-        self._observed[tip] = plan.segments
+        self._observed[topic_id_partition] = plan.segments
         log.info(
             "segment.copy.observed",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             segments=[segment.base_offset for segment in plan.segments],
             bytes=sum(segment.size_bytes for segment in plan.segments),
         )

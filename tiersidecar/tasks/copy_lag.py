@@ -35,20 +35,22 @@ class CopyLagReport:
     @property
     def known(self) -> Mapping[TopicIdPartition, CopyLag]:
         """What was last told, of the partitions that are led now."""
-        for tip in [tip for tip in self._known if not self._is_led(tip)]:
-            del self._known[tip]
+        for topic_id_partition in [
+            topic_id_partition for topic_id_partition in self._known if not self._is_led(topic_id_partition)
+        ]:
+            del self._known[topic_id_partition]
         return self._known
 
     def report(self, partition: TieredPartition) -> None:
         """A partition whose directory cannot be read keeps what was last said of it."""
-        tip = partition.view.topic_id_partition
-        local = self._table.local_partition(tip)
+        topic_id_partition = partition.view.topic_id_partition
+        local = self._table.local_partition(topic_id_partition)
         if local is None:
             return
         now_ms = self._clock.now_ms()
         lag = copy_lag(pending_copies(self._table, local, self._copied_offset(local)))
-        self._known[tip] = lag
-        labels = {"topic": tip.topic, "partition": str(tip.partition)}
+        self._known[topic_id_partition] = lag
+        labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         age_ms = 0 if lag.oldest_ms is None else max(now_ms - lag.oldest_ms, 0)
         self._telemetry.gauge(COPY_LAG_BYTES, lag.size_bytes, **labels)
         self._telemetry.gauge(COPY_LAG_SEGMENTS, lag.segments, **labels)
@@ -57,13 +59,15 @@ class CopyLagReport:
     def _copied_offset(self, local: LocalPartition) -> int:
         """As the copy lane found it; before it could (the store is away since the start) what the metadata says of the live
         file's epochs."""
-        tip = local.topic_id_partition
-        known = self._table.record(tip).copied_offset
+        topic_id_partition = local.topic_id_partition
+        known = self._table.record(topic_id_partition).copied_offset
         if known is not None:
             return known
-        highest = (self._metadata.highest_offset_for_epoch(tip, entry.epoch) for entry in local.leader_epochs)
+        highest = (
+            self._metadata.highest_offset_for_epoch(topic_id_partition, entry.epoch) for entry in local.leader_epochs
+        )
         return max((offset for offset in highest if offset is not None), default=NO_OFFSET)
 
-    def _is_led(self, tip: TopicIdPartition) -> bool:
-        tiered = self._table.assignment.get(tip)
+    def _is_led(self, topic_id_partition: TopicIdPartition) -> bool:
+        tiered = self._table.assignment.get(topic_id_partition)
         return tiered is not None and tiered.role is PartitionRole.LEADER

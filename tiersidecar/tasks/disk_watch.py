@@ -157,14 +157,17 @@ class DiskWatch:
         return decide_pressure(policy, disk, limits, going_bytes, await self._pressed(here))
 
     def _pinned_alone(self, disk: Disk) -> int:
-        present = {PinnedPartition.of(tip): local for tip, local in self._table.local.partitions.items()}
+        present = {
+            PinnedPartition.of(topic_id_partition): local
+            for topic_id_partition, local in self._table.local.partitions.items()
+        }
         pins = [pin for pin in self._table.pins if pin.log_dir in disk.log_dirs]
         return sum(pin.size_bytes for pin in pins if is_alone(pin, present.get(pin.owner)))
 
     def _going_bytes(self, local: LocalPartition) -> int:
         """What lies below the log start, or is renamed already: the broker takes minutes to delete it."""
         start = self._table.record(local.topic_id_partition).log_start_offset
-        trimmed = (one for one in local.sealed_segments if (one.next_base_offset or 0) <= start)
+        trimmed = (segment for segment in local.sealed_segments if (segment.next_base_offset or 0) <= start)
         return sum(one.size_bytes for one in (*trimmed, *local.deleted))
 
     async def _pressed(self, here: Iterable[LocalPartition]) -> list[PressedPartition]:
@@ -172,25 +175,36 @@ class DiskWatch:
         for number, local in enumerate(here, 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
-            tip = local.topic_id_partition
-            tiered = self._table.assignment.get(tip)
-            segments_at = self._copies.segments_at(tip)
+            topic_id_partition = local.topic_id_partition
+            tiered = self._table.assignment.get(topic_id_partition)
+            segments_at = self._copies.segments_at(topic_id_partition)
             if tiered is None or tiered.role is not PartitionRole.LEADER:
                 continue  # its leader's sidecar trims it
             if tiered.policy.mode is not RetentionMode.STRICT or segments_at is None:
                 continue
-            if tip.topic in self._table.untrimmable_topics or self._guard.reason_not_to_delete_of(tip.topic_id):
+            if topic_id_partition.topic in self._table.untrimmable_topics or self._guard.reason_not_to_delete_of(
+                topic_id_partition.topic_id
+            ):
                 continue  # what it is to give will not come: the others have to give it
-            start = self._table.record(tip).log_start_offset
-            sealed = [one for one in local.sealed_segments if (one.next_base_offset or 0) > start]
-            remote = self._remote(tip, sealed, segments_at, start)
+            start = self._table.record(topic_id_partition).log_start_offset
+            sealed = [segment for segment in local.sealed_segments if (segment.next_base_offset or 0) > start]
+            remote = self._remote(topic_id_partition, sealed, segments_at, start)
             found.append(
-                PressedPartition(topic_id_partition=tip, sealed=sealed, remote=remote, is_stuck=self._is_halted(tip))
+                PressedPartition(
+                    topic_id_partition=topic_id_partition,
+                    sealed=sealed,
+                    remote=remote,
+                    is_stuck=self._is_halted(topic_id_partition),
+                )
             )
         return found
 
     def _remote(
-        self, tip: TopicIdPartition, sealed: Sequence[LocalSegment], segments_at: SegmentsAt, log_start_offset: int
+        self,
+        topic_id_partition: TopicIdPartition,
+        sealed: Sequence[LocalSegment],
+        segments_at: SegmentsAt,
+        log_start_offset: int,
     ) -> int:
         """How many of them, from the first, are remote, or given up, and may go.  What cannot be trimmed relieves no disk: were
         it counted on, nothing else would be looked for.
@@ -198,8 +212,8 @@ class DiskWatch:
         The first may begin below both starts, where nothing is remote any more and nobody reads: it goes with what lies
         above them, or it would keep the whole log on the disk (simulation, cluster seed 800571).
         """
-        lineage = self._table.lineage_on_disk(tip)
-        stop, given_up = self._held_from(tip), self._table.record(tip).remote_log_start
+        lineage = self._table.lineage_on_disk(topic_id_partition)
+        stop, given_up = self._held_from(topic_id_partition), self._table.record(topic_id_partition).remote_log_start
         readable_from = max(log_start_offset, given_up, 0)
 
         def may_go(segment: LocalSegment) -> bool:
@@ -210,11 +224,11 @@ class DiskWatch:
 
         return next((number for number, one in enumerate(sealed) if not may_go(one)), len(sealed))
 
-    def _held_from(self, tip: TopicIdPartition) -> int:
+    def _held_from(self, topic_id_partition: TopicIdPartition) -> int:
         """The first offset that stays: its remote copy could not be read back a moment ago, or a group holds it, unless
         drop-oldest passes any group.  It is counted on again once another look is due: nothing else may be there to have
         it looked at, and one wrong byte, read once, would fill the disk (simulation, cluster seed 608)."""
-        record = self._table.record(tip)
+        record = self._table.record(topic_id_partition)
         unproven, hold = record.unproven, record.trim_hold
         is_resting = unproven is not None and self._clock.monotonic_s() < unproven.until_s
         stops = [unproven.base_offset if unproven is not None and is_resting else NO_LOG_END]

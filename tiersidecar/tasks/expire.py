@@ -127,12 +127,12 @@ class ExpireTask:
 
     def may_have_work(self, partition: TieredPartition) -> bool:
         """Whether a round is due: cheap, and asked at every look."""
-        tip = partition.view.topic_id_partition
-        if self._clock.monotonic_s() >= self._next_round_s.get(tip, 0.0):
+        topic_id_partition = partition.view.topic_id_partition
+        if self._clock.monotonic_s() >= self._next_round_s.get(topic_id_partition, 0.0):
             return True
         if self.owes_an_answer(partition):
             return True
-        unfinished = self._metadata.list_unfinished_segments(tip)
+        unfinished = self._metadata.list_unfinished_segments(topic_id_partition)
         return any(segment.remote_log_segment_id not in self._in_flight.ids for segment in unfinished)
 
     async def run(self, partition: TieredPartition) -> None:
@@ -142,72 +142,79 @@ class ExpireTask:
             BrokerRefusedError: also where another leads by now.
             StoreError: objects could not be deleted, or an epoch blob not be read; nothing is lost, and the next round retries.
         """
-        tip = partition.view.topic_id_partition
-        if tip.topic in self._table.refused_topics or self._state.halted_reason is not None:
-            self._table.record(tip).expiry_looked = True
+        topic_id_partition = partition.view.topic_id_partition
+        if topic_id_partition.topic in self._table.refused_topics or self._state.halted_reason is not None:
+            self._table.record(topic_id_partition).expiry_looked = True
             return
         try:
             await self.answer_undelete(partition)
-            view, plan = await self._looked(partition, await self._lineages.lineage(tip))
-            self._table.see_start(tip, view.remote_log_start_offset)
-            self._report(tip, plan)
+            view, plan = await self._looked(partition, await self._lineages.lineage(topic_id_partition))
+            self._table.see_start(topic_id_partition, view.remote_log_start_offset)
+            self._report(topic_id_partition, plan)
             if self._is_due(partition, view, plan):
                 await self._act(partition)
         finally:
-            self._table.record(tip).expiry_looked = True
-        self._next_round_s[tip] = self._clock.monotonic_s() + self._interval_s
+            self._table.record(topic_id_partition).expiry_looked = True
+        self._next_round_s[topic_id_partition] = self._clock.monotonic_s() + self._interval_s
 
     def owes_an_answer(self, partition: TieredPartition) -> bool:
         """Whether an undelete waits for what :meth:`answer_undelete` says."""
-        tip = partition.view.topic_id_partition
-        if self._observe_only or tip.topic in self._table.refused_topics:
+        topic_id_partition = partition.view.topic_id_partition
+        if self._observe_only or topic_id_partition.topic in self._table.refused_topics:
             return False
         if self._state.halted_reason is not None or self._state.readiness_reason is not None:
             return False
-        return self._state.partition_state(tip).awaits_answer
+        return self._state.partition_state(topic_id_partition).awaits_answer
 
     async def answer_undelete(self, partition: TieredPartition) -> None:
         """Say, where it is asked for, that the start is known to be set back: this lane is at nothing now that was decided
         before.  What the undelete left in the trash is put there first, for the answer ends what it said of that."""
         if not self.owes_an_answer(partition):
             return
-        tip, state = partition.view.topic_id_partition, self._state.partition_state(partition.view.topic_id_partition)
-        unsure = self._remover.unsure(tip)
+        topic_id_partition, state = (
+            partition.view.topic_id_partition,
+            self._state.partition_state(partition.view.topic_id_partition),
+        )
+        unsure = self._remover.unsure(topic_id_partition)
         if unsure:  # an answer before them would call readable what is on its way to be deleted
-            await self._metadata.catch_up(tip)
+            await self._metadata.catch_up(topic_id_partition)
             self._remover.settle(unsure)
-        local = self._table.local_partition(tip)
+        local = self._table.local_partition(topic_id_partition)
         seen = SeenGeneration(
             generation=state.start_generation,
             leader_epoch=partition.view.leader_epoch,
             pinned=pinned_ranges(() if local is None else local.segments),
         )
         self._ownership.require_role()
-        await self._state.put_into_trash(tip, state.kept)
+        await self._state.put_into_trash(topic_id_partition, state.kept)
         self._ownership.require_role()
-        await self._state.publish_partition_state(tip, PartitionState(seen=seen))
+        await self._state.publish_partition_state(topic_id_partition, PartitionState(seen=seen))
 
     async def _act(self, partition: TieredPartition) -> None:
-        tip = partition.view.topic_id_partition
-        await self._checks.check([tip.topic])  # native tiering may have been switched on since the last look
-        if tip.topic in self._table.refused_topics:
+        topic_id_partition = partition.view.topic_id_partition
+        await self._checks.check(
+            [topic_id_partition.topic]
+        )  # native tiering may have been switched on since the last look
+        if topic_id_partition.topic in self._table.refused_topics:
             return
         with suppress(StoreError):  # a store that is away stops no start; each removal asks again
-            await self._ownership.confirm(tip)
+            await self._ownership.confirm(topic_id_partition)
         log_start_offset = await self._ask(partition, OffsetSpec.EARLIEST)
         high_watermark = await self._ask(partition, OffsetSpec.LATEST)
-        lineage = await self._lineages.refresh(tip)
+        lineage = await self._lineages.refresh(topic_id_partition)
         plan = await self._decide(await self._view(partition, lineage, log_start_offset, high_watermark))
-        self._report(tip, plan)
+        self._report(topic_id_partition, plan)
         if self._observe_only:
-            self._say_observed(tip, plan)
+            self._say_observed(topic_id_partition, plan)
             return
         await self._publish_stop(partition, plan)
-        if self._guard.reason_not_to_delete_remote_of(tip.topic_id):
+        if self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id):
             return  # a sidecar of a former release that leads next would delete at once what a start of ours gives up
         if not await self._publish_trash(partition, plan):
             return
-        if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete_of(tip.topic_id):
+        if not await self._publish_start(partition, plan, lineage) or self._guard.reason_not_to_delete_of(
+            topic_id_partition.topic_id
+        ):
             return
         await self._local_start.raise_to(
             partition, plan.trash.due_start_offset, log_start_offset, high_watermark, plan.start_generation
@@ -227,21 +234,21 @@ class ExpireTask:
     async def _looked(self, partition: TieredPartition, lineage: Lineage) -> tuple[ExpiryView, ExpiryPlan]:
         """The partition by what is known without asking, and what is decided of it: what was decided last, where there was
         nothing to do, and nothing has changed that could change that."""
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         bare, picture = self._bare_view(partition, lineage)
         if len(picture) > _REMEMBERED_SEGMENTS:
             view = await self._view(partition, lineage)
             return view, await self._decide(view)
-        mark, known = picture.mark, self._quiet.get(tip)
+        mark, known = picture.mark, self._quiet.get(topic_id_partition)
         if known is not None and known.holds_for(bare, mark):
             return bare, known.plan
         view = replace(bare, remote_segments=picture.segments())
         plan = decide_expiry(view)
         quiet = quiet_round(view, mark, plan)
         if quiet is None:
-            self._quiet.pop(tip, None)
+            self._quiet.pop(topic_id_partition, None)
         else:
-            self._quiet[tip] = quiet
+            self._quiet[topic_id_partition] = quiet
         return view, plan
 
     async def _view(
@@ -263,9 +270,9 @@ class ExpireTask:
         high_watermark: Offset | None = None,
     ) -> tuple[ExpiryView, SegmentPicture]:
         """All but the remote segments, and the picture of those at the same moment."""
-        tip = partition.view.topic_id_partition
-        state, local = self._state.partition_state(tip), self._table.local_partition(tip)
-        picture, time = self._metadata.picture(tip), self._trash_clock.now()
+        topic_id_partition = partition.view.topic_id_partition
+        state, local = self._state.partition_state(topic_id_partition), self._table.local_partition(topic_id_partition)
+        picture, time = self._metadata.picture(topic_id_partition), self._trash_clock.now()
         view = ExpiryView(
             policy=partition.policy,
             lineage=lineage,
@@ -283,14 +290,15 @@ class ExpireTask:
             clock_doubt=time.doubt,
             unseen=time.unseen,
             seen_ms=time.seen_ms,
-            broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._table.untrimmable_topics,
+            broker_expires=partition.policy.mode is RetentionMode.RACE
+            or topic_id_partition.topic in self._table.untrimmable_topics,
             guard_stop=state.guard_stop,
             leader_epoch=partition.view.leader_epoch,
             start_generation=state.start_generation,
-            trash=tuple(self._state.trash(tip)),
+            trash=tuple(self._state.trash(topic_id_partition)),
             user_deletes=state.user_deletes,
             delays=self._delays,
-            damaged=segments_of(self._state.recopies(tip)),
+            damaged=segments_of(self._state.recopies(topic_id_partition)),
             hold=_said(state.hold_in(lineage)),
             by=self._by,
             limits=self._limits,
@@ -343,27 +351,32 @@ class ExpireTask:
         """Before anything that could make what is due look smaller: a copy, or another leader."""
         if plan.guard_stop is None:
             return
-        tip = partition.view.topic_id_partition
-        known = self._state.partition_state(tip).guard_stop
+        topic_id_partition = partition.view.topic_id_partition
+        known = self._state.partition_state(topic_id_partition).guard_stop
         number = 0 if known is None else known.number + 1
         stop = replace(plan.guard_stop, leader_epoch=partition.view.leader_epoch, number=number)
-        await self._state.publish_partition_state(tip, PartitionState(guard_stop=stop))
+        await self._state.publish_partition_state(topic_id_partition, PartitionState(guard_stop=stop))
         await self._failpoints.reach("expire.stop.published")
         if stop.is_over:
-            log.info("expire.stop.ended", topic=tip.topic, partition=tip.partition, reason=stop.reason)
+            log.info(
+                "expire.stop.ended",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                reason=stop.reason,
+            )
 
     async def _publish_trash(self, partition: TieredPartition, plan: ExpiryPlan) -> bool:
         """Whether what is decided is durable, and still ours to decide."""
-        tip = partition.view.topic_id_partition
-        if not self._table.leads(tip, partition.view.leader_epoch):
+        topic_id_partition = partition.view.topic_id_partition
+        if not self._table.leads(topic_id_partition, partition.view.leader_epoch):
             return False
-        await self._state.take_out_of_trash(tip, plan.trash.take_out)
-        await self._state.put_into_trash(tip, plan.trash.put)
+        await self._state.take_out_of_trash(topic_id_partition, plan.trash.take_out)
+        await self._state.put_into_trash(topic_id_partition, plan.trash.put)
         for entry in plan.trash.put:
             log.info(
                 "trash.put",
-                topic=tip.topic,
-                partition=tip.partition,
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
                 kind=entry.kind.value,
                 up_to=entry.up_to,
                 segments=len(entry.segments),
@@ -376,49 +389,59 @@ class ExpireTask:
 
     async def _publish_start(self, partition: TieredPartition, plan: ExpiryPlan, lineage: Lineage) -> bool:
         """Whether the start is durable, and still ours to say."""
-        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
-        before = self._state.partition_state(tip).remote_log_start_offset
+        topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        before = self._state.partition_state(topic_id_partition).remote_log_start_offset
         state = self._start_to_publish(partition, plan, lineage)
         if state is not None:
-            await self._state.publish_partition_state(tip, state)
+            await self._state.publish_partition_state(topic_id_partition, state)
             await self._failpoints.reach("expire.start.published")
-        now = self._state.partition_state(tip)
+        now = self._state.partition_state(topic_id_partition)
         if now.start_generation != plan.start_generation:
-            log.info("expire.undone", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
+            log.info(
+                "expire.undone",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                leader_epoch=leader_epoch,
+            )
             return False
         if plan.remote_log_start_offset < 0:
-            return self._table.leads(tip, leader_epoch)
+            return self._table.leads(topic_id_partition, leader_epoch)
         if now.remote_log_start_epoch != leader_epoch or now.remote_log_start_offset < plan.remote_log_start_offset:
-            log.warning("expire.deposed", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
+            log.warning(
+                "expire.deposed",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                leader_epoch=leader_epoch,
+            )
             return False
         if now.remote_log_start_offset != before:
             log.info(
                 "remote_log_start.moved",
-                topic=tip.topic,
-                partition=tip.partition,
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
                 leader_epoch=leader_epoch,
                 remote_log_start_offset=now.remote_log_start_offset,
             )
-        return self._table.leads(tip, leader_epoch)
+        return self._table.leads(topic_id_partition, leader_epoch)
 
     def _may_still_remove(self, partition: TieredPartition) -> bool:
-        tip = partition.view.topic_id_partition
-        leads = self._table.leads(tip, partition.view.leader_epoch)
-        return leads and not self._guard.reason_not_to_delete_remote_of(tip.topic_id)
+        topic_id_partition = partition.view.topic_id_partition
+        leads = self._table.leads(topic_id_partition, partition.view.leader_epoch)
+        return leads and not self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id)
 
     async def _remove_all(self, partition: TieredPartition, plan: ExpiryPlan) -> None:
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         remaining = list(plan.expired)
-        for removal in self._refused_last.order(tip, (*plan.leftovers, *plan.expired)):
+        for removal in self._refused_last.order(topic_id_partition, (*plan.leftovers, *plan.expired)):
             if not self._may_still_remove(partition):
                 return
-            if await self._is_to_be_left(tip, removal) or self._has_been_finished(removal):
+            if await self._is_to_be_left(topic_id_partition, removal) or self._has_been_finished(removal):
                 continue
             if removal.kind is TrashKind.REPAIR and not await self._is_needless_still(partition, removal):
                 continue
-            if self._state.partition_state(tip).start_generation != plan.start_generation:
+            if self._state.partition_state(topic_id_partition).start_generation != plan.start_generation:
                 return  # undone while we were at it
-            is_undone = partial(self._is_undone, tip, plan)
+            is_undone = partial(self._is_undone, topic_id_partition, plan)
             segment_id = removal.metadata.remote_log_segment_id
             try:
                 with self._in_flight.holding(segment_id):
@@ -429,21 +452,21 @@ class ExpireTask:
             await self._in_flight.settle(segment_id)
             if removal in remaining:
                 remaining.remove(removal)
-            self._report_lag(tip, remaining)
+            self._report_lag(topic_id_partition, remaining)
 
-    async def _is_undone(self, tip: TopicIdPartition, plan: ExpiryPlan) -> bool:
+    async def _is_undone(self, topic_id_partition: TopicIdPartition, plan: ExpiryPlan) -> bool:
         """Asked right before what cannot be undone, so read anew: an undelete may be durable and not have come here yet."""
         await self._state.catch_up()
-        return self._state.partition_state(tip).start_generation != plan.start_generation
+        return self._state.partition_state(topic_id_partition).start_generation != plan.start_generation
 
-    async def _is_to_be_left(self, tip: TopicIdPartition, removal: Removal) -> bool:
+    async def _is_to_be_left(self, topic_id_partition: TopicIdPartition, removal: Removal) -> bool:
         """Whether it is a copy that the broker itself may be at, or whose topic does not tell: asked right before."""
-        reason = await self._checks.reason_to_leave(tip.topic) if removal.of_another else ""
+        reason = await self._checks.reason_to_leave(topic_id_partition.topic) if removal.of_another else ""
         if reason:
             log.info(
                 "segment.delete.left",
-                topic=tip.topic,
-                partition=tip.partition,
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
                 segment_id=str(removal.metadata.remote_log_segment_id),
                 reason=reason,
             )
@@ -452,10 +475,10 @@ class ExpireTask:
     async def _is_needless_still(self, partition: TieredPartition, removal: Removal) -> bool:
         """Decided anew, on metadata and state that are read to their ends and on what the store has: what covered it when
         repair decided, or a moment ago, may be on its way out."""
-        tip, segment = partition.view.topic_id_partition, removal.metadata
-        await self._metadata.catch_up(tip)
+        topic_id_partition, segment = partition.view.topic_id_partition, removal.metadata
+        await self._metadata.catch_up(topic_id_partition)
         await self._state.catch_up()
-        view = await self._view(partition, await self._lineages.refresh(tip))
+        view = await self._view(partition, await self._lineages.refresh(topic_id_partition))
         found = standings(view.remote_segments, view.lineage)
         known = [one.metadata.remote_log_segment_id for one in needless_segments(view, found, ())]
         near = [
@@ -468,8 +491,8 @@ class ExpireTask:
             return True
         log.warning(
             "segment.delete.left",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             segment_id=str(segment.remote_log_segment_id),
             reason="repair took it for needless, and nothing else holds all its records now",
         )
@@ -484,25 +507,27 @@ class ExpireTask:
 
     async def _ask(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
         """Fenced by our leader epoch: a deposed leader is refused here."""
-        tip = partition.view.topic_id_partition
-        answer = (await self._broker.list_offsets({tip: partition.view.leader_epoch}, spec))[tip]
+        topic_id_partition = partition.view.topic_id_partition
+        answer = (await self._broker.list_offsets({topic_id_partition: partition.view.leader_epoch}, spec))[
+            topic_id_partition
+        ]
         if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         if spec is OffsetSpec.EARLIEST:
-            self._table.record(tip).log_start_offset = answer.offset
+            self._table.record(topic_id_partition).log_start_offset = answer.offset
         return answer.offset
 
-    def _report(self, tip: TopicIdPartition, plan: ExpiryPlan) -> None:
-        labels = {"topic": tip.topic, "partition": str(tip.partition)}
+    def _report(self, topic_id_partition: TopicIdPartition, plan: ExpiryPlan) -> None:
+        labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         self._telemetry.gauge(REMOTE_SEGMENTS, plan.tally.metadata_count, **labels)
         self._telemetry.gauge(REMOTE_LOG_SIZE, plan.tally.finished_bytes, **labels)
         self._telemetry.gauge(FUTURE_SEGMENTS, len(plan.tally.from_the_future), **labels)
         self._telemetry.gauge(EXPIRY_STOPPED, 1 if plan.stop else 0, **labels)
-        self._report_lag(tip, plan.expired)
+        self._report_lag(topic_id_partition, plan.expired)
         in_trash = [one.metadata.segment_size_in_bytes for one in plan.trash.waiting]
         self._telemetry.gauge(TRASH_BYTES, sum(in_trash), **labels)
         self._telemetry.gauge(TRASH_SEGMENTS, len(in_trash), **labels)
-        record = self._table.record(tip)
+        record = self._table.record(topic_id_partition)
         if plan.stop == record.expiry_stop:
             return
         record.expiry_stop = plan.stop
@@ -511,22 +536,22 @@ class ExpireTask:
         else:
             log.info("expire.stopped.cleared", **labels)
 
-    def _report_lag(self, tip: TopicIdPartition, removals: tuple[Removal, ...] | list[Removal]) -> None:
+    def _report_lag(self, topic_id_partition: TopicIdPartition, removals: tuple[Removal, ...] | list[Removal]) -> None:
         size_bytes = sum(removal.metadata.segment_size_in_bytes for removal in removals)
-        labels = {"topic": tip.topic, "partition": str(tip.partition)}
+        labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         self._telemetry.gauge(DELETE_LAG_BYTES, size_bytes, **labels)
         self._telemetry.gauge(DELETE_LAG_SEGMENTS, len(removals), **labels)
 
-    def _say_observed(self, tip: TopicIdPartition, plan: ExpiryPlan) -> None:
-        told, now = self._observed.get(tip, frozenset()), (*plan.leftovers, *plan.expired)
-        self._observed[tip] = frozenset(one.metadata.remote_log_segment_id for one in now)
+    def _say_observed(self, topic_id_partition: TopicIdPartition, plan: ExpiryPlan) -> None:
+        told, now = self._observed.get(topic_id_partition, frozenset()), (*plan.leftovers, *plan.expired)
+        self._observed[topic_id_partition] = frozenset(one.metadata.remote_log_segment_id for one in now)
         for removal in now:
             if removal.metadata.remote_log_segment_id in told:
                 continue
             log.info(
                 "segment.delete.observed",
-                topic=tip.topic,
-                partition=tip.partition,
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
                 segment_id=str(removal.metadata.remote_log_segment_id),
                 reason=removal.reason,
             )

@@ -76,20 +76,20 @@ class ExplainTask:
             return await self._blocking.run(explain, view, await self._stops(tiered, view), offset)
 
     def _led(self, topic: str, partition: int) -> TieredPartition:
-        for tip, tiered in self._table.assignment.items():
-            if (tip.topic, tip.partition) == (topic, partition):
+        for topic_id_partition, tiered in self._table.assignment.items():
+            if (topic_id_partition.topic, topic_id_partition.partition) == (topic, partition):
                 if tiered.role is PartitionRole.LEADER:
                     return tiered
                 raise NotLedHereError(topic=topic, partition=partition, leader_id=tiered.view.leader_id)
         raise NotLedHereError(topic=topic, partition=partition, leader_id=-1)
 
     async def _view(self, tiered: TieredPartition) -> PartitionView:
-        tip = tiered.view.topic_id_partition
+        topic_id_partition = tiered.view.topic_id_partition
         await self._caught_up.ensure(tiered)
-        local = self._table.local_partition(tip)
+        local = self._table.local_partition(topic_id_partition)
         if local is None:
-            raise NotLedHereError(topic=tip.topic, partition=tip.partition, leader_id=-1)
-        lineage = await self._lineages.lineage(tip)
+            raise NotLedHereError(topic=topic_id_partition.topic, partition=topic_id_partition.partition, leader_id=-1)
+        lineage = await self._lineages.lineage(topic_id_partition)
         copy = await self._copy.view(tiered, local, lineage)
         expiry = await self._expire.asked_view(tiered, lineage)
         log_start_offset = Offset(expiry.log_start_offset or 0)
@@ -97,32 +97,32 @@ class ExplainTask:
         return PartitionView(copy=copy, expiry=expiry, plan=await self._blocking.run(decide_expiry, expiry), trim=trim)
 
     async def _stops(self, tiered: TieredPartition, view: PartitionView) -> Stops:
-        tip = tiered.view.topic_id_partition
-        everything = self._why_nothing(tip)
-        refused = self._table.refused_topics.get(tip.topic, "")
-        retain = self._lanes.reason_at_rest(tip, Lane.RETAIN)
-        unproven = self._table.record(tip).unproven
+        topic_id_partition = tiered.view.topic_id_partition
+        everything = self._why_nothing(topic_id_partition)
+        refused = self._table.refused_topics.get(topic_id_partition.topic, "")
+        retain = self._lanes.reason_at_rest(topic_id_partition, Lane.RETAIN)
+        unproven = self._table.record(topic_id_partition).unproven
         return Stops(
             copy=everything
             or refused
-            or self._state.why_paused(tip.topic_id, PauseKind.COPIES)
-            or self._lanes.reason_at_rest(tip, Lane.COPY)
+            or self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES)
+            or self._lanes.reason_at_rest(topic_id_partition, Lane.COPY)
             or self._store.closed_reason,
-            copy_wait_s=self._admission.quota_wait_s(tip),
+            copy_wait_s=self._admission.quota_wait_s(topic_id_partition),
             trim=everything
-            or self._table.untrimmable_topics.get(tip.topic, "")
+            or self._table.untrimmable_topics.get(topic_id_partition.topic, "")
             or self._state.halted_reason
-            or self._guard.reason_not_to_delete_of(tip.topic_id)
+            or self._guard.reason_not_to_delete_of(topic_id_partition.topic_id)
             or ("" if unproven else retain),
             delete=everything
             or refused
             or self._state.halted_reason
-            or self._guard.reason_not_to_delete_remote_of(tip.topic_id)
+            or self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id)
             or ("" if unproven else retain),
             unproven="" if unproven is None else unproven.reason,
             unproven_from=None if unproven is None else unproven.base_offset,
             hold=await self._gate.hold(tiered, await self._blocking.run(decide_trim, view.trim)),
         )
 
-    def _why_nothing(self, tip: TopicIdPartition) -> str:
-        return "mode is observe" if self._observe_only else self._table.misplaced.get(tip, "")
+    def _why_nothing(self, topic_id_partition: TopicIdPartition) -> str:
+        return "mode is observe" if self._observe_only else self._table.misplaced.get(topic_id_partition, "")

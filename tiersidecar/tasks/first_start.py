@@ -48,28 +48,33 @@ class FirstStart:
         Raises:
             BrokerRefusedError: the broker does not say where its log starts, or another leads by now.
         """
-        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
-        state = self._state.partition_state(tip)
+        topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        state = self._state.partition_state(topic_id_partition)
         if state.start_in(lineage) >= 0:
             return
-        answer = (await self._broker.list_offsets({tip: leader_epoch}, OffsetSpec.EARLIEST))[tip]
+        answer = (await self._broker.list_offsets({topic_id_partition: leader_epoch}, OffsetSpec.EARLIEST))[
+            topic_id_partition
+        ]
         if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
-        remote = await pictured_segments(self._metadata.picture(tip), self._blocking)
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
+        remote = await pictured_segments(self._metadata.picture(topic_id_partition), self._blocking)
         start = first_start(
             log_start_offset=answer.offset,
             found=standings(remote, lineage),
             segments=local.segments,
-            broker_expires=partition.policy.mode is RetentionMode.RACE or tip.topic in self._table.untrimmable_topics,
+            broker_expires=partition.policy.mode is RetentionMode.RACE
+            or topic_id_partition.topic in self._table.untrimmable_topics,
             trim_offset=lineage.as_of(state.trim_offset, state.trim_epoch),
             held_offset=state.held_in(lineage),
         )
-        await self._state.publish_partition_state(tip, state.with_delete(start, leader_epoch).with_epochs(lineage))
+        await self._state.publish_partition_state(
+            topic_id_partition, state.with_delete(start, leader_epoch).with_epochs(lineage)
+        )
         await self._failpoints.reach("copy.start.published")
         log.info(
             "remote_log_start.first",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             leader_epoch=leader_epoch,
             remote_log_start_offset=start,
             log_start_offset=answer.offset,

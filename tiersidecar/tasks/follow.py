@@ -52,15 +52,15 @@ class FollowTask:
 
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether anything changed since nothing was left to do: cheap.  To be asked at every look, of which it takes note."""
-        tip = partition.view.topic_id_partition
-        local = self._table.local.partitions.get(tip)
+        topic_id_partition = partition.view.topic_id_partition
+        local = self._table.local.partitions.get(topic_id_partition)
         if local is None:
             return False
-        note = self._note(tip)
+        note = self._note(topic_id_partition)
         note.look(local)
-        if tip.topic in self._table.refused_topics or not self._table.pins.are_known(local.log_dir):
+        if topic_id_partition.topic in self._table.refused_topics or not self._table.pins.are_known(local.log_dir):
             return False
-        has_subject = len(local.segments) > 1 or bool(note.deleted) or bool(self._table.pins.of(tip))
+        has_subject = len(local.segments) > 1 or bool(note.deleted) or bool(self._table.pins.of(topic_id_partition))
         return has_subject and note.settled != self._state(partition, local)
 
     async def run(self, partition: TieredPartition) -> None:
@@ -70,32 +70,32 @@ class FollowTask:
             BrokerRefusedError, BrokerUnreachableError: the leader's high watermark could not be had.
             PinError: a link could not be made or removed.
         """
-        tip = partition.view.topic_id_partition
-        local = self._table.local.partitions.get(tip)
+        topic_id_partition = partition.view.topic_id_partition
+        local = self._table.local.partitions.get(topic_id_partition)
         if local is None:
             return
         async with self._slots:
             state = self._state(partition, local)
             plan = await self._plan(partition, local)
-            known = replace(local, leader_epochs=self._note(tip).epochs.entries)
+            known = replace(local, leader_epochs=self._note(topic_id_partition).epochs.entries)
             await _do_all(
                 *(partial(self._keeper.drop, unpin) for unpin in plan.drop),
-                *(partial(self._pin, tip, known, segment) for segment in plan.pin),
+                *(partial(self._pin, topic_id_partition, known, segment) for segment in plan.pin),
             )
             if plan.is_settled:
-                self._note(tip).settled = state
+                self._note(topic_id_partition).settled = state
 
     async def _plan(self, partition: TieredPartition, local: LocalPartition) -> PinPlan:
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         view = PinView(
             policy=partition.policy,
             local=local,
-            pins=self._table.pins.of(tip),
+            pins=self._table.pins.of(topic_id_partition),
             can_pin=self._keeper.can_pin(local.log_dir),
-            segments_at=self._copies.segments_at(tip),
+            segments_at=self._copies.segments_at(topic_id_partition),
             deleted=self._deleted(partition),
-            refused=self._table.pins.refused_of(tip),
-            epochs=self._note(tip).epochs,
+            refused=self._table.pins.refused_of(topic_id_partition),
+            epochs=self._note(topic_id_partition).epochs,
             is_sure=self._copies.are_sure,
         )
         plan = decide_pin(view)
@@ -103,8 +103,12 @@ class FollowTask:
             return plan
         return plan.below(await self._high_watermark(partition))
 
-    async def _pin(self, tip: TopicIdPartition, local: LocalPartition, segment: LocalSegment) -> None:
-        where = {"topic": tip.topic, "partition": tip.partition, "base_offset": segment.base_offset}
+    async def _pin(self, topic_id_partition: TopicIdPartition, local: LocalPartition, segment: LocalSegment) -> None:
+        where = {
+            "topic": topic_id_partition.topic,
+            "partition": topic_id_partition.partition,
+            "base_offset": segment.base_offset,
+        }
         try:
             pin = await self._pins.pin(local, segment)
         except SegmentChangedError as error:
@@ -116,21 +120,23 @@ class FollowTask:
 
     async def _high_watermark(self, partition: TieredPartition) -> int:
         """Exclusive; -1 while it is not known."""
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         if partition.role is PartitionRole.FOLLOWER:
-            return (await self._log_dirs.high_watermarks()).get(tip, -1)
-        answer = (await self._broker.list_offsets({tip: partition.view.leader_epoch}, OffsetSpec.LATEST))[tip]
+            return (await self._log_dirs.high_watermarks()).get(topic_id_partition, -1)
+        answer = (
+            await self._broker.list_offsets({topic_id_partition: partition.view.leader_epoch}, OffsetSpec.LATEST)
+        )[topic_id_partition]
         if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         return answer.offset
 
     def _state(self, partition: TieredPartition, local: LocalPartition) -> object:
         """Whatever a plan depends on that can change, but the bytes of the active segment."""
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         known = None
-        if self._metadata.is_ready(tip):
-            unfinished = sum(1 for _ in self._metadata.list_unfinished_segments(tip))
-            known = (self._metadata.segment_count(tip), unfinished)
+        if self._metadata.is_ready(topic_id_partition):
+            unfinished = sum(1 for _ in self._metadata.list_unfinished_segments(topic_id_partition))
+            known = (self._metadata.segment_count(topic_id_partition), unfinished)
         ends = (local.segments[0].base_offset, local.segments[-1].base_offset)
         hands = (partition.role, partition.view.leader_epoch, partition.policy)
         deleted = tuple(segment.base_offset for segment in self._deleted(partition))
@@ -140,7 +146,7 @@ class FollowTask:
             local.leader_epochs,
             hands,
             known,
-            self._copies.doubted(tip),
+            self._copies.doubted(topic_id_partition),
             self._copies.are_sure,
             self._keeper.can_pin(local.log_dir),
         )
@@ -151,8 +157,8 @@ class FollowTask:
             return ()
         return self._note(partition.view.topic_id_partition).deleted
 
-    def _note(self, tip: TopicIdPartition) -> FollowNote:
-        return self._table.record(tip).follow
+    def _note(self, topic_id_partition: TopicIdPartition) -> FollowNote:
+        return self._table.record(topic_id_partition).follow
 
 
 async def _do_all(*steps: Callable[[], Awaitable[None]]) -> None:

@@ -57,8 +57,8 @@ class GroupReads:
 
     def _holds_of_led(self) -> dict[str, TrimHolds]:
         return {
-            tip.topic: tiered.policy.holds
-            for tip, tiered in self._table.assignment.items()
+            topic_id_partition.topic: tiered.policy.holds
+            for topic_id_partition, tiered in self._table.assignment.items()
             if tiered.role is PartitionRole.LEADER and tiered.policy.mode is RetentionMode.STRICT
         }
 
@@ -74,9 +74,9 @@ class GroupReads:
 
     async def _consumers(self, holds: Mapping[str, TrimHolds]) -> tuple[Sequence[GroupRead], str]:
         wanted = {group for one in holds.values() for group in one.groups}
-        patterns = {one.groups_pattern for one in holds.values() if one.groups_pattern}
+        patterns = {hold.groups_pattern for hold in holds.values() if hold.groups_pattern}
         problem = ""
-        topics = [topic for topic, one in holds.items() if one.groups or one.groups_pattern]
+        topics = [topic for topic, hold in holds.items() if hold.groups or hold.groups_pattern]
         partitions = self._led_of(topics)
         if patterns:
             try:
@@ -91,7 +91,7 @@ class GroupReads:
         return await self._answers(self._broker.groups.committed_offsets, wanted, partitions), problem
 
     async def _shares(self, holds: Mapping[str, TrimHolds]) -> tuple[Sequence[GroupRead], str]:
-        topics = [topic for topic, one in holds.items() if one.share]
+        topics = [topic for topic, hold in holds.items() if hold.share]
         if not topics:
             return (), ""
         try:
@@ -115,7 +115,11 @@ class GroupReads:
 
     def _led_of(self, topics: Iterable[str]) -> set[tuple[str, int]]:
         wanted = frozenset(topics)
-        return {(tip.topic, tip.partition) for tip in self._table.assignment if tip.topic in wanted}
+        return {
+            (topic_id_partition.topic, topic_id_partition.partition)
+            for topic_id_partition in self._table.assignment
+            if topic_id_partition.topic in wanted
+        }
 
 
 class _Ask(Protocol):

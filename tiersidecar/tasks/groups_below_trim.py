@@ -99,19 +99,21 @@ class GroupsBelowTrim:
     async def _trimmed(self) -> dict[Partition, LocalStart]:
         """Led partitions of which something is remote alone."""
         starts: dict[Partition, LocalStart] = {}
-        for number, (tip, tiered) in enumerate(list(self._table.assignment.items()), 1):
+        for number, (topic_id_partition, tiered) in enumerate(list(self._table.assignment.items()), 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
-            local_start = self._table.record(tip).log_start_offset
+            local_start = self._table.record(topic_id_partition).log_start_offset
             if (
                 tiered.role is not PartitionRole.LEADER
                 or tiered.policy.mode is not RetentionMode.STRICT
                 or local_start <= 0
             ):
                 continue
-            remote_start = self._state.partition_state(tip).start_in(self._table.lineage_on_disk(tip))
+            remote_start = self._state.partition_state(topic_id_partition).start_in(
+                self._table.lineage_on_disk(topic_id_partition)
+            )
             if local_start > remote_start:
-                starts[tip.topic, tip.partition] = LocalStart(
+                starts[topic_id_partition.topic, topic_id_partition.partition] = LocalStart(
                     local_log_start_offset=local_start, remote_log_start_offset=max(remote_start, 0)
                 )
         return starts
@@ -125,7 +127,7 @@ class GroupsBelowTrim:
         asked = self._next(groups, max(MOST_ASKED // len(starts), 1))
         answers = await self._broker.groups.committed_offsets(asked, starts) if asked else {}
         self._standing = {
-            key: one for key, one in self._standing.items() if key[0] in listed and key[0] not in asked
+            key: standing for key, standing in self._standing.items() if key[0] in listed and key[0] not in asked
         } | {
             (group, topic): self._since((group, topic), below)
             for group, answer in answers.items()
@@ -148,7 +150,11 @@ class GroupsBelowTrim:
 
     def _tell(self) -> None:
         now_s = self._clock.monotonic_s()
-        still = {key: one.below.offsets for key, one in self._standing.items() if now_s - one.since_s >= STILL_S}
+        still = {
+            key: standing.below.offsets
+            for key, standing in self._standing.items()
+            if now_s - standing.since_s >= STILL_S
+        }
         for group, topic in sorted(still.keys() - self._warned):
             log.warning("group.below_trim", group=group, topic=topic, offsets=still[group, topic])
         for group, topic in sorted(self._warned - still.keys()):

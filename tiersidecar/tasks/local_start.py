@@ -43,11 +43,11 @@ class LocalStart:
 
     def is_below(self, partition: TieredPartition, remote_log_start_offset: int) -> bool:
         """Whether the local log, as last seen, begins below ``remote_log_start_offset``."""
-        tip = partition.view.topic_id_partition
-        local = self._table.local_partition(tip)
+        topic_id_partition = partition.view.topic_id_partition
+        local = self._table.local_partition(topic_id_partition)
         if local is None or not local.segments:
             return False
-        known = self._table.record(tip).log_start_offset
+        known = self._table.record(topic_id_partition).log_start_offset
         return (local.segments[0].base_offset if known == NO_OFFSET else known) < remote_log_start_offset
 
     async def raise_to(
@@ -65,30 +65,41 @@ class LocalStart:
             MetadataNotReadyError: the state topic could not be read to its end, or not quickly: it may be undone.
             BrokerRefusedError: the broker does not; it is tried again.
         """
-        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
         target = Offset(min(remote_log_start_offset, high_watermark))
-        if target <= log_start_offset or not self._table.leads(tip, leader_epoch):
+        if target <= log_start_offset or not self._table.leads(topic_id_partition, leader_epoch):
             return
-        said = self._state.partition_state(tip).with_trim(target, leader_epoch, None)  # nothing of it has to be remote
-        await self._state.publish_partition_state(tip, said)
+        said = self._state.partition_state(topic_id_partition).with_trim(
+            target, leader_epoch, None
+        )  # nothing of it has to be remote
+        await self._state.publish_partition_state(topic_id_partition, said)
         await self._failpoints.reach("expire.trim.published")
         looked_s = self._clock.monotonic_s()
         await self._state.catch_up()
-        if self._state.partition_state(tip).start_generation != start_generation:
-            log.info("expire.undone", topic=tip.topic, partition=tip.partition, leader_epoch=leader_epoch)
+        if self._state.partition_state(topic_id_partition).start_generation != start_generation:
+            log.info(
+                "expire.undone",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                leader_epoch=leader_epoch,
+            )
             return
         if self._clock.monotonic_s() - looked_s > ASKED_WITHIN_S:
-            raise MetadataNotReadyError(subject=str(tip))
+            raise MetadataNotReadyError(subject=str(topic_id_partition))
         self._ownership.require_role()
-        answer = (await self._broker.delete_records({tip: target}, leader_epochs={tip: leader_epoch}))[tip]
+        answer = (
+            await self._broker.delete_records(
+                {topic_id_partition: target}, leader_epochs={topic_id_partition: leader_epoch}
+            )
+        )[topic_id_partition]
         if answer.error is not None:
-            raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
-        self._table.record(tip).log_start_offset = answer.low_watermark
+            raise BrokerRefusedError(api="DeleteRecords", subject=str(topic_id_partition), error=answer.error)
+        self._table.record(topic_id_partition).log_start_offset = answer.low_watermark
         await self._failpoints.reach("expire.records.deleted")
         log.info(
             "log.trimmed",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             leader_epoch=leader_epoch,
             log_start_offset=answer.low_watermark,
             reason="it lay below the remote log start",

@@ -76,31 +76,33 @@ class LostLogs:
 
         return checked
 
-    async def require(self, tip: TopicIdPartition) -> None:
+    async def require(self, topic_id_partition: TopicIdPartition) -> None:
         """Return where no loss is proven of the partition.
 
         Raises:
             TopicLossError: one is.
             StoreError: nobody can tell, for the store is away.
         """
-        reason = "" if tip.topic in self._table.refused_topics else await self._reason(tip)
+        reason = (
+            "" if topic_id_partition.topic in self._table.refused_topics else await self._reason(topic_id_partition)
+        )
         if reason:
-            self._table.record(tip).lost_log = f"{tip}: {reason}"
-            raise TopicLossError(subject=str(tip), reason=reason)
-        self._table.record(tip).lost_log = ""
+            self._table.record(topic_id_partition).lost_log = f"{topic_id_partition}: {reason}"
+            raise TopicLossError(subject=str(topic_id_partition), reason=reason)
+        self._table.record(topic_id_partition).lost_log = ""
 
-    async def _reason(self, tip: TopicIdPartition) -> str:
-        state, accepted = self._state.partition_state(tip), self._state.accepted_losses()
-        unfinished = sum(1 for _ in self._metadata.list_unfinished_segments(tip))
-        has_segments = self._metadata.segment_count(tip) > unfinished
+    async def _reason(self, topic_id_partition: TopicIdPartition) -> str:
+        state, accepted = self._state.partition_state(topic_id_partition), self._state.accepted_losses()
+        unfinished = sum(1 for _ in self._metadata.list_unfinished_segments(topic_id_partition))
+        has_segments = self._metadata.segment_count(topic_id_partition) > unfinished
         # The usual case costs nothing; a lineage may have to be read from the store.
         may_be_trimmed = not has_segments and state.owner_seen_ms >= 0 and state.trim_offset >= 0
         if state != _NOTHING and not may_be_trimmed:
             return ""
-        has_record = state != _NOTHING or self._has_record(tip)
+        has_record = state != _NOTHING or self._has_record(topic_id_partition)
         # Asked only where it matters: what is new must be begun while the store is away, too.
-        was_claimed = has_segments and not has_record and await self._claims.has_claimed(tip.topic_id)
-        lineage = await self._lineages.lineage(tip)
+        was_claimed = has_segments and not has_record and await self._claims.has_claimed(topic_id_partition.topic_id)
+        lineage = await self._lineages.lineage(topic_id_partition)
         return reason_log_lost(
             KnownOfPartition(
                 has_record=has_record,
@@ -114,8 +116,8 @@ class LostLogs:
             )
         )
 
-    def _has_record(self, tip: TopicIdPartition) -> bool:
-        known = (tip.topic_id, tip.partition)
+    def _has_record(self, topic_id_partition: TopicIdPartition) -> bool:
+        known = (topic_id_partition.topic_id, topic_id_partition.partition)
         return any((one.topic_id, one.partition) == known for one in self._state.partitions())
 
 
@@ -158,38 +160,38 @@ class LogStartWatch:
         if not led:
             return
         answers = await self._broker.list_offsets(led, OffsetSpec.EARLIEST)
-        for number, (tip, answer) in enumerate(answers.items(), 1):
+        for number, (topic_id_partition, answer) in enumerate(answers.items(), 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
             if answer.error is None:
-                self._judge(tip, answer.offset)
+                self._judge(topic_id_partition, answer.offset)
 
     def _led(self) -> dict[TopicIdPartition, LeaderEpoch]:
         return {
-            tip: tiered.view.leader_epoch
-            for tip, tiered in self._table.assignment.items()
+            topic_id_partition: tiered.view.leader_epoch
+            for topic_id_partition, tiered in self._table.assignment.items()
             if tiered.role is PartitionRole.LEADER and tiered.policy.mode is RetentionMode.STRICT
         }
 
-    def _judge(self, tip: TopicIdPartition, log_start_offset: Offset) -> None:
-        self._table.record(tip).log_start_offset = log_start_offset
-        state = self._state.partition_state(tip)
+    def _judge(self, topic_id_partition: TopicIdPartition, log_start_offset: Offset) -> None:
+        self._table.record(topic_id_partition).log_start_offset = log_start_offset
+        state = self._state.partition_state(topic_id_partition)
         # Until our first trim whatever was there when we came is no news.
-        first_seen = self._first_seen.setdefault(tip, log_start_offset)
+        first_seen = self._first_seen.setdefault(topic_id_partition, log_start_offset)
         # Each as far as it holds in this history: what was meant before an unclean election may be above all of it.
-        lineage = self._table.lineage_on_disk(tip)
+        lineage = self._table.lineage_on_disk(topic_id_partition)
         trimmed = lineage.as_of(state.trim_offset, state.trim_epoch) if state.trim_offset >= 0 else first_seen
         meant = max(state.start_in(lineage), trimmed)
         is_unexplained = log_start_offset > meant
-        labels = {"topic": tip.topic, "partition": str(tip.partition)}
+        labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
         self._telemetry.gauge(LOG_START_UNEXPLAINED, 1 if is_unexplained else 0, **labels)
         if not is_unexplained:
-            self._alarmed.pop(tip, None)
+            self._alarmed.pop(topic_id_partition, None)
             return
-        if self._alarmed.get(tip) == log_start_offset:
+        if self._alarmed.get(topic_id_partition) == log_start_offset:
             return
-        self._alarmed[tip] = log_start_offset
-        copied_offset = self._table.record(tip).last_copied
+        self._alarmed[topic_id_partition] = log_start_offset
+        copied_offset = self._table.record(topic_id_partition).last_copied
         log.error(
             "log_start.unexplained",
             **labels,

@@ -15,7 +15,7 @@ class Ownership(Protocol):
             LeaseLostError: another process may hold it.
         """
 
-    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
         """As :meth:`require_role`, and once the topic's remote data are known for this cluster's, in this very store: ``anew``
         where no answer of some seconds ago will do.
 
@@ -33,7 +33,7 @@ class RoleLease(Protocol):
 
 
 class Claims(Protocol):
-    async def claim(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+    async def claim(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
         """Return once the topic's id is this cluster's."""
 
 
@@ -46,9 +46,9 @@ class LeasedOwnership:
     def require_role(self) -> None:
         self._lease.require()
 
-    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
         self._lease.require()
-        await self._claims.claim(tip, anew=anew)
+        await self._claims.claim(topic_id_partition, anew=anew)
         self._lease.require()
 
 
@@ -58,7 +58,7 @@ class Unquestioned:
     def require_role(self) -> None:
         return None
 
-    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
         return None
 
 

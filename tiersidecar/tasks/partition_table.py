@@ -242,11 +242,11 @@ class PartitionTable:
 
     def doubt(self, partition: TieredPartition) -> str:
         """Why the directory of a led partition is not taken for the broker's; empty where it is, or where there is none."""
-        tip = partition.view.topic_id_partition
-        local = self.local.partitions.get(tip)
+        topic_id_partition = partition.view.topic_id_partition
+        local = self.local.partitions.get(topic_id_partition)
         if local is None or partition.role is not PartitionRole.LEADER:
             return ""
-        return reason_to_doubt_directory(partition.view, local, self.unwritten_epochs.get(tip))
+        return reason_to_doubt_directory(partition.view, local, self.unwritten_epochs.get(topic_id_partition))
 
     def holds(self, partition: TieredPartition) -> bool:
         """Whether the partition still is what it was: in the same role and leader epoch, as far as we know."""

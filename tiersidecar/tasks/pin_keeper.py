@@ -200,26 +200,29 @@ class PinKeeper:
 
     async def _drop_given_up(self) -> None:
         """Looked at again right before each: while one goes, an undelete may come and the leader answer with what is pinned."""
-        for tip in list(self._table.assignment):
-            for pin in self._given_up(tip, self._table.pins.of(tip)):
-                if self._given_up(tip, [pin]):
+        for topic_id_partition in list(self._table.assignment):
+            for pin in self._given_up(topic_id_partition, self._table.pins.of(topic_id_partition)):
+                if self._given_up(topic_id_partition, [pin]):
                     await self._drop_if_possible(Unpin(pin=pin, reason=DropReason.BELOW_LOG_START))
 
-    def _given_up(self, tip: TopicIdPartition, pins: Sequence[Pin]) -> list[Pin]:
+    def _given_up(self, topic_id_partition: TopicIdPartition, pins: Sequence[Pin]) -> list[Pin]:
         """Those of ``pins`` that nobody can bring back any more; none while the state topic is not read."""
         if not pins:
             return []
         try:
-            start_offset = self._kept_from(tip)
+            start_offset = self._kept_from(topic_id_partition)
         except MetadataNotReadyError:
             return []
         return [pin for pin in pins if is_given_up(pin, start_offset)]
 
-    def _kept_from(self, tip: TopicIdPartition) -> Offset:
+    def _kept_from(self, topic_id_partition: TopicIdPartition) -> Offset:
         """From where on what is only here is kept: the remote log start, or below it what can still be undone."""
-        state, lineage = self._state.partition_state(tip), self._table.lineage_on_disk(tip)
+        state, lineage = (
+            self._state.partition_state(topic_id_partition),
+            self._table.lineage_on_disk(topic_id_partition),
+        )
         return kept_from(
-            self._state.trash(tip),
+            self._state.trash(topic_id_partition),
             user_deletes=state.user_deletes,
             generation=state.start_generation,
             lineage=lineage,
@@ -228,11 +231,13 @@ class PinKeeper:
         )
 
     def _without_room(self, disks: tuple[Disk, ...]) -> tuple[Unpin, ...]:
-        tips = {PinnedPartition.of(tip): tip for tip in self._table.assignment}
+        topic_id_partitions = {
+            PinnedPartition.of(topic_id_partition): topic_id_partition for topic_id_partition in self._table.assignment
+        }
         present = self._present()
 
         def needless(pin: Pin) -> DropReason | None:
-            if self._is_remote(tips.get(pin.owner), pin):
+            if self._is_remote(topic_id_partitions.get(pin.owner), pin):
                 return DropReason.REMOTE
             return DropReason.MOVED if has_moved(pin, present.get(pin.owner)) else None
 
@@ -242,14 +247,18 @@ class PinKeeper:
         present = self._present()
         return [pin for pin in self._table.pins if is_alone(pin, present.get(pin.owner))]
 
-    def _is_remote(self, tip: TopicIdPartition | None, pin: Pin) -> bool:
-        segments_at = None if tip is None or not pin.leader_epochs else self._copies.segments_at(tip)
-        if tip is None or segments_at is None:
+    def _is_remote(self, topic_id_partition: TopicIdPartition | None, pin: Pin) -> bool:
+        segments_at = (
+            None
+            if topic_id_partition is None or not pin.leader_epochs
+            else self._copies.segments_at(topic_id_partition)
+        )
+        if topic_id_partition is None or segments_at is None:
             return False
-        highest = self._metadata.highest_offset_for_epoch(tip, pin.leader_epochs[-1].epoch)
+        highest = self._metadata.highest_offset_for_epoch(topic_id_partition, pin.leader_epochs[-1].epoch)
         if highest is None or highest < pin.next_base_offset - 1:
             return False
-        return is_remote(self._table.lineage_on_disk(tip), segments_at, pin.segment)
+        return is_remote(self._table.lineage_on_disk(topic_id_partition), segments_at, pin.segment)
 
     def _report(self, disks: tuple[Disk, ...]) -> None:
         log_dirs = {log_dir for disk in disks for log_dir in disk.log_dirs}
@@ -266,8 +275,18 @@ class PinKeeper:
             self._telemetry.gauge(PINS_ROOM_BYTES, room, log_dir=log_dir)
 
     def _present(self) -> dict[PinnedPartition, LocalPartition]:
-        return {PinnedPartition.of(tip): local for tip, local in self._table.local.partitions.items()}
+        return {
+            PinnedPartition.of(topic_id_partition): local
+            for topic_id_partition, local in self._table.local.partitions.items()
+        }
 
     def _topic_of(self, owner: PinnedPartition) -> str | None:
         """The topic's name, where it is still here."""
-        return next((tip.topic for tip in self._table.local.partitions if PinnedPartition.of(tip) == owner), None)
+        return next(
+            (
+                topic_id_partition.topic
+                for topic_id_partition in self._table.local.partitions
+                if PinnedPartition.of(topic_id_partition) == owner
+            ),
+            None,
+        )

@@ -63,7 +63,7 @@ class ProposalsBroker(DescribePartitions, ListOffsets, Protocol):
 
 
 class RequireSoundLogs(Protocol):
-    async def require(self, tip: TopicIdPartition) -> None:
+    async def require(self, topic_id_partition: TopicIdPartition) -> None:
         """Return where no topic of the sidecars has forgotten the partition: what is said of it now would hide that.
 
         Raises:
@@ -141,18 +141,24 @@ class ProposalsTask:
             log.debug("proposals.retry", error=str(error))
             ours, later = [], looked_at
             facts = {}
-        decided = await asyncio.gather(*(self._decide(one, facts) for one in ours))
+        decided = await asyncio.gather(*(self._decide(waiting, facts) for waiting in ours))
         later += [one for one, is_decided in zip(ours, decided, strict=True) if not is_decided]
         self._waiting = self._with_places(later)
 
     def _with_places(self, later: Sequence[Waiting]) -> list[Waiting]:
         """Those of topics that the broker has not shown us, which anybody can name, are one group; others one by partition."""
-        tips = [one.proposal.topic_id_partition for one in later]
-        places = places_for([tip if tip.topic in self._table.topic_ids else None for tip in tips], _MAX_WAITING)
-        for position, one in enumerate(later):
+        topic_id_partitions = [waiting.proposal.topic_id_partition for waiting in later]
+        places = places_for(
+            [
+                topic_id_partition if topic_id_partition.topic in self._table.topic_ids else None
+                for topic_id_partition in topic_id_partitions
+            ],
+            _MAX_WAITING,
+        )
+        for position, waiting in enumerate(later):
             if position not in places:
-                self._note_refused(one.proposal, one.at, f"{_MAX_WAITING} others wait")
-        return [one for position, one in enumerate(later) if position in places]
+                self._note_refused(waiting.proposal, waiting.at, f"{_MAX_WAITING} others wait")
+        return [waiting for position, waiting in enumerate(later) if position in places]
 
     # -- judged
 
@@ -173,12 +179,12 @@ class ProposalsTask:
         """Ours, and those to look at again."""
         ours, later = [], []
         for one in waiting:
-            tip = one.proposal.topic_id_partition
+            topic_id_partition = one.proposal.topic_id_partition
             verdict = judge_place(
                 one.proposal,
-                view=views.get((tip.topic, tip.partition)),
+                view=views.get((topic_id_partition.topic, topic_id_partition.partition)),
                 broker_id=self._broker_id,
-                is_tiered=self._is_tiered(tip),
+                is_tiered=self._is_tiered(topic_id_partition),
                 age_ms=self._clock.now_ms() - one.timestamp_ms,
             )
             if verdict is None:
@@ -189,20 +195,20 @@ class ProposalsTask:
                 self._note(one, verdict)
         return ours, later
 
-    def _is_tiered(self, tip: TopicIdPartition) -> bool | None:
-        if tip in self._table.assignment:
+    def _is_tiered(self, topic_id_partition: TopicIdPartition) -> bool | None:
+        if topic_id_partition in self._table.assignment:
             return True
-        return None if self._policies.policy_for(tip.topic) is not None else False
+        return None if self._policies.policy_for(topic_id_partition.topic) is not None else False
 
     async def _decide(self, one: Waiting, facts: Mapping[TopicIdPartition, LocalLog]) -> bool:
         """Whether it is decided."""
-        proposal, tip = one.proposal, one.proposal.topic_id_partition
-        local = facts.get(tip)
+        proposal, topic_id_partition = one.proposal, one.proposal.topic_id_partition
+        local = facts.get(topic_id_partition)
         if local is None:  # the leader has just changed, or says nothing of itself yet
             return False
         try:
-            await self._sound.require(tip)
-            known = self._state.partition_state(tip)
+            await self._sound.require(topic_id_partition)
+            known = self._state.partition_state(topic_id_partition)
             verdict = judge_proposal(
                 proposal,
                 local=local,
@@ -222,7 +228,7 @@ class ProposalsTask:
         return True
 
     async def _carry_out(self, proposal: DeleteProposal, verdict: Verdict) -> None:
-        tip = proposal.topic_id_partition
+        topic_id_partition = proposal.topic_id_partition
         delete = UserDelete(offset=proposal.offset, leader_epoch=proposal.leader_epoch, trims=verdict.trims)
         self._ownership.require_role()
         by = f"{proposal.principal} ({proposal.client_id or 'no client id'}, {proposal.address})"
@@ -231,13 +237,13 @@ class ProposalsTask:
             now_ms=self._trash_clock.now().decision_ms,
             delays=self._delays,
         )
-        is_new = not delete.is_said(self._state.partition_state(tip))
-        start = await delete.say_as_read(self._state, tip, asker)
+        is_new = not delete.is_said(self._state.partition_state(topic_id_partition))
+        start = await delete.say_as_read(self._state, topic_id_partition, asker)
         if is_new:
             log.info(
                 "records.deleted",
-                topic=tip.topic,
-                partition=tip.partition,
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
                 offset=int(proposal.offset),
                 remote_log_start_offset=int(start),
                 leader_epoch=int(proposal.leader_epoch),
@@ -271,16 +277,18 @@ class ProposalsTask:
     async def _local_logs(self, ours: Sequence[Waiting]) -> dict[TopicIdPartition, LocalLog]:
         """Fenced by the proposals' leader epoch: the answers are of that history or none."""
         epochs: dict[TopicIdPartition, LeaderEpoch] = {
-            one.proposal.topic_id_partition: one.proposal.leader_epoch for one in ours
+            waiting.proposal.topic_id_partition: waiting.proposal.leader_epoch for waiting in ours
         }
         if not epochs:
             return {}
         starts = await self._broker.list_offsets(epochs, OffsetSpec.EARLIEST)
         ends = await self._broker.list_offsets(epochs, OffsetSpec.LATEST)
         return {
-            tip: LocalLog(log_start_offset=starts[tip].offset, high_watermark=ends[tip].offset)
-            for tip in epochs
-            if _is_answered(starts.get(tip)) and _is_answered(ends.get(tip))
+            topic_id_partition: LocalLog(
+                log_start_offset=starts[topic_id_partition].offset, high_watermark=ends[topic_id_partition].offset
+            )
+            for topic_id_partition in epochs
+            if _is_answered(starts.get(topic_id_partition)) and _is_answered(ends.get(topic_id_partition))
         }
 
     # -- told
@@ -305,10 +313,10 @@ def _is_answered(answer: OffsetAnswer | None) -> bool:
 
 
 def _facts(proposal: DeleteProposal) -> dict[str, object]:
-    tip = proposal.topic_id_partition
+    topic_id_partition = proposal.topic_id_partition
     return {
-        "topic": tip.topic,
-        "partition": tip.partition,
+        "topic": topic_id_partition.topic,
+        "partition": topic_id_partition.partition,
         "offset": int(proposal.offset),
         "leader_epoch": int(proposal.leader_epoch),
         "principal": proposal.principal,

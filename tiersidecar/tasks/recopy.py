@@ -178,18 +178,20 @@ class RecopyTask:
 
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether there is a request for us: cheap, and asked at every look."""
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         try:
-            requests = self._state.recopies(tip)
+            requests = self._state.recopies(topic_id_partition)
         except MetadataNotReadyError:
             return False
-        if not any(self._is_ours(partition, one) for one in requests):
+        if not any(self._is_ours(partition, request) for request in requests):
             return False
-        if self._observe_only or tip.topic in self._table.refused_topics:
+        if self._observe_only or topic_id_partition.topic in self._table.refused_topics:
             return False
-        if self._guard.reason_not_to_delete_of(tip.topic_id) or self._state.why_paused(tip.topic_id, PauseKind.COPIES):
+        if self._guard.reason_not_to_delete_of(topic_id_partition.topic_id) or self._state.why_paused(
+            topic_id_partition.topic_id, PauseKind.COPIES
+        ):
             return False
-        local = self._table.local_partition(tip)
+        local = self._table.local_partition(topic_id_partition)
         return local is not None and self._table.pins.are_known(local.log_dir)
 
     async def run(self, partition: TieredPartition) -> None:
@@ -212,12 +214,12 @@ class RecopyTask:
         return partition.role is PartitionRole.LEADER or partition.view.leader_id in request.declined
 
     async def _serve(self, partition: TieredPartition, request: RecopyRequest) -> None:
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         copied: list[LocalSegment | None] = []
         is_rewritten = False
         while self._table.holds(partition):
-            lineage = await self._lineages.lineage(tip)
-            step = decide_recopy(await self._view(tip, request, lineage))
+            lineage = await self._lineages.lineage(topic_id_partition)
+            step = decide_recopy(await self._view(topic_id_partition, request, lineage))
             if step.local in copied or (is_rewritten and step.action is RecopyAction.REWRITE):
                 # Never again and again: a store that takes objects and has not got them is no case for more copies.
                 step = RecopyStep(action=RecopyAction.DECLINE, reason="the store has not got the copy just made of it")
@@ -232,7 +234,7 @@ class RecopyTask:
                         return
                     is_rewritten = True
                     continue
-                case RecopyAction.RETIRE if self._guard.reason_not_to_delete_remote_of(tip.topic_id):
+                case RecopyAction.RETIRE if self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id):
                     return
                 case RecopyAction.RETIRE:
                     await self._retire(request, step)
@@ -246,8 +248,8 @@ class RecopyTask:
             self._tell(request, step)
             return
 
-    async def _view(self, tip: TopicIdPartition, request: RecopyRequest, lineage: Lineage) -> RecopyView:
-        state, local = self._state.partition_state(tip), self._table.local_partition(tip)
+    async def _view(self, topic_id_partition: TopicIdPartition, request: RecopyRequest, lineage: Lineage) -> RecopyView:
+        state, local = self._state.partition_state(topic_id_partition), self._table.local_partition(topic_id_partition)
         named = _named(request)
         return RecopyView(
             start_offset=request.start_offset,
@@ -255,41 +257,43 @@ class RecopyTask:
             names_segment=named is not None,
             segment=None if named is None else self._metadata.segment(named),
             lineage=lineage,
-            whole=await self._whole(tip, request, lineage),
+            whole=await self._whole(topic_id_partition, request, lineage),
             local=() if local is None else local.segments,
-            copied_offset=await copied_offset_of(self._metadata, tip, lineage, self._blocking),
+            copied_offset=await copied_offset_of(self._metadata, topic_id_partition, lineage, self._blocking),
             remote_log_start_offset=state.start_in(lineage),
-            final_start_offset=final_start(state.user_deletes, self._state.trash(tip), state.start_generation, lineage),
+            final_start_offset=final_start(
+                state.user_deletes, self._state.trash(topic_id_partition), state.start_generation, lineage
+            ),
             from_store=request.from_store,
         )
 
     async def _whole(
-        self, tip: TopicIdPartition, request: RecopyRequest, lineage: Lineage
+        self, topic_id_partition: TopicIdPartition, request: RecopyRequest, lineage: Lineage
     ) -> list[RemoteLogSegmentMetadata]:
         """Segments that hold some of the offsets; none that is itself to be given up."""
-        doubted = {_named(one) for one in (*self._state.recopies(tip), request)}
+        doubted = {_named(one) for one in (*self._state.recopies(topic_id_partition), request)}
 
         def holding(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
             return [
-                one
-                for one in segments
-                if one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-                and one.remote_log_segment_id not in doubted
-                and one.start_offset <= request.end_offset
-                and one.is_within(lineage)
+                segment
+                for segment in segments
+                if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+                and segment.remote_log_segment_id not in doubted
+                and segment.start_offset <= request.end_offset
+                and segment.is_within(lineage)
             ]
 
-        picture = self._metadata.picture(tip)
+        picture = self._metadata.picture(topic_id_partition)
         held = await of_pictured(picture, self._blocking, holding, from_offset=request.start_offset)
         return [one for one in held if await self._presence.is_whole(one)]
 
     async def _copy(
         self, partition: TieredPartition, request: RecopyRequest, step: RecopyStep, lineage: Lineage
     ) -> bool:
-        tip, local = partition.view.topic_id_partition, step.local
+        topic_id_partition, local = partition.view.topic_id_partition, step.local
         assert local is not None, "a step that copies says what"
         try:
-            async with self._admission.admitted(tip, local.size_bytes):
+            async with self._admission.admitted(topic_id_partition, local.size_bytes):
                 await self._uploader.upload_again(partition, local, lineage)
         except CorruptDataError as error:
             await self._decline(request, f"this broker's copy is damaged too: {error}")
@@ -304,8 +308,11 @@ class RecopyTask:
         if metadata is None:
             return False
         try:
-            tip, size_bytes = partition.view.topic_id_partition, metadata.segment_size_in_bytes
-            async with self._admission.admitted(tip, size_bytes), self._fetched.fetched(metadata) as local:
+            topic_id_partition, size_bytes = partition.view.topic_id_partition, metadata.segment_size_in_bytes
+            async with (
+                self._admission.admitted(topic_id_partition, size_bytes),
+                self._fetched.fetched(metadata) as local,
+            ):
                 await self._uploader.upload_again(partition, local, lineage)
         except CorruptDataError as error:
             await self._decline(request, f"it cannot be read from the store: {error}")

@@ -40,10 +40,10 @@ class RefusedLast:
         others, those first that were refused longest ago."""
         removals = list(due)
         known = self._refused.pop(owner, {})
-        still = {key: known[key] for one in removals if (key := one.metadata.remote_log_segment_id) in known}
+        still = {key: known[key] for removal in removals if (key := removal.metadata.remote_log_segment_id) in known}
         if still:
             self._refused[owner] = still
-        return sorted(removals, key=lambda one: still.get(one.metadata.remote_log_segment_id, 0))
+        return sorted(removals, key=lambda removal: still.get(removal.metadata.remote_log_segment_id, 0))
 
     def refused(self, removal: Removal) -> None:
         """The store did not delete it."""
@@ -82,7 +82,9 @@ class SegmentRemover:
     def unsure(self, topic_id_partition: TopicIdPartition) -> frozenset[RemoteLogSegmentId]:
         """Segments whose deletion may have begun: nobody has read back what was sent, and it may be written yet.  The metadata
         topic, read to its end from now on, tells."""
-        return frozenset(one for one in self._unsure if one.topic_id_partition == topic_id_partition)
+        return frozenset(
+            segment_id for segment_id in self._unsure if segment_id.topic_id_partition == topic_id_partition
+        )
 
     def settle(self, segment_ids: Iterable[RemoteLogSegmentId]) -> None:
         """The metadata topic has been read to its end since they were unsure."""

@@ -71,7 +71,9 @@ class Roster:
         assignment = decide_assignment(views, present, self._broker_id, self._policy_for)
         self._table.unseen = decide_unseen(views, present, self._broker_id, self._policy_for)
         changed = tuple(
-            before for tip, before in self._table.assignment.items() if _is_other(assignment.get(tip), before)
+            before
+            for topic_id_partition, before in self._table.assignment.items()
+            if _is_other(assignment.get(topic_id_partition), before)
         )
         self._table.assignment = assignment
         await self._assign(frozenset([*assignment, *self._table.departing]))

@@ -56,7 +56,7 @@ def complete_transactions(
     if entries != brokers:
         artefacts = replace(artefacts, transaction_index=write_transaction_index(entries))
     open_at_end = read_open_producers(artefacts.producer_snapshot, where=segment.log_path)
-    undecided = tuple(one for one in derived.open_at_end if not lacks_none(open_at_end, (one,)))
+    undecided = tuple(state for state in derived.open_at_end if not lacks_none(open_at_end, (state,)))
     if undecided:
         states = read_producer_snapshot(artefacts.producer_snapshot, where=segment.log_path)
         completed = complete_snapshot(states, derived.open_at_end)
@@ -65,7 +65,7 @@ def complete_transactions(
     known = set(brokers)
     return CompletedTransactions(
         artefacts=artefacts,
-        added=tuple(one for one in entries if one not in known),
+        added=tuple(entry for entry in entries if entry not in known),
         open_at_end=open_at_end,
         undecided=undecided,
     )

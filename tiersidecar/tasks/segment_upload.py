@@ -145,13 +145,13 @@ class SegmentUploader:
     async def _upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage, check_still_wanted: _Check
     ) -> RemoteLogSegmentMetadata:
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         began_s = self._clock.monotonic_s()
         async with self._log_dirs.open_segment(segment) as file:
             before = await file.fingerprint()
-            carried = await self._carried.at(tip, segment.base_offset, lineage)
+            carried = await self._carried.at(topic_id_partition, segment.base_offset, lineage)
             checked = await self._checker.check(segment, file, lineage, carried)
-            started = self._started(tip, segment, file, checked)
+            started = self._started(topic_id_partition, segment, file, checked)
             await self._failpoints.reach("copy.checked")
             async with self._in_flight.copying(started.remote_log_segment_id):
                 self._ownership.require_role()
@@ -167,14 +167,16 @@ class SegmentUploader:
         self._carried.keep(finished, completed.open_at_end)
         self._tell(partition, segment, checked, finished, began_s)
         self._tell_added(finished, completed)
-        await self._waits.lost(tip, finished.next_offset, completed.undecided)
+        await self._waits.lost(topic_id_partition, finished.next_offset, completed.undecided)
         return finished
 
     def _started(
-        self, tip: TopicIdPartition, segment: LocalSegment, file: SegmentFile, checked: CheckedSegment
+        self, topic_id_partition: TopicIdPartition, segment: LocalSegment, file: SegmentFile, checked: CheckedSegment
     ) -> RemoteLogSegmentMetadata:
         return RemoteLogSegmentMetadata(
-            remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=tip, uuid=self._ids.random_uuid()),
+            remote_log_segment_id=RemoteLogSegmentId(
+                topic_id_partition=topic_id_partition, uuid=self._ids.random_uuid()
+            ),
             start_offset=segment.base_offset,
             end_offset=Offset(next_base_offset_of(segment) - 1),
             max_timestamp_ms=_largest_timestamp(segment, checked),
@@ -206,25 +208,25 @@ class SegmentUploader:
         self, started: RemoteLogSegmentMetadata, segment: LocalSegment, lineage: Lineage
     ) -> None:
         """With STARTED everything is read back that the topic has before it: what a deposed leader finished late, too."""
-        tip = started.topic_id_partition
-        copied_offset = await copied_offset_of(self._metadata_log, tip, lineage, self._blocking)
+        topic_id_partition = started.topic_id_partition
+        copied_offset = await copied_offset_of(self._metadata_log, topic_id_partition, lineage, self._blocking)
         if segment.pinned or copied_offset < started.end_offset:
             return
         # Below what is remote it may be a hole, which nobody has copied.
-        if is_remote(lineage, partial(self._metadata_log.finished_segments_at, tip), segment):
+        if is_remote(lineage, partial(self._metadata_log.finished_segments_at, topic_id_partition), segment):
             raise SegmentChangedError(path=segment.log_path, reason="another leader finished a copy of it first")
 
     async def _check_still_ours(
         self, partition: TieredPartition, segment: LocalSegment, epochs: tuple[EpochEntry, ...]
     ) -> None:
         """A file that kept its size may have been cut off from the log all the same: look at hands and epochs again."""
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         if not self._table.holds(partition):
             raise SegmentChangedError(path=segment.log_path, reason="the partition changed hands")
         self._table.local = await self._log_dirs.scan()
-        if self._table.local_partition(tip) is None:
+        if self._table.local_partition(topic_id_partition) is None:
             raise SegmentChangedError(path=segment.log_path, reason="its partition is not on this broker any more")
-        lineage = await self._lineages.lineage(tip)
+        lineage = await self._lineages.lineage(topic_id_partition)
         if lineage.entries_in_range(segment.base_offset, next_base_offset_of(segment)) != epochs:
             raise SegmentChangedError(path=segment.log_path, reason="the partition's leader epochs changed")
         if not self._table.is_proven(partition):
@@ -271,15 +273,15 @@ class SegmentUploader:
                 self._ownership.require_role()
                 return await self._metadata_log.publish(update)
             except RetriableError as error:
-                tip = partition.view.topic_id_partition
+                topic_id_partition = partition.view.topic_id_partition
                 if not self._table.holds(partition):
                     raise
                 failures += 1
                 delay_s = self._backoff.delay_s(failures, self._ids.random())
                 log.warning(
                     "segment.copy.finish.retry",
-                    topic=tip.topic,
-                    partition=tip.partition,
+                    topic=topic_id_partition.topic,
+                    partition=topic_id_partition.partition,
                     segment_id=str(update.remote_log_segment_id),
                     error=str(error),
                     failures=failures,
@@ -295,12 +297,12 @@ class SegmentUploader:
         finished: RemoteLogSegmentMetadata,
         began_s: float,
     ) -> None:
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         self._checker.forget(segment)
-        self._telemetry.count(COPY_BYTES, finished.segment_size_in_bytes, topic=tip.topic)
+        self._telemetry.count(COPY_BYTES, finished.segment_size_in_bytes, topic=topic_id_partition.topic)
         told = log.bind(
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             leader_epoch=partition.view.leader_epoch,
             segment_id=str(finished.remote_log_segment_id),
         )
@@ -313,7 +315,7 @@ class SegmentUploader:
         )
         if checked.rebuild:
             for artefact in checked.rebuild:
-                self._telemetry.count(REBUILT_ARTEFACTS, topic=tip.topic, artefact=artefact.value)
+                self._telemetry.count(REBUILT_ARTEFACTS, topic=topic_id_partition.topic, artefact=artefact.value)
             told.warning(
                 "segment.artefacts.rebuilt",
                 artefacts=sorted(checked.rebuild),
@@ -322,10 +324,14 @@ class SegmentUploader:
             )
 
     def _tell_added(self, finished: RemoteLogSegmentMetadata, completed: CompletedTransactions) -> None:
-        tip = finished.topic_id_partition
-        told = log.bind(topic=tip.topic, partition=tip.partition, segment_id=str(finished.remote_log_segment_id))
+        topic_id_partition = finished.topic_id_partition
+        told = log.bind(
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
+            segment_id=str(finished.remote_log_segment_id),
+        )
         if completed.added:
-            self._telemetry.count(COMPLETED_TRANSACTIONS, len(completed.added), topic=tip.topic)
+            self._telemetry.count(COMPLETED_TRANSACTIONS, len(completed.added), topic=topic_id_partition.topic)
             producer_ids = sorted({one.producer_id for one in completed.added})
             told.warning("segment.transactions.completed", producer_ids=producer_ids, entries=len(completed.added))
 

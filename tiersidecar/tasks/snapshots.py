@@ -144,21 +144,21 @@ class SnapshotLane:
         turn, led = asyncio.Semaphore(_AT_ONCE), set[TopicIdPartition]()
         paused = self._paused()
 
-        async def write(tip: TopicIdPartition, tiered: TieredPartition) -> None:
+        async def write(topic_id_partition: TopicIdPartition, tiered: TieredPartition) -> None:
             async with turn:
-                await self._write(tip, tiered)
+                await self._write(topic_id_partition, tiered)
 
         async with asyncio.TaskGroup() as writing:
-            for count, (tip, tiered) in enumerate(list(self._table.assignment.items()), 1):
+            for count, (topic_id_partition, tiered) in enumerate(list(self._table.assignment.items()), 1):
                 if count % _SLICE == 0:
                     await asyncio.sleep(0)
-                if not self._leads(tip, tiered):
+                if not self._leads(topic_id_partition, tiered):
                     continue
-                led.add(tip)
-                if self._is_due(tip, tiered.view.leader_epoch, paused):
-                    writing.create_task(write(tip, tiered), name=f"snapshot {tip}")
-        for tip in self._notes.keys() - led:
-            del self._notes[tip]
+                led.add(topic_id_partition)
+                if self._is_due(topic_id_partition, tiered.view.leader_epoch, paused):
+                    writing.create_task(write(topic_id_partition, tiered), name=f"snapshot {topic_id_partition}")
+        for topic_id_partition in self._notes.keys() - led:
+            del self._notes[topic_id_partition]
         self._tell_age()
 
     def _tell_age(self) -> None:
@@ -167,21 +167,25 @@ class SnapshotLane:
         changed = (note.changed_s for note in self._notes.values() if note.changed_s is not None)
         self._telemetry.gauge(SNAPSHOT_AGE, max(0.0, now_s - min(changed, default=now_s)))
 
-    def _leads(self, tip: TopicIdPartition, tiered: TieredPartition) -> bool:
-        is_leader = tiered.role is PartitionRole.LEADER and self._table.leads(tip, tiered.view.leader_epoch)
+    def _leads(self, topic_id_partition: TopicIdPartition, tiered: TieredPartition) -> bool:
+        is_leader = tiered.role is PartitionRole.LEADER and self._table.leads(
+            topic_id_partition, tiered.view.leader_epoch
+        )
         return is_leader and self._is_ours()
 
-    def _is_due(self, tip: TopicIdPartition, leader_epoch: LeaderEpoch, paused: _Paused) -> bool:
+    def _is_due(self, topic_id_partition: TopicIdPartition, leader_epoch: LeaderEpoch, paused: _Paused) -> bool:
         now_s = self._clock.monotonic_s()
-        note = self._notes.get(tip)
+        note = self._notes.get(topic_id_partition)
         if note is None or note.leader_epoch != leader_epoch:
             # Thousands of partitions do not write at once when a sidecar starts.
-            share = crc32(tip.qualified.encode()) % _SPREAD / _SPREAD
-            note = self._notes[tip] = _Note(leader_epoch=leader_epoch, due_s=now_s + share * self._interval_s)
-            note.found = self._said(tip, paused)
+            share = crc32(topic_id_partition.qualified.encode()) % _SPREAD / _SPREAD
+            note = self._notes[topic_id_partition] = _Note(
+                leader_epoch=leader_epoch, due_s=now_s + share * self._interval_s
+            )
+            note.found = self._said(topic_id_partition, paused)
         if now_s >= note.due_s:
             return True
-        said = self._said(tip, paused)
+        said = self._said(topic_id_partition, paused)
         if said is None or note.fails:  # it has its turn
             return False
         note.found = note.found or said
@@ -191,28 +195,28 @@ class SnapshotLane:
         """Once for a look: thousands of partitions times hundreds of pauses would take the loop for seconds."""
         paused: dict[Uuid | None, list[Pause]] = {}
         with suppress(MetadataNotReadyError):  # then nothing is said of any partition
-            for one in self._state.pauses():
-                paused.setdefault(one.thing.topic_id, []).append(one)
+            for pause in self._state.pauses():
+                paused.setdefault(pause.thing.topic_id, []).append(pause)
         return paused
 
-    def _said(self, tip: TopicIdPartition, paused: _Paused | None = None) -> _Said | None:
+    def _said(self, topic_id_partition: TopicIdPartition, paused: _Paused | None = None) -> _Said | None:
         paused = self._paused() if paused is None else paused
         try:
             return _Said(
-                state=self._state.partition_state(tip),
-                topic_state=self._state.topic_state(tip.topic_id),
-                trash=tuple(self._state.trash(tip)),
-                pauses=(*paused.get(None, ()), *paused.get(tip.topic_id, ())),
+                state=self._state.partition_state(topic_id_partition),
+                topic_state=self._state.topic_state(topic_id_partition.topic_id),
+                trash=tuple(self._state.trash(topic_id_partition)),
+                pauses=(*paused.get(None, ()), *paused.get(topic_id_partition.topic_id, ())),
             )
         except MetadataNotReadyError:
             return None
 
-    async def _write(self, tip: TopicIdPartition, tiered: TieredPartition) -> None:
+    async def _write(self, topic_id_partition: TopicIdPartition, tiered: TieredPartition) -> None:
         """One turn of a partition; whatever goes wrong in it concerns no other one, and nothing but its snapshot."""
-        note, began_s = self._notes[tip], self._clock.monotonic_s()
+        note, began_s = self._notes[topic_id_partition], self._clock.monotonic_s()
         note.due_s, note.fails = began_s + self._interval_s, False
         try:
-            await self._write_if_changed(tip, tiered, note)
+            await self._write_if_changed(topic_id_partition, tiered, note)
         except ObjectExistsError:
             note.version = None  # another process of this broker's wrote it: look again which is the last
         except MetadataNotReadyError:
@@ -222,73 +226,86 @@ class SnapshotLane:
             note.fails, note.due_s = True, began_s + min(_RETRY_S, self._interval_s)
             if self._clock.monotonic_s() - self._told_s >= LOOK_INTERVAL_S:
                 self._tell_age()
-            _log.warning("snapshot.failed", topic=tip.topic, partition=tip.partition, reason=str(error) or repr(error))
+            _log.warning(
+                "snapshot.failed",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                reason=str(error) or repr(error),
+            )
 
-    async def _write_if_changed(self, tip: TopicIdPartition, tiered: TieredPartition, note: _Note) -> None:
-        said, now_s = self._said(tip), self._clock.monotonic_s()
-        if said is None or not self._metadata.is_ready(tip):
+    async def _write_if_changed(
+        self, topic_id_partition: TopicIdPartition, tiered: TieredPartition, note: _Note
+    ) -> None:
+        said, now_s = self._said(topic_id_partition), self._clock.monotonic_s()
+        if said is None or not self._metadata.is_ready(topic_id_partition):
             return
-        picture = self._metadata.picture(tip)
+        picture = self._metadata.picture(topic_id_partition)
         mark = await self._blocking.run(_mark_of, picture)
         if (note.said, note.segments) == (said, mark) or _is_empty(note, said, picture):
             note.changed_s = None
             return
-        if not await self._claims.has_claimed(tip.topic_id):
+        if not await self._claims.has_claimed(topic_id_partition.topic_id):
             note.changed_s = None  # not ours to write
             return
         note.changed_s = now_s if note.changed_s is None else note.changed_s
         segments = await self._blocking.run(picture.segments)
-        if not await self._may_write(tip, note, said, segments):
+        if not await self._may_write(topic_id_partition, note, said, segments):
             return
         epochs = await self._blocking.run(_epochs_of, segments)
         # The store was asked meanwhile.  From here on nothing is awaited until all is taken: it is of one moment, the highest
         # offsets too.  A segment that they count and the snapshot lacks would be taken for a deleted one.
-        said = self._said(tip)
-        if said is None or not self._leads(tip, tiered):
+        said = self._said(topic_id_partition)
+        if said is None or not self._leads(topic_id_partition, tiered):
             return
-        picture, written_ms = self._metadata.picture(tip), self._clock.now_ms()
+        picture, written_ms = self._metadata.picture(topic_id_partition), self._clock.now_ms()
         highest = self._highest_offsets(
-            tip, epochs | {entry.epoch for entry in said.state.leader_epochs} | {note.leader_epoch}
+            topic_id_partition, epochs | {entry.epoch for entry in said.state.leader_epochs} | {note.leader_epoch}
         )
         former, mark = mark, await self._blocking.run(_mark_of, picture)
         if mark != former:
             segments = await self._blocking.run(picture.segments)
-        snapshot = self._taken(tip, note, said, segments, highest, written_ms)
-        if not self._leads(tip, tiered):
+        snapshot = self._taken(topic_id_partition, note, said, segments, highest, written_ms)
+        if not self._leads(topic_id_partition, tiered):
             return
         await self._shelf.put(snapshot)
         note.version, note.said, note.segments, note.changed_s = snapshot.version, said, mark, None
         self._telemetry.count(SNAPSHOTS, outcome="written")
         _log.debug(
             "snapshot.written",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             leader_epoch=snapshot.version.leader_epoch,
             serial=snapshot.version.serial,
             segments=len(snapshot.segments),
         )
 
     async def _may_write(
-        self, tip: TopicIdPartition, note: _Note, said: _Said, segments: Sequence[RemoteLogSegmentMetadata]
+        self,
+        topic_id_partition: TopicIdPartition,
+        note: _Note,
+        said: _Said,
+        segments: Sequence[RemoteLogSegmentMetadata],
     ) -> bool:
         """Learn what the last snapshot is: once in a leader epoch, and as long as a topic is in doubt.  It stays if it is a
         later leader's, or knows more than the topics do."""
         if note.version is not None and not self._is_doubted():
             return True
-        version, last = await self._shelf.latest(tip)
+        version, last = await self._shelf.latest(topic_id_partition)
         if version is not None and version.leader_epoch > note.leader_epoch:
             # A deposed leader learns of it soon.  In a cluster that was set up anew, epochs begin at 0 again: that stays.
             _log.warning(
                 "snapshot.left",
-                topic=tip.topic,
-                partition=tip.partition,
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
                 leader_epoch=note.leader_epoch,
                 reason=f"the store has one of leader epoch {version.leader_epoch}, which readers would take; where no broker "
-                f"leads in that epoch, remove {snapshot_directory('<key.prefix>', tip)}",
+                f"leads in that epoch, remove {snapshot_directory('<key.prefix>', topic_id_partition)}",
             )
             return False
         if last is not None and (reason := await self._forgotten(last, said, segments)):
-            _log.error("snapshot.kept", topic=tip.topic, partition=tip.partition, reason=reason)
+            _log.error(
+                "snapshot.kept", topic=topic_id_partition.topic, partition=topic_id_partition.partition, reason=reason
+            )
             return False
         is_ours = version is not None and version.leader_epoch == note.leader_epoch
         serial = version.serial if is_ours and version is not None else 0
@@ -303,21 +320,27 @@ class SnapshotLane:
         deletes = said.state.merged_with(last.state).user_deletes
         if highest > said.state.highest_start or set(deletes) != set(said.state.user_deletes):
             return f"the state topic has forgotten deletes that the last snapshot knows; {_RECOVER}"
-        known = {one.remote_log_segment_id for one in segments}
-        missing = [one for one in last.segments if one.state is _FINISHED and one.remote_log_segment_id not in known]
+        known = {segment.remote_log_segment_id for segment in segments}
+        missing = [
+            segment
+            for segment in last.segments
+            if segment.state is _FINISHED and segment.remote_log_segment_id not in known
+        ]
         for one in missing[-_MOST_LOOKED_FOR:]:
             if await self._presence.is_whole(one):
                 lost = f"segment {one.remote_log_segment_id}, which the store has whole"
                 return f"the metadata topic has forgotten {lost}; {_RECOVER}"
         return ""
 
-    def _highest_offsets(self, tip: TopicIdPartition, epochs: Iterable[int]) -> dict[int, int]:
-        highest = ((epoch, self._metadata.highest_offset_for_epoch(tip, epoch)) for epoch in sorted(epochs))
+    def _highest_offsets(self, topic_id_partition: TopicIdPartition, epochs: Iterable[int]) -> dict[int, int]:
+        highest = (
+            (epoch, self._metadata.highest_offset_for_epoch(topic_id_partition, epoch)) for epoch in sorted(epochs)
+        )
         return {epoch: offset for epoch, offset in highest if offset is not None}
 
     def _taken(
         self,
-        tip: TopicIdPartition,
+        topic_id_partition: TopicIdPartition,
         note: _Note,
         said: _Said,
         segments: tuple[RemoteLogSegmentMetadata, ...],
@@ -327,7 +350,7 @@ class SnapshotLane:
         assert note.version is not None, "it was learnt right before"
         return PartitionSnapshot(
             cluster_id=self._cluster_id,
-            topic_id_partition=tip,
+            topic_id_partition=topic_id_partition,
             version=SnapshotVersion(leader_epoch=note.leader_epoch, serial=note.version.serial + 1),
             written_ms=written_ms,
             broker_id=self._broker_id,

@@ -136,29 +136,37 @@ class TopicDeletion:
 
     def _note_led(self) -> None:
         """Leaders as last seen; a partition that is in no assignment any more keeps its mark."""
-        for tip, tiered in self._table.assignment.items():
+        for topic_id_partition, tiered in self._table.assignment.items():
             if tiered.role is PartitionRole.LEADER:
-                self._led.add(tip)
+                self._led.add(topic_id_partition)
             else:
-                self._led.discard(tip)
+                self._led.discard(topic_id_partition)
 
     async def _claim_led(self) -> None:
         """Say of what we lead and the first format's records name that it is this cluster's: a topic that is deleted later was
         led here then."""
         if self._observe_only:
             return
-        for tip in self._state.partitions():
-            tiered = self._table.assignment.get(tip)
-            if tiered is not None and tiered.role is PartitionRole.LEADER and not self._state.is_ours(tip):
-                await self._state.publish_partition_state(tip, PartitionState())
+        for topic_id_partition in self._state.partitions():
+            tiered = self._table.assignment.get(topic_id_partition)
+            if (
+                tiered is not None
+                and tiered.role is PartitionRole.LEADER
+                and not self._state.is_ours(topic_id_partition)
+            ):
+                await self._state.publish_partition_state(topic_id_partition, PartitionState())
 
     def _of_this_cluster(self) -> dict[Uuid, list[TopicIdPartition]]:
         """Partitions by topic id; of ids that were never led in this cluster none, for with a mirrored topic come another
         cluster's, whose data is in the same store and is not gone because its topic is unknown here."""
         by_topic: defaultdict[Uuid, list[TopicIdPartition]] = defaultdict(list)
-        for tip in self._state.partitions():
-            by_topic[tip.topic_id].append(tip)
-        return {topic_id: tips for topic_id, tips in by_topic.items() if any(map(self._state.is_ours, tips))}
+        for topic_id_partition in self._state.partitions():
+            by_topic[topic_id_partition.topic_id].append(topic_id_partition)
+        return {
+            topic_id: topic_id_partitions
+            for topic_id, topic_id_partitions in by_topic.items()
+            if any(map(self._state.is_ours, topic_id_partitions))
+        }
 
     async def _look_for(self, topic_ids: Iterable[Uuid]) -> None:
         """Ask twice: for everything, then for each topic that was not there, by its id."""
@@ -171,8 +179,12 @@ class TopicDeletion:
         answers = await self._broker.describe_topic_ids(missing) if missing else {}
         before = self._absences.keys()
         self._absences = observe_absences(self._absences, answers, self._clock.monotonic_s())
-        self._table.departing = {tip for tip in self._table.departing if tip.topic_id in self._absences}
-        self._remains = {topic_id: one for topic_id, one in self._remains.items() if topic_id in self._absences}
+        self._table.departing = {
+            topic_id_partition
+            for topic_id_partition in self._table.departing
+            if topic_id_partition.topic_id in self._absences
+        }
+        self._remains = {topic_id: remain for topic_id, remain in self._remains.items() if topic_id in self._absences}
         for topic_id in self._absences.keys() - before:
             log.info("topic.gone", topic_id=format_uuid(topic_id), grace_s=self._grace_s)
 
@@ -192,9 +204,9 @@ class TopicDeletion:
         if not self._is_left_to_us(partitions):
             return
         failure: StoreError | None = None
-        for tip in partitions:
+        for topic_id_partition in partitions:
             try:
-                if not await self._delete_partition(tip):
+                if not await self._delete_partition(topic_id_partition):
                     return
             except StoreStalledError:
                 raise
@@ -210,13 +222,16 @@ class TopicDeletion:
 
     async def _is_due(self, topic_id: Uuid, partitions: Sequence[TopicIdPartition]) -> bool:
         """Whether it may be carried out; decides it where nobody has."""
-        entries = {tip: [one for one in self._state.trash(tip) if one.kind is TrashKind.TOPIC] for tip in partitions}
-        undecided = [tip for tip, known in entries.items() if not known]
+        entries = {
+            topic_id_partition: [one for one in self._state.trash(topic_id_partition) if one.kind is TrashKind.TOPIC]
+            for topic_id_partition in partitions
+        }
+        undecided = [topic_id_partition for topic_id_partition, known in entries.items() if not known]
         if undecided and self._delays.retention_ms:
             now_ms = self._trash_clock.now().decision_ms
             entry = deleted_topic(delays=self._delays, now_ms=now_ms, by=f"broker {self._broker_id}")
-            for tip in undecided:
-                await self._state.put_into_trash(tip, [entry])
+            for topic_id_partition in undecided:
+                await self._state.put_into_trash(topic_id_partition, [entry])
             await self._failpoints.reach("topic.trash.published")
             topic = partitions[0].topic
             log.info("topic.delete.decided", topic=topic, topic_id=format_uuid(topic_id), due_ms=entry.due_ms)
@@ -240,12 +255,12 @@ class TopicDeletion:
         self._remains[topic_id] = observe_remains(self._remains.get(topic_id), seen, grace_s=self._grace_s)
         return is_at_rest(self._remains[topic_id], grace_s=self._grace_s)
 
-    async def _delete_partition(self, tip: TopicIdPartition) -> bool:
+    async def _delete_partition(self, topic_id_partition: TopicIdPartition) -> bool:
         """Whether nothing of it is left; what may not go now is for the next sweep."""
-        segments = await pictured_segments(self._metadata.picture(tip), self._blocking)
+        segments = await pictured_segments(self._metadata.picture(topic_id_partition), self._blocking)
         due = [Removal(metadata=segment, reason="its topic is deleted") for segment in segments]
-        for removal in self._refused_last.order(tip, due):
-            if self._guard.reason_not_to_delete_remote_of(tip.topic_id):
+        for removal in self._refused_last.order(topic_id_partition, due):
+            if self._guard.reason_not_to_delete_remote_of(topic_id_partition.topic_id):
                 return False
             try:
                 await self._remover.remove(removal)
@@ -253,9 +268,9 @@ class TopicDeletion:
                 self._refused_last.refused(removal)
                 raise
         await self._failpoints.reach("topic.partition.deleted")
-        if self._metadata.segment_count(tip):
+        if self._metadata.segment_count(topic_id_partition):
             return False  # a copy that was still running came in between
-        await self._state.forget_partition(tip)
+        await self._state.forget_partition(topic_id_partition)
         return True
 
     async def _assign(self) -> None:

@@ -117,7 +117,7 @@ class TopicOwners:
         self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
         self._ours_s: dict[Uuid, float] = {}
 
-    async def claim(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+    async def claim(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
         """Return once the topic's id is this cluster's, claimed now where nobody had: only for ids that this cluster leads, or
         has led.  ``anew`` believes no answer of before.
 
@@ -127,60 +127,76 @@ class TopicOwners:
             StoreError: the store is away.
         """
         now_s = self._clock.monotonic_s()
-        if anew or now_s - self._ours_s.get(tip.topic_id, -_BELIEVED_S) >= _BELIEVED_S:
-            self._ours_s.pop(tip.topic_id, None)
-            await self._look(tip)
-            self._ours_s[tip.topic_id] = now_s
-        self._table.missing_owners.pop(tip.topic_id, None)
-        await self._say_seen(tip)
+        if anew or now_s - self._ours_s.get(topic_id_partition.topic_id, -_BELIEVED_S) >= _BELIEVED_S:
+            self._ours_s.pop(topic_id_partition.topic_id, None)
+            await self._look(topic_id_partition)
+            self._ours_s[topic_id_partition.topic_id] = now_s
+        self._table.missing_owners.pop(topic_id_partition.topic_id, None)
+        await self._say_seen(topic_id_partition)
 
-    async def _look(self, tip: TopicIdPartition) -> None:
-        key = owner_key(self._key_prefix, tip.topic_id)
+    async def _look(self, topic_id_partition: TopicIdPartition) -> None:
+        key = owner_key(self._key_prefix, topic_id_partition.topic_id)
         reason = ""
         for _ in range(_READ_AGAIN):  # one wrong byte on its way must not park the partition
             try:
                 data = await self._store.fetch_object(key)
             except ObjectNotFoundError:
-                self._require_never_seen(key, tip)
-                data = await self._make(key, tip)
+                self._require_never_seen(key, topic_id_partition)
+                data = await self._make(key, topic_id_partition)
             reason = self._reason_not_ours(data)
             if not reason:
                 return
-        raise NotOwnedError(topic=tip.topic, key=key, reason=reason)
+        raise NotOwnedError(topic=topic_id_partition.topic, key=key, reason=reason)
 
-    def _require_never_seen(self, key: str, tip: TopicIdPartition) -> None:
+    def _require_never_seen(self, key: str, topic_id_partition: TopicIdPartition) -> None:
         """By what any sidecar of the cluster has said of any partition of the topic id."""
-        of_topic = [tip, *(one for one in self._state.partitions() if one.topic_id == tip.topic_id)]
+        of_topic = [
+            topic_id_partition,
+            *(partition for partition in self._state.partitions() if partition.topic_id == topic_id_partition.topic_id),
+        ]
         if all(self._state.partition_state(one).owner_seen_ms < 0 for one in of_topic):
             return
-        error = OwnerMissingError(topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
-        if tip.topic_id not in self._table.missing_owners:
-            log.error("topic.owner.missing", topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
-        self._table.missing_owners[tip.topic_id] = str(error)
+        error = OwnerMissingError(
+            topic=topic_id_partition.topic, topic_id=format_uuid(topic_id_partition.topic_id), key=key
+        )
+        if topic_id_partition.topic_id not in self._table.missing_owners:
+            log.error(
+                "topic.owner.missing",
+                topic=topic_id_partition.topic,
+                topic_id=format_uuid(topic_id_partition.topic_id),
+                key=key,
+            )
+        self._table.missing_owners[topic_id_partition.topic_id] = str(error)
         raise error
 
-    async def _say_seen(self, tip: TopicIdPartition) -> None:
+    async def _say_seen(self, topic_id_partition: TopicIdPartition) -> None:
         """Once, and only while segments are remote: until then a store may be changed for another one, nothing is in it."""
-        if self._state.partition_state(tip).owner_seen_ms >= 0 or not self._metadata.is_ready(tip):
+        if self._state.partition_state(topic_id_partition).owner_seen_ms >= 0 or not self._metadata.is_ready(
+            topic_id_partition
+        ):
             return
-        segments = self._metadata.list_remote_log_segments(tip)
-        if any(one.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for one in segments):
-            await self._state.publish_partition_state(tip, PartitionState(owner_seen_ms=self._clock.now_ms()))
+        segments = self._metadata.list_remote_log_segments(topic_id_partition)
+        if any(segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for segment in segments):
+            await self._state.publish_partition_state(
+                topic_id_partition, PartitionState(owner_seen_ms=self._clock.now_ms())
+            )
 
-    async def _make(self, key: str, tip: TopicIdPartition) -> bytes:
+    async def _make(self, key: str, topic_id_partition: TopicIdPartition) -> bytes:
         """What is there then: another may have been faster."""
         ours = TopicOwner(
             cluster_id=self._cluster_id,
-            topic=tip.topic,
+            topic=topic_id_partition.topic,
             claimed_ms=self._clock.now_ms(),
             broker_id=self._broker_id,
             incarnation=self._incarnation,
-        ).write(tip.topic_id)
+        ).write(topic_id_partition.topic_id)
         try:
             await self._store.put_object(key, BytesBody(ours), if_absent=True)
         except ObjectExistsError:
             return await self._store.fetch_object(key)
-        log.info("topic.claimed", topic=tip.topic, topic_id=format_uuid(tip.topic_id), key=key)
+        log.info(
+            "topic.claimed", topic=topic_id_partition.topic, topic_id=format_uuid(topic_id_partition.topic_id), key=key
+        )
         return ours
 
     def _reason_not_ours(self, data: bytes) -> str:

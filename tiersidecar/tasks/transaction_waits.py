@@ -59,51 +59,59 @@ class TransactionWaits:
         self._looked: dict[TopicIdPartition, tuple[str, int, bool]] = {}
         self._said: set[tuple[TopicIdPartition, WhoWaits, int, int]] = set()
 
-    async def held(self, tip: TopicIdPartition, segment: LocalSegment | None, last_stable_offset: int) -> None:
+    async def held(
+        self, topic_id_partition: TopicIdPartition, segment: LocalSegment | None, last_stable_offset: int
+    ) -> None:
         """``segment`` ends above the last stable offset, and so do all behind it; None: nothing is held back by it.
 
         A last stable offset also waits for replicas: only where the broker has a transaction open from there on is it one.
         """
         if segment is None:
-            self._looked.pop(tip, None)
-            self._note(tip, WhoWaits.COPYING, ())
+            self._looked.pop(topic_id_partition, None)
+            self._note(topic_id_partition, WhoWaits.COPYING, ())
             return
-        is_noted = self._table.record(tip).transaction_waits is not None
-        if self._looked.get(tip) == (segment.log_path, last_stable_offset, is_noted):
+        is_noted = self._table.record(topic_id_partition).transaction_waits is not None
+        if self._looked.get(topic_id_partition) == (segment.log_path, last_stable_offset, is_noted):
             return  # asked at every look, for hours if need be, and the files say the same each time
         open_here = await self._open_at(segment, last_stable_offset)
         if open_here is None:
             return
         await self._learn_limit()
-        self._note(tip, WhoWaits.COPYING, open_here)
-        self._looked[tip] = segment.log_path, last_stable_offset, self._table.record(tip).transaction_waits is not None
+        self._note(topic_id_partition, WhoWaits.COPYING, open_here)
+        self._looked[topic_id_partition] = (
+            segment.log_path,
+            last_stable_offset,
+            self._table.record(topic_id_partition).transaction_waits is not None,
+        )
 
-    async def lost(self, tip: TopicIdPartition, next_offset: int, undecided: Sequence[ProducerState]) -> None:
+    async def lost(
+        self, topic_id_partition: TopicIdPartition, next_offset: int, undecided: Sequence[ProducerState]
+    ) -> None:
         """A segment was copied that ends right before ``next_offset``; there ``undecided`` are open, and the broker does not
         have them.  Of one that is copied again, below what is remote, the border has nothing to fear."""
-        if next_offset <= self._table.record(tip).last_copied + 1:
+        if next_offset <= self._table.record(topic_id_partition).last_copied + 1:
             return
         if undecided:
             await self._learn_limit()
-        self._note(tip, WhoWaits.READERS, undecided)
+        self._note(topic_id_partition, WhoWaits.READERS, undecided)
 
     def report(self) -> None:
         """Tell how long the oldest of each partition lasts, and once of each that it hangs."""
         now_ms = self._clock.now_ms()
-        for tip, record in self._table.records.items():
+        for topic_id_partition, record in self._table.records.items():
             if (waits := record.transaction_waits) is None:
                 continue
-            age_ms = max((now_ms - one.since_ms for one in waits), default=0)
-            labels = {"topic": tip.topic, "partition": str(tip.partition)}
+            age_ms = max((now_ms - wait.since_ms for wait in waits), default=0)
+            labels = {"topic": topic_id_partition.topic, "partition": str(topic_id_partition.partition)}
             self._telemetry.gauge(OPEN_TRANSACTION_SECONDS, max(age_ms, 0) / 1000, **labels)
-            for one in waits:
-                if now_ms - one.since_ms > self._limit_ms:
-                    self._say_hanging(tip, one)
+            for wait in waits:
+                if now_ms - wait.since_ms > self._limit_ms:
+                    self._say_hanging(topic_id_partition, wait)
             if not waits:
                 record.transaction_waits = None
 
-    def _note(self, tip: TopicIdPartition, who: WhoWaits, states: Iterable[ProducerState]) -> None:
-        record = self._table.record(tip)
+    def _note(self, topic_id_partition: TopicIdPartition, who: WhoWaits, states: Iterable[ProducerState]) -> None:
+        record = self._table.record(topic_id_partition)
         known = record.transaction_waits or ()
         since_ms = {(one.who, one.producer_id, one.first_offset): one.since_ms for one in known}
         waits = [one for one in known if one.who is not who]
@@ -121,27 +129,27 @@ class TransactionWaits:
             if (who, state.producer_id, first_offset) not in since_ms and who is WhoWaits.READERS:
                 log.warning(
                     "segment.transactions.undecided",
-                    topic=tip.topic,
-                    partition=tip.partition,
+                    topic=topic_id_partition.topic,
+                    partition=topic_id_partition.partition,
                     producer_id=state.producer_id,
                     producer_epoch=state.epoch,
                     first_offset=first_offset,
                 )
         if waits or known:
             record.transaction_waits = tuple(waits)
-        self._said &= {(tip, one.who, one.producer_id, one.first_offset) for one in waits} | {
-            key for key in self._said if key[0] != tip
+        self._said &= {(topic_id_partition, wait.who, wait.producer_id, wait.first_offset) for wait in waits} | {
+            key for key in self._said if key[0] != topic_id_partition
         }
 
-    def _say_hanging(self, tip: TopicIdPartition, wait: TransactionWait) -> None:
-        key = (tip, wait.who, wait.producer_id, wait.first_offset)
+    def _say_hanging(self, topic_id_partition: TopicIdPartition, wait: TransactionWait) -> None:
+        key = (topic_id_partition, wait.who, wait.producer_id, wait.first_offset)
         if key in self._said:
             return
         self._said.add(key)
         log.warning(
             "transaction.hangs",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             waiting=wait.who.value,
             producer_id=wait.producer_id,
             producer_epoch=wait.producer_epoch,
@@ -161,7 +169,9 @@ class TransactionWaits:
         if snapshot is None:
             return None
         open_producers = read_open_producers(snapshot)
-        return [one for one in open_producers if one.current_transaction_first_offset == last_stable_offset]
+        return [
+            producer for producer in open_producers if producer.current_transaction_first_offset == last_stable_offset
+        ]
 
     async def _learn_limit(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -178,9 +188,9 @@ class TransactionWaits:
 def wait_told(waits: Iterable[TransactionWait]) -> str:
     """For the status page; empty where there are none."""
     return "; ".join(
-        f"{one.who.value} wait for the end of the transaction of producer {one.producer_id} (epoch {one.producer_epoch}) that"
-        f" is open from offset {one.first_offset}, since {_iso(one.since_ms)}"
-        for one in sorted(waits, key=lambda one: one.since_ms)
+        f"{wait.who.value} wait for the end of the transaction of producer {wait.producer_id} (epoch {wait.producer_epoch})"
+        f" that is open from offset {wait.first_offset}, since {_iso(wait.since_ms)}"
+        for wait in sorted(waits, key=lambda wait: wait.since_ms)
     )
 
 

@@ -62,21 +62,24 @@ class TrashWatch:
         """Set the metric by what is known now; while the state topic is not read to its end it stays as it is."""
         longest_ms, existing = 0, frozenset(self._table.topic_ids.values())
         try:
-            for number, tip in enumerate(self._state.trash_partitions()):
+            for number, topic_id_partition in enumerate(self._state.trash_partitions()):
                 if number % _PARTITIONS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                if not self._is_ours(tip, existing):
+                if not self._is_ours(topic_id_partition, existing):
                     continue
-                time, generation = self._trash_clock.now(), self._state.partition_state(tip).start_generation
-                waiting = [one for one in self._state.trash(tip) if not one.is_undone(generation)]
+                time, generation = (
+                    self._trash_clock.now(),
+                    self._state.partition_state(topic_id_partition).start_generation,
+                )
+                waiting = [entry for entry in self._state.trash(topic_id_partition) if not entry.is_undone(generation)]
                 longest_ms = max(longest_ms, *map(time.overdue_ms, waiting), 0)
         except RetriableError:
             return
         self._telemetry.gauge(TRASH_OVERDUE_SECONDS, longest_ms / 1000)
 
-    def _is_ours(self, tip: TopicIdPartition, existing: Collection[Uuid]) -> bool:
-        tiered = self._table.assignment.get(tip)
-        return tip.topic_id not in existing if tiered is None else tiered.role is PartitionRole.LEADER
+    def _is_ours(self, topic_id_partition: TopicIdPartition, existing: Collection[Uuid]) -> bool:
+        tiered = self._table.assignment.get(topic_id_partition)
+        return topic_id_partition.topic_id not in existing if tiered is None else tiered.role is PartitionRole.LEADER
 
 
 log = structlog.get_logger(__name__)

@@ -99,47 +99,54 @@ class TrimTask:
 
     def may_have_work(self, partition: TieredPartition) -> bool:
         """Whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
-        policy, tip = partition.policy, partition.view.topic_id_partition
+        policy, topic_id_partition = partition.policy, partition.view.topic_id_partition
         limits = (policy.effective_local_retention_ms, policy.effective_local_retention_bytes)
         if policy.mode is not RetentionMode.STRICT:
             return False
-        pressure = self._table.pressure_trims.get(tip)
-        if pressure is not None and pressure.offset > self._table.record(tip).log_start_offset:
+        pressure = self._table.pressure_trims.get(topic_id_partition)
+        if pressure is not None and pressure.offset > self._table.record(topic_id_partition).log_start_offset:
             return True
         if all(limit == UNLIMITED for limit in limits):
             return False
-        local = self._table.local_partition(tip)
-        copied_offset = self._table.record(tip).last_copied
-        log_start_offset = self._table.record(tip).log_start_offset
+        local = self._table.local_partition(topic_id_partition)
+        copied_offset = self._table.record(topic_id_partition).last_copied
+        log_start_offset = self._table.record(topic_id_partition).log_start_offset
         return local is not None and any(
             segment.next_base_offset is not None
             and log_start_offset < segment.next_base_offset <= copied_offset + 1
-            and not self._unproven.is_resting(tip, segment.base_offset)
+            and not self._unproven.is_resting(topic_id_partition, segment.base_offset)
             for segment in local.segments
         )
 
     async def run(self, partition: TieredPartition) -> None:
         """Trim until nothing may go any more."""
-        tip = partition.view.topic_id_partition
-        self._table.record(tip).behind_trash = ""
-        while self._table.leads(tip, partition.view.leader_epoch) and self.may_have_work(partition):
+        topic_id_partition = partition.view.topic_id_partition
+        self._table.record(topic_id_partition).behind_trash = ""
+        while self._table.leads(topic_id_partition, partition.view.leader_epoch) and self.may_have_work(partition):
             log_start_offset = await self._log_start_offset(partition)
-            generation = self._state.partition_state(tip).start_generation
+            generation = self._state.partition_state(topic_id_partition).start_generation
             steps = await self._gate.allowed(partition, await self._due_steps(partition, log_start_offset))
-            if not steps or not await self._is_allowed(tip):
+            if not steps or not await self._is_allowed(topic_id_partition):
                 return
             if self._observe_only:
-                if self._observed.get(tip) != steps[-1].offset:
-                    self._observed[tip] = steps[-1].offset
-                    log.info("trim.observed", topic=tip.topic, partition=tip.partition, offset=steps[-1].offset)
+                if self._observed.get(topic_id_partition) != steps[-1].offset:
+                    self._observed[topic_id_partition] = steps[-1].offset
+                    log.info(
+                        "trim.observed",
+                        topic=topic_id_partition.topic,
+                        partition=topic_id_partition.partition,
+                        offset=steps[-1].offset,
+                    )
                 return
-            proven = await self._proven(tip, (await self._owned(tip, steps))[:_STEPS_AT_ONCE])
+            proven = await self._proven(
+                topic_id_partition, (await self._owned(topic_id_partition, steps))[:_STEPS_AT_ONCE]
+            )
             if not proven:
                 return
             await self._failpoints.reach("trim.verified")
             await self._trim(partition, proven, generation)
 
-    async def _owned(self, tip: TopicIdPartition, steps: tuple[TrimStep, ...]) -> tuple[TrimStep, ...]:
+    async def _owned(self, topic_id_partition: TopicIdPartition, steps: tuple[TrimStep, ...]) -> tuple[TrimStep, ...]:
         """``steps``, if what is remote of the topic is this cluster's.  Where nobody can tell, or it is not, those that a full
         disk forces, with nothing remote: a broker waits for no store.
 
@@ -149,37 +156,50 @@ class TrimTask:
             StoreError: the store is away.
         """
         try:
-            await self._ownership.confirm(tip, anew=True)
+            await self._ownership.confirm(topic_id_partition, anew=True)
         except (NotOwnedError, OwnerMissingError, StoreError) as error:
             is_away = isinstance(error, StoreError)
-            left = tuple(takewhile(lambda one: one.forced and (is_away or one.is_last_resort or not one.remote), steps))
+            left = tuple(
+                takewhile(lambda step: step.forced and (is_away or step.is_last_resort or not step.remote), steps)
+            )
             if not left:
                 raise
-            log.warning("trim.owner.unknown", topic=tip.topic, partition=tip.partition, error=str(error))
+            log.warning(
+                "trim.owner.unknown",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                error=str(error),
+            )
             return tuple(replace(one, remote=()) for one in left)
         return steps
 
-    async def _proven(self, tip: TopicIdPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
+    async def _proven(self, topic_id_partition: TopicIdPartition, steps: Sequence[TrimStep]) -> tuple[TrimStep, ...]:
         """``steps``, each read back, up to the first that cannot be.  One that is forced is taken for lost then, and so are
         those after it if the store is away; one whose remote copy is damaged only where nothing else is left to give."""
         proven: list[TrimStep] = []
         is_away = False
         for step in steps:
             held = step.remote if not (is_away and step.forced) else ()
-            if held and not step.is_last_resort and self._unproven.is_resting(tip, step.local.base_offset):
+            if (
+                held
+                and not step.is_last_resort
+                and self._unproven.is_resting(topic_id_partition, step.local.base_offset)
+            ):
                 break
             try:
                 if held:
                     await self._verifier.verify(step)
-                    self._unproven.proven(tip, step)
+                    self._unproven.proven(topic_id_partition, step)
             except (CorruptDataError, ObjectNotFoundError) as error:
-                self._unproven.failed(tip, step, error)
+                self._unproven.failed(topic_id_partition, step, error)
                 if not step.is_last_resort:
                     break
                 held = ()
             except StoreError as error:
                 if not step.forced:
-                    self._unproven.failed(tip, step, error)  # other partitions may have something to give
+                    self._unproven.failed(
+                        topic_id_partition, step, error
+                    )  # other partitions may have something to give
                     if proven:
                         break
                     raise
@@ -189,14 +209,14 @@ class TrimTask:
         return tuple(proven)
 
     async def _due_steps(self, partition: TieredPartition, log_start_offset: Offset) -> tuple[TrimStep, ...]:
-        tip = partition.view.topic_id_partition
-        local = self._table.local_partition(tip)
+        topic_id_partition = partition.view.topic_id_partition
+        local = self._table.local_partition(topic_id_partition)
         if local is None:
             return ()
         view = await self.view(partition, local, log_start_offset)
         steps = decide_trim(view)
         if not steps and (reason := reason_behind_trash(view)):
-            self._table.record(tip).behind_trash = reason
+            self._table.record(topic_id_partition).behind_trash = reason
         return steps
 
     async def view(self, partition: TieredPartition, local: LocalPartition, log_start_offset: Offset) -> TrimView:
@@ -205,18 +225,18 @@ class TrimTask:
         Raises:
             BrokerRefusedError: another broker leads it by now.
         """
-        tip = partition.view.topic_id_partition
-        pressure = self._table.pressure_trims.get(tip)
+        topic_id_partition = partition.view.topic_id_partition
+        pressure = self._table.pressure_trims.get(topic_id_partition)
         drop_offset = -1
-        lineage = await self._lineages.lineage(tip)
-        given_up_offset = int(self._state.partition_state(tip).start_in(lineage))
+        lineage = await self._lineages.lineage(topic_id_partition)
+        given_up_offset = int(self._state.partition_state(topic_id_partition).start_in(lineage))
         if pressure is not None and (pressure.drops or given_up_offset > log_start_offset):
             # A broker refuses DeleteRecords beyond the high watermark.
             high_watermark = await self._offset(partition, OffsetSpec.LATEST)
             drop_offset = min(pressure.offset, high_watermark) if pressure.drops else -1
             given_up_offset = min(given_up_offset, high_watermark)
         # Of what is no more on the broker's disk nothing is to be proven: that is most, of up to a hundred thousand.
-        picture = self._metadata.picture(tip)
+        picture = self._metadata.picture(topic_id_partition)
         remote = await pictured_segments(picture, self._blocking, from_offset=log_start_offset)
         return TrimView(
             policy=partition.policy,
@@ -231,42 +251,48 @@ class TrimTask:
             given_up_offset=given_up_offset,
         )
 
-    async def _is_allowed(self, tip: TopicIdPartition) -> bool:
-        reason = self._table.untrimmable_topics.get(tip.topic, "") or self._state.halted_reason or ""
-        reason = reason or self._guard.reason_not_to_delete_of(tip.topic_id)
+    async def _is_allowed(self, topic_id_partition: TopicIdPartition) -> bool:
+        reason = self._table.untrimmable_topics.get(topic_id_partition.topic, "") or self._state.halted_reason or ""
+        reason = reason or self._guard.reason_not_to_delete_of(topic_id_partition.topic_id)
         if reason:
-            self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason="settings")
-            log.error("trim.refused", topic=tip.topic, partition=tip.partition, reason=reason)
+            self._telemetry.count(TRIM_REFUSALS, topic=topic_id_partition.topic, reason="settings")
+            log.error(
+                "trim.refused", topic=topic_id_partition.topic, partition=topic_id_partition.partition, reason=reason
+            )
         return not reason
 
     async def _trim(self, partition: TieredPartition, steps: tuple[TrimStep, ...], generation: int) -> None:
-        tip, offset = partition.view.topic_id_partition, steps[-1].offset
+        topic_id_partition, offset = partition.view.topic_id_partition, steps[-1].offset
         held = max((step.offset for step in steps if step.remote), default=None)
-        known = self._state.partition_state(tip)
-        await self._state.publish_partition_state(tip, known.with_trim(offset, partition.view.leader_epoch, held))
+        known = self._state.partition_state(topic_id_partition)
+        await self._state.publish_partition_state(
+            topic_id_partition, known.with_trim(offset, partition.view.leader_epoch, held)
+        )
         await self._failpoints.reach("trim.intended.published")
         # Everything before this line took time: settings, groups and leadership are looked at once more.
-        await self._checks.check([tip.topic])
+        await self._checks.check([topic_id_partition.topic])
         if not await self._gate.is_open(partition, steps):
             return
         await self._log_start_offset(partition)
-        if not self._table.leads(tip, partition.view.leader_epoch) or not await self._is_allowed(tip):
+        if not self._table.leads(topic_id_partition, partition.view.leader_epoch) or not await self._is_allowed(
+            topic_id_partition
+        ):
             return
-        if any(one.from_trash for one in steps) and await self._is_undone(tip, generation):
+        if any(one.from_trash for one in steps) and await self._is_undone(topic_id_partition, generation):
             return
         await self._failpoints.reach("trim.allowed")
         self._ownership.require_role()
         low_watermark = await self._delete_records(partition, offset)
         await self._failpoints.reach("trim.records.deleted")
-        self._table.record(tip).log_start_offset = low_watermark
-        self._unproven.gone(tip, low_watermark)
+        self._table.record(topic_id_partition).log_start_offset = low_watermark
+        self._unproven.gone(topic_id_partition, low_watermark)
         size_bytes = sum(step.local.size_bytes for step in steps)
-        self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=tip.topic)
+        self._telemetry.count(TRIMMED_BYTES, size_bytes, topic=topic_id_partition.topic)
         self._tell_of_lost(partition, steps)
         log.info(
             "log.trimmed",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             leader_epoch=partition.view.leader_epoch,
             log_start_offset=low_watermark,
             segments=len(steps),
@@ -274,7 +300,7 @@ class TrimTask:
             reason=steps[-1].reason,
         )
 
-    async def _is_undone(self, tip: TopicIdPartition, generation: int) -> bool:
+    async def _is_undone(self, topic_id_partition: TopicIdPartition, generation: int) -> bool:
         """Whether an undelete has set the remote log start back since ``generation``: asked right before what it would bring
         back goes for good.
 
@@ -283,22 +309,26 @@ class TrimTask:
         """
         looked_s = self._clock.monotonic_s()
         await self._state.catch_up()
-        if self._state.partition_state(tip).start_generation != generation:
-            log.info("trim.undone", topic=tip.topic, partition=tip.partition)
+        if self._state.partition_state(topic_id_partition).start_generation != generation:
+            log.info("trim.undone", topic=topic_id_partition.topic, partition=topic_id_partition.partition)
             return True
         if self._clock.monotonic_s() - looked_s > ASKED_WITHIN_S:
-            raise MetadataNotReadyError(subject=str(tip))
+            raise MetadataNotReadyError(subject=str(topic_id_partition))
         return False
 
     async def _delete_records(self, partition: TieredPartition, offset: Offset) -> Offset:
         """The new log start.  A leader that waits for a follower in vain has moved its own long since."""
-        tip, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
-        answer = (await self._broker.delete_records({tip: offset}, leader_epochs={tip: leader_epoch}))[tip]
+        topic_id_partition, leader_epoch = partition.view.topic_id_partition, partition.view.leader_epoch
+        answer = (
+            await self._broker.delete_records(
+                {topic_id_partition: offset}, leader_epochs={topic_id_partition: leader_epoch}
+            )
+        )[topic_id_partition]
         if answer.error is None:
             return answer.low_watermark
         if answer.error == "REQUEST_TIMED_OUT" and (reached := await self._log_start_offset(partition)) >= offset:
             return reached
-        raise BrokerRefusedError(api="DeleteRecords", subject=str(tip), error=answer.error)
+        raise BrokerRefusedError(api="DeleteRecords", subject=str(topic_id_partition), error=answer.error)
 
     async def _log_start_offset(self, partition: TieredPartition) -> Offset:
         """The broker's log start, asked with our leader epoch: a deposed leader is refused here."""
@@ -307,21 +337,23 @@ class TrimTask:
         return offset
 
     async def _offset(self, partition: TieredPartition, spec: OffsetSpec) -> Offset:
-        tip = partition.view.topic_id_partition
-        answers = await self._broker.list_offsets({tip: partition.view.leader_epoch}, spec)
-        if answers[tip].error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=str(answers[tip].error))
-        return answers[tip].offset
+        topic_id_partition = partition.view.topic_id_partition
+        answers = await self._broker.list_offsets({topic_id_partition: partition.view.leader_epoch}, spec)
+        if answers[topic_id_partition].error is not None:
+            raise BrokerRefusedError(
+                api="ListOffsets", subject=str(topic_id_partition), error=str(answers[topic_id_partition].error)
+            )
+        return answers[topic_id_partition].offset
 
     def _tell_of_lost(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> None:
         """What went by ``disk.pressure.policy: drop-oldest`` and is nowhere else, unless a pin still saves it."""
-        tip = partition.view.topic_id_partition
+        topic_id_partition = partition.view.topic_id_partition
         for step in steps:
             if step.from_trash:
                 log.warning(
                     "trash.dropped",
-                    topic=tip.topic,
-                    partition=tip.partition,
+                    topic=topic_id_partition.topic,
+                    partition=topic_id_partition.partition,
                     base_offset=step.local.base_offset,
                     next_base_offset=step.from_offset,
                     bytes=step.local.size_bytes,
@@ -329,11 +361,11 @@ class TrimTask:
                 )
             if step.remote or step.from_offset == step.local.next_base_offset:
                 continue
-            self._telemetry.count(DROPPED_BYTES, step.local.size_bytes, topic=tip.topic)
+            self._telemetry.count(DROPPED_BYTES, step.local.size_bytes, topic=topic_id_partition.topic)
             log.error(
                 "segment.dropped",
-                topic=tip.topic,
-                partition=tip.partition,
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
                 base_offset=step.local.base_offset,
                 next_base_offset=step.local.next_base_offset,
                 bytes=step.local.size_bytes,

@@ -46,21 +46,29 @@ class TrimGate:
 
     async def hold(self, partition: TieredPartition, steps: Sequence[TrimStep]) -> TrimHold:
         """Who holds which of ``steps``, as of a few seconds ago; nothing is noted."""
-        tip, holds = partition.view.topic_id_partition, partition.policy.holds
+        topic_id_partition, holds = partition.view.topic_id_partition, partition.policy.holds
         if not steps or not (holds.groups or holds.needs_list):
             return TrimHold(allowed=tuple(steps))
         view = await self._reads.view(partition)
-        return decide_hold(steps, holders_of(holds, tip.topic, tip.partition, view))
+        return decide_hold(steps, holders_of(holds, topic_id_partition.topic, topic_id_partition.partition, view))
 
     def report(self) -> None:
         """Drop holds that are over, and tell by group how much is held back."""
         now_s = self._clock.monotonic_s()
-        for tip in [tip for tip, seen_s in self._seen_s.items() if now_s - seen_s >= _HOLD_MAX_AGE_S]:
-            if tip in self._table.records:
-                self._table.record(tip).trim_hold = None
-        for tip in [tip for tip in self._seen_s if self._hold_of(tip) is None]:
-            del self._seen_s[tip]
-            self._telemetry.forget(TRIM_HELD_BYTES, topic=tip.topic, partition=str(tip.partition))
+        for topic_id_partition in [
+            topic_id_partition
+            for topic_id_partition, seen_s in self._seen_s.items()
+            if now_s - seen_s >= _HOLD_MAX_AGE_S
+        ]:
+            if topic_id_partition in self._table.records:
+                self._table.record(topic_id_partition).trim_hold = None
+        for topic_id_partition in [
+            topic_id_partition for topic_id_partition in self._seen_s if self._hold_of(topic_id_partition) is None
+        ]:
+            del self._seen_s[topic_id_partition]
+            self._telemetry.forget(
+                TRIM_HELD_BYTES, topic=topic_id_partition.topic, partition=str(topic_id_partition.partition)
+            )
         held = self._held_by_group()
         for group in self._shown - held.keys():
             self._telemetry.forget(TRIM_HELD_BY_GROUP, group=group)
@@ -77,30 +85,39 @@ class TrimGate:
         rest = sum(held_bytes for _, held_bytes in ranked[GROUPS_SHOWN:])
         return dict(ranked[:GROUPS_SHOWN]) | ({OTHERS: rest} if len(ranked) > GROUPS_SHOWN else {})
 
-    def _hold_of(self, tip: TopicIdPartition) -> TrimHold | None:
-        record = self._table.records.get(tip)
+    def _hold_of(self, topic_id_partition: TopicIdPartition) -> TrimHold | None:
+        record = self._table.records.get(topic_id_partition)
         return None if record is None else record.trim_hold
 
-    def _note(self, tip: TopicIdPartition, hold: TrimHold) -> None:
-        record = self._table.record(tip)
+    def _note(self, topic_id_partition: TopicIdPartition, hold: TrimHold) -> None:
+        record = self._table.record(topic_id_partition)
         before, record.trim_hold = record.trim_hold, hold if hold.holders else None
         if hold.holders:
-            self._seen_s[tip] = self._clock.monotonic_s()
-            self._telemetry.gauge(TRIM_HELD_BYTES, hold.held_bytes, topic=tip.topic, partition=str(tip.partition))
+            self._seen_s[topic_id_partition] = self._clock.monotonic_s()
+            self._telemetry.gauge(
+                TRIM_HELD_BYTES,
+                hold.held_bytes,
+                topic=topic_id_partition.topic,
+                partition=str(topic_id_partition.partition),
+            )
         if any(holder.offset is None for holder, _ in hold.holders):
-            self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason="groups")
-        self._say(tip, before, hold)
+            self._telemetry.count(TRIM_REFUSALS, topic=topic_id_partition.topic, reason="groups")
+        self._say(topic_id_partition, before, hold)
         if before is not None or hold.holders:
             self.report()
 
-    def _say(self, tip: TopicIdPartition, before: TrimHold | None, hold: TrimHold) -> None:
+    def _say(self, topic_id_partition: TopicIdPartition, before: TrimHold | None, hold: TrimHold) -> None:
         """Once for each set of groups: how far they have read changes all the time."""
         holders = frozenset(holder.group for holder, _ in hold.holders)
         if holders == frozenset(holder.group for holder, _ in (before.holders if before else ())):
             return
         if holders:
             log.warning(
-                "trim.held_back", topic=tip.topic, partition=tip.partition, bytes=hold.held_bytes, reason=hold.reason
+                "trim.held_back",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                bytes=hold.held_bytes,
+                reason=hold.reason,
             )
         else:
-            log.info("trim.held_back.cleared", topic=tip.topic, partition=tip.partition)
+            log.info("trim.held_back.cleared", topic=topic_id_partition.topic, partition=topic_id_partition.partition)

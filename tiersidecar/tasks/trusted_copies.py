@@ -27,14 +27,14 @@ class TrustedCopies:
     def __init__(self, metadata: DoubtedMetadata, requests: RecopyRequests) -> None:
         self._metadata, self._requests = metadata, requests
 
-    def segments_at(self, tip: TopicIdPartition) -> SegmentsAt | None:
+    def segments_at(self, topic_id_partition: TopicIdPartition) -> SegmentsAt | None:
         """For :func:`~tiersidecar.decide.pin.is_remote`; None while metadata or requests are not known."""
-        doubted = self.doubted(tip)
-        if doubted is None or not self._metadata.is_ready(tip):
+        doubted = self.doubted(topic_id_partition)
+        if doubted is None or not self._metadata.is_ready(topic_id_partition):
             return None
 
         def segments_at(epoch: int, offset: int) -> Iterator[RemoteLogSegmentMetadata]:
-            found = self._metadata.finished_segments_at(tip, epoch, offset)
+            found = self._metadata.finished_segments_at(topic_id_partition, epoch, offset)
             return (one for one in found if one.remote_log_segment_id.uuid not in doubted)
 
         return segments_at
@@ -44,9 +44,9 @@ class TrustedCopies:
         """Whether the metadata topic can be relied on to keep what it says: else local data may not go because of it."""
         return self._metadata.halted_reason is None
 
-    def doubted(self, tip: TopicIdPartition) -> frozenset[Uuid] | None:
+    def doubted(self, topic_id_partition: TopicIdPartition) -> frozenset[Uuid] | None:
         """Segments that are to be copied again; None while that is not known."""
         try:
-            return segments_of(self._requests.recopies(tip))
+            return segments_of(self._requests.recopies(topic_id_partition))
         except MetadataNotReadyError:
             return None

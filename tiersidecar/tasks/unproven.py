@@ -32,18 +32,22 @@ class Unproven:
     def __init__(self, *, table: PartitionTable, clock: Clock, ids: Ids, telemetry: Telemetry) -> None:
         self._table, self._clock, self._ids, self._telemetry = table, clock, ids, telemetry
 
-    def is_resting(self, tip: TopicIdPartition, base_offset: int) -> bool:
+    def is_resting(self, topic_id_partition: TopicIdPartition, base_offset: int) -> bool:
         """Whether the local segment at ``base_offset`` cannot be trimmed before the next try is due."""
-        found = self._table.record(tip).unproven
+        found = self._table.record(topic_id_partition).unproven
         return found is not None and base_offset >= found.base_offset and self._clock.monotonic_s() < found.until_s
 
-    def failed(self, tip: TopicIdPartition, step: TrimStep, error: NotProven) -> None:
+    def failed(self, topic_id_partition: TopicIdPartition, step: TrimStep, error: NotProven) -> None:
         """The remote copy of ``step`` could not be read back, or holds something else."""
-        base_offset, known, reason = step.local.base_offset, self._table.record(tip).unproven, _reason(error)
+        base_offset, known, reason = (
+            step.local.base_offset,
+            self._table.record(topic_id_partition).unproven,
+            _reason(error),
+        )
         failures = known.failures + 1 if known is not None and known.base_offset == base_offset else 1
         delay_s = (_AWAY if _is_away(error) else _BACKOFF).delay_s(failures, self._ids.random())
-        self._telemetry.count(TRIM_REFUSALS, topic=tip.topic, reason=reason)
-        self._table.record(tip).unproven = UnprovenCopy(
+        self._telemetry.count(TRIM_REFUSALS, topic=topic_id_partition.topic, reason=reason)
+        self._table.record(topic_id_partition).unproven = UnprovenCopy(
             base_offset=base_offset,
             failures=failures,
             until_s=self._clock.monotonic_s() + delay_s,
@@ -52,8 +56,8 @@ class Unproven:
         )
         log.error(
             "trim.read_back.failed",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             base_offset=base_offset,
             segment_ids=[str(one.remote_log_segment_id) for one in step.remote],
             reason=reason,
@@ -62,19 +66,24 @@ class Unproven:
             backoff_ms=int(delay_s * 1000),
         )
 
-    def proven(self, tip: TopicIdPartition, step: TrimStep) -> None:
+    def proven(self, topic_id_partition: TopicIdPartition, step: TrimStep) -> None:
         """All is well with ``step``."""
-        found = self._table.record(tip).unproven
+        found = self._table.record(topic_id_partition).unproven
         if found is None or step.local.base_offset < found.base_offset:
             return
-        self._table.record(tip).unproven = None
-        log.info("trim.read_back.mended", topic=tip.topic, partition=tip.partition, base_offset=step.local.base_offset)
+        self._table.record(topic_id_partition).unproven = None
+        log.info(
+            "trim.read_back.mended",
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
+            base_offset=step.local.base_offset,
+        )
 
-    def gone(self, tip: TopicIdPartition, log_start_offset: int) -> None:
+    def gone(self, topic_id_partition: TopicIdPartition, log_start_offset: int) -> None:
         """The local log begins at ``log_start_offset``: what lay below it waits for nothing any more."""
-        found = self._table.record(tip).unproven
+        found = self._table.record(topic_id_partition).unproven
         if found is not None and found.base_offset < log_start_offset:
-            self._table.record(tip).unproven = None
+            self._table.record(topic_id_partition).unproven = None
 
 
 def _reason(error: NotProven) -> str:

@@ -47,25 +47,52 @@ class Whereabouts:
         """Compare what the roster and the topic checks have just found, and ask the broker where its file is not enough."""
         await self._ask()
         now_s, reasons = self._clock.monotonic_s(), self._reasons()
-        self._since_s = {tip: self._since_s.get(tip, now_s) for tip in reasons}
-        lasting = {tip: why for tip, why in reasons.items() if now_s - self._since_s[tip] >= TELL_AFTER_S}
+        self._since_s = {
+            topic_id_partition: self._since_s.get(topic_id_partition, now_s) for topic_id_partition in reasons
+        }
+        lasting = {
+            topic_id_partition: why
+            for topic_id_partition, why in reasons.items()
+            if now_s - self._since_s[topic_id_partition] >= TELL_AFTER_S
+        }
         before, self._table.misplaced = self._table.misplaced, lasting
-        for tip in before.keys() - lasting.keys():
-            self._telemetry.forget(MISPLACED_PARTITIONS, topic=tip.topic, partition=str(tip.partition))
-            log.info("partition.misplaced.cleared", topic=tip.topic, partition=tip.partition)
-        for tip in lasting.keys() - before.keys():
-            self._telemetry.gauge(MISPLACED_PARTITIONS, 1, topic=tip.topic, partition=str(tip.partition))
-            log.error("partition.misplaced", topic=tip.topic, partition=tip.partition, reason=lasting[tip])
+        for topic_id_partition in before.keys() - lasting.keys():
+            self._telemetry.forget(
+                MISPLACED_PARTITIONS, topic=topic_id_partition.topic, partition=str(topic_id_partition.partition)
+            )
+            log.info(
+                "partition.misplaced.cleared", topic=topic_id_partition.topic, partition=topic_id_partition.partition
+            )
+        for topic_id_partition in lasting.keys() - before.keys():
+            self._telemetry.gauge(
+                MISPLACED_PARTITIONS, 1, topic=topic_id_partition.topic, partition=str(topic_id_partition.partition)
+            )
+            log.error(
+                "partition.misplaced",
+                topic=topic_id_partition.topic,
+                partition=topic_id_partition.partition,
+                reason=lasting[topic_id_partition],
+            )
 
     def _reasons(self) -> dict[TopicIdPartition, str]:
         reasons = dict.fromkeys(self._table.unseen, reason_unseen(self._table.local.faults))
-        reasons |= {tip: why for tip, one in self._table.assignment.items() if (why := self._table.doubt(one))}
-        return {tip: reason for tip, reason in reasons.items() if tip.topic not in self._table.refused_topics}
+        reasons |= {
+            topic_id_partition: why
+            for topic_id_partition, one in self._table.assignment.items()
+            if (why := self._table.doubt(one))
+        }
+        return {
+            topic_id_partition: reason
+            for topic_id_partition, reason in reasons.items()
+            if topic_id_partition.topic not in self._table.refused_topics
+        }
 
     async def _ask(self) -> None:
         """Keep ``table.unwritten_epochs`` true; while the broker does not answer, what it said of an epoch holds in it."""
         questions, said = self._questions(), self._table.unwritten_epochs
-        self._table.unwritten_epochs = {tip: said[tip] for tip in questions.keys() & said.keys()}
+        self._table.unwritten_epochs = {
+            topic_id_partition: said[topic_id_partition] for topic_id_partition in questions.keys() & said.keys()
+        }
         try:
             self._table.unwritten_epochs = await self._unwritten(questions)
         except RetriableError as error:
@@ -74,34 +101,50 @@ class Whereabouts:
     def _questions(self) -> dict[TopicIdPartition, EpochAsked]:
         """Led partitions whose files end with an earlier epoch, with that one."""
         found = dict[TopicIdPartition, EpochAsked]()
-        for tip, partition in self._table.assignment.items():
-            local = self._table.local.partitions.get(tip)
+        for topic_id_partition, partition in self._table.assignment.items():
+            local = self._table.local.partitions.get(topic_id_partition)
             if local is None or partition.role is not PartitionRole.LEADER:
                 continue
             last_epoch = may_be_unwritten(partition.view, local)
             if last_epoch is not None:
-                found[tip] = EpochAsked(current_epoch=partition.view.leader_epoch, epoch=last_epoch)
+                found[topic_id_partition] = EpochAsked(current_epoch=partition.view.leader_epoch, epoch=last_epoch)
         return found
 
     async def _unwritten(
         self, questions: Mapping[TopicIdPartition, EpochAsked]
     ) -> dict[TopicIdPartition, UnwrittenEpoch]:
-        known = await self._ends({tip: replace(one, epoch=one.current_epoch) for tip, one in questions.items()})
-        unknown = {tip: one for tip, one in questions.items() if tip in known and known[tip].epoch == NO_EPOCH}
+        known = await self._ends(
+            {
+                topic_id_partition: replace(question, epoch=question.current_epoch)
+                for topic_id_partition, question in questions.items()
+            }
+        )
+        unknown = {
+            topic_id_partition: question
+            for topic_id_partition, question in questions.items()
+            if topic_id_partition in known and known[topic_id_partition].epoch == NO_EPOCH
+        }
         ends = await self._ends(unknown)
-        agreed = {tip: one for tip, one in unknown.items() if tip in ends and ends[tip].epoch == one.epoch}
-        fences = {tip: one.current_epoch for tip, one in agreed.items()}
+        agreed = {
+            topic_id_partition: one
+            for topic_id_partition, one in unknown.items()
+            if topic_id_partition in ends and ends[topic_id_partition].epoch == one.epoch
+        }
+        fences = {topic_id_partition: one.current_epoch for topic_id_partition, one in agreed.items()}
         latest = await self._broker.list_offsets(fences, OffsetSpec.LATEST) if fences else {}
         return {
-            tip: UnwrittenEpoch(leader_epoch=one.current_epoch, last_epoch=one.epoch, end_offset=ends[tip].end_offset)
-            for tip, one in agreed.items()
-            if latest[tip].error is None and latest[tip].offset <= ends[tip].end_offset
+            topic_id_partition: UnwrittenEpoch(
+                leader_epoch=one.current_epoch, last_epoch=one.epoch, end_offset=ends[topic_id_partition].end_offset
+            )
+            for topic_id_partition, one in agreed.items()
+            if latest[topic_id_partition].error is None
+            and latest[topic_id_partition].offset <= ends[topic_id_partition].end_offset
         }
 
     async def _ends(self, asked: Mapping[TopicIdPartition, EpochAsked]) -> dict[TopicIdPartition, EpochEndAnswer]:
         """Without those that the broker has nothing to say of: another leads, or in another epoch."""
         answers = await self._broker.end_of_epochs(asked) if asked else {}
-        return {tip: answer for tip, answer in answers.items() if answer.error is None}
+        return {topic_id_partition: answer for topic_id_partition, answer in answers.items() if answer.error is None}
 
 
 log = structlog.get_logger(__name__)
@@ -171,7 +214,9 @@ class Watch:
         """
         for before in await self._roster.look():
             self._let_go(before)
-        await self._checks.refresh({tip.topic for tip in (*self._table.assignment, *self._table.unseen)})
+        await self._checks.refresh(
+            {topic_id_partition.topic for topic_id_partition in (*self._table.assignment, *self._table.unseen)}
+        )
         await self._whereabouts.look()
         self._in_flight.report_age()
         self._report()
@@ -179,24 +224,24 @@ class Watch:
         await self._start_lanes(self._table.assignment.values())
 
     def _let_go(self, before: TieredPartition) -> None:
-        tip = before.view.topic_id_partition
-        self._lanes.stop(tip)
-        self._table.forget(tip)
+        topic_id_partition = before.view.topic_id_partition
+        self._lanes.stop(topic_id_partition)
+        self._table.forget(topic_id_partition)
         for metric in LEADER_GAUGES:
-            self._telemetry.forget(metric, topic=tip.topic, partition=str(tip.partition))
+            self._telemetry.forget(metric, topic=topic_id_partition.topic, partition=str(topic_id_partition.partition))
         log.info(
             "partition.let_go",
-            topic=tip.topic,
-            partition=tip.partition,
+            topic=topic_id_partition.topic,
+            partition=topic_id_partition.partition,
             role=before.role.value,
             leader_epoch=before.view.leader_epoch,
         )
 
     async def _report_lags(self) -> None:
-        for number, (tip, partition) in enumerate(self._table.assignment.items(), 1):
+        for number, (topic_id_partition, partition) in enumerate(self._table.assignment.items(), 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
-            if partition.role is PartitionRole.LEADER and self._metadata.is_ready(tip):
+            if partition.role is PartitionRole.LEADER and self._metadata.is_ready(topic_id_partition):
                 self._lag.report(partition)
         self._backfill.look()
 
@@ -204,26 +249,35 @@ class Watch:
         for number, partition in enumerate(partitions, 1):
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
-            tip = partition.view.topic_id_partition
+            topic_id_partition = partition.view.topic_id_partition
             if self._follow_has_work(partition):
                 self._start(partition, Lane.FOLLOW, self._follow)
-            if not self._metadata.is_ready(tip) or not self._table.is_proven(partition):
+            if not self._metadata.is_ready(topic_id_partition) or not self._table.is_proven(partition):
                 continue
             if self._recopy_has_work(partition):
                 self._start(partition, Lane.RECOPY, self._recopy)
             if partition.role is not PartitionRole.LEADER:
                 continue
-            if self._copy_has_work(tip):
+            if self._copy_has_work(topic_id_partition):
                 self._start(partition, Lane.COPY, self._copy)
             if self._retain_has_work(partition):
                 self._start(partition, Lane.RETAIN, self._retain)
 
     def _start(self, partition: TieredPartition, lane: Lane, work: LaneWork) -> None:
-        tip = partition.view.topic_id_partition
-        self._lanes.start(tip, lane, lambda: work(partition), f"{lane} {tip}@{partition.view.leader_epoch}")
+        topic_id_partition = partition.view.topic_id_partition
+        self._lanes.start(
+            topic_id_partition,
+            lane,
+            lambda: work(partition),
+            f"{lane} {topic_id_partition}@{partition.view.leader_epoch}",
+        )
 
-    def _copy_has_work(self, tip: TopicIdPartition) -> bool:
-        local = self._table.local_partition(tip)
-        if local is None or tip.topic in self._table.refused_topics or not self._table.pins.are_known(local.log_dir):
+    def _copy_has_work(self, topic_id_partition: TopicIdPartition) -> bool:
+        local = self._table.local_partition(topic_id_partition)
+        if (
+            local is None
+            or topic_id_partition.topic in self._table.refused_topics
+            or not self._table.pins.are_known(local.log_dir)
+        ):
             return False
-        return bool(pending_copies(self._table, local, self._table.record(tip).last_copied))
+        return bool(pending_copies(self._table, local, self._table.record(topic_id_partition).last_copied))

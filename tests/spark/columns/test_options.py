@@ -164,7 +164,7 @@ def test_the_configuration_is_a_file_or_its_keys() -> None:
     }
     _, source = parse_options({**SUBSCRIBED, **keys})
     config = source.load()
-    assert [one.host for one in config.broker.bootstrap_servers] == ["one", "two"]
+    assert [server.host for server in config.broker.bootstrap_servers] == ["one", "two"]
     assert (config.store.type, config.store.key_prefix) == ("s3", "some/")
     assert config.remote_log_metadata_topic_num_partitions == 7
 

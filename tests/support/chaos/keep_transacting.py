@@ -52,7 +52,7 @@ class KeepTransacting(BackgroundThread):
 
     @property
     def fates(self) -> Counter[Fate]:
-        return Counter(one.fate for one in self.transactions)
+        return Counter(transaction.fate for transaction in self.transactions)
 
     def check(self, partition: int, found: Sequence[Shape], *, read_committed: bool) -> None:
         """``found`` is the whole partition, from its first offset to its end, read after :meth:`stop`.

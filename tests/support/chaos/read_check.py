@@ -83,8 +83,8 @@ def _name_in(problem: str) -> str:
 
 
 def _difference(found: list[Shape], expected: list[Shape]) -> str:
-    if [one[0] for one in found] == [one[0] for one in expected]:
+    if [shape[0] for shape in found] == [shape[0] for shape in expected]:
         index = next(index for index, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1])
         return f"offset {found[index][0]} is {found[index]}, was {expected[index]}"
-    got = [one[0] for one in found]
+    got = [shape[0] for shape in found]
     return f"{len(got)} records, offsets {got[:1]} to {got[-1:]}, where {len(expected)} were acknowledged"

@@ -132,7 +132,7 @@ def running_world(directory: Path) -> Iterator[World]:
         gateways = {node: f"127.0.0.1:{free_port()}" for node in _NODES}
         for node, daemon in sidecars.by_node.items():
             daemon.settings["state.dir"] = str(disks[node].directory / "tiersidecar-state")
-            advertised = {str(one): address for one, address in gateways.items()}
+            advertised = {str(gateway): address for gateway, address in gateways.items()}
             daemon.settings["gateway"] = {"listeners": [{"listen": gateways[node], "advertised.nodes": advertised}]}
             daemon.roles = "tier,read,gateway"
         stack.enter_context(sidecars)

@@ -10,14 +10,14 @@ import pytest
 
 from tests.support.manual_clock import settle
 from tests.support.scripted import ScriptedBroker
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.adapters.end_offsets import EndOffsets
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec
 
-PARTITIONS = [replace(TIP, partition=number) for number in range(50)]
+PARTITIONS = [replace(TOPIC_ID_PARTITION, partition=number) for number in range(50)]
 
 
 class SlowBroker(ScriptedBroker):

@@ -9,7 +9,7 @@ import pytest
 from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
 from tests.support.pins import local_partition
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.app.config.top_level import Role
 from tiersidecar.app.process_status import ProcessStatus, sidecars_of
 from tiersidecar.domain.epochs import Lineage
@@ -50,7 +50,9 @@ def test_a_lease_that_is_over(age_ms: int, released: bool, is_over: bool) -> Non
         status_address="h:8091",
     )
     command = replace(lease, name="repair", broker_id=-1)
-    assert [(one.node_id, one.is_over) for one in sidecars_of([lease, command], 1_000_000)] == [(3, is_over)]
+    assert [(sidecar.node_id, sidecar.is_over) for sidecar in sidecars_of([lease, command], 1_000_000)] == [
+        (3, is_over)
+    ]
 
 
 def test_the_remote_log_start_is_the_one_of_this_history() -> None:
@@ -58,7 +60,7 @@ def test_the_remote_log_start_is_the_one_of_this_history() -> None:
     world = World()
     sidecar = Sidecar(world, policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock())
     local = local_partition(local_segments(0, 400), epochs=((0, 0), (2, 200)))
-    sidecar.table.local = LogDirsView(partitions={TIP: local}, faults={})
+    sidecar.table.local = LogDirsView(partitions={TOPIC_ID_PARTITION: local}, faults={})
     status = ProcessStatus(
         version="1",
         config=None,  # type: ignore[arg-type]  # not asked of partitions
@@ -69,8 +71,8 @@ def test_the_remote_log_start_is_the_one_of_this_history() -> None:
     )
     shown = []
     for state in (said(250, 0), said(50, 2)):
-        run(world.state.publish_partition_state(TIP, state))
-        shown += [one.remote_log_start_offset for one in status.partitions()]
+        run(world.state.publish_partition_state(TOPIC_ID_PARTITION, state))
+        shown += [partition.remote_log_start_offset for partition in status.partitions()]
     assert shown == [200, 200]
 
 
@@ -88,9 +90,13 @@ def test_a_led_partition_without_a_directory_here_is_shown_once_it_is_told() -> 
         state=world.state,
     )
     assert list(status.partitions()) == []
-    table.misplaced[TIP] = "it is not here"
+    table.misplaced[TOPIC_ID_PARTITION] = "it is not here"
     (shown,) = status.partitions()
-    assert (shown.topic_id_partition, shown.role, shown.held_back_reason) == (TIP, "leader", "it is not here")
+    assert (shown.topic_id_partition, shown.role, shown.held_back_reason) == (
+        TOPIC_ID_PARTITION,
+        "leader",
+        "it is not here",
+    )
     assert shown.local_segments == 0
 
 
@@ -106,10 +112,13 @@ def test_the_bytes_of_a_log_are_counted_once_each_from_its_start_to_its_end() ->
         due_ms=1,
         up_to=Offset(100),
     )
-    run(world.state.put_into_trash(TIP, [entry]))
+    run(world.state.put_into_trash(TOPIC_ID_PARTITION, [entry]))
     local = local_partition(local_segments(300, 400, 500), epochs=((0, 0),))
-    sidecar.table.local = LogDirsView(partitions={TIP: local}, faults={})
-    sidecar.table.record(TIP).copied_offset, sidecar.table.record(TIP).log_start_offset = 399, 300
+    sidecar.table.local = LogDirsView(partitions={TOPIC_ID_PARTITION: local}, faults={})
+    (
+        sidecar.table.record(TOPIC_ID_PARTITION).copied_offset,
+        sidecar.table.record(TOPIC_ID_PARTITION).log_start_offset,
+    ) = 399, 300
     status = ProcessStatus(
         version="1",
         config=None,  # type: ignore[arg-type]  # not asked of partitions

@@ -90,7 +90,7 @@ class World:
             broker_id=1,
             incarnation="",
             segments=segments,
-            highest_offsets={0: max(one.end_offset for one in segments)},
+            highest_offsets={0: max(segment.end_offset for segment in segments)},
             state=STATE,
             topic_state=TopicState(topic="orders", mode="strict"),
             trash=(ENTRY,),
@@ -147,7 +147,7 @@ async def test_all_of_a_snapshot_comes_back_and_the_state_before_the_events(worl
     done = await world.recover()
     assert done.facts() == shown.facts()
     assert world.segments() == [known, deleting]
-    assert [getattr(one, "state", None) for one in world.metadata.events].count(STARTED) == 2
+    assert [getattr(event, "state", None) for event in world.metadata.events].count(STARTED) == 2
     assert (world.state.partition_state(ORDERS), list(world.state.trash(ORDERS))) == (STATE, [ENTRY])
     assert list(world.state.pauses()) == [PAUSE]
     assert world.state.topic_state(ORDERS.topic_id) == TopicState(topic="orders", mode="strict")

@@ -136,7 +136,7 @@ class World:
 
     def states(self) -> dict[str, State]:
         segments = self.builder.run.metadata.list_remote_log_segments(self.builder.partition)
-        return {format_uuid(one.remote_log_segment_id.uuid): one.state for one in segments}
+        return {format_uuid(segment.remote_log_segment_id.uuid): segment.state for segment in segments}
 
     def in_trash(self) -> set[Uuid]:
         return {uuid for entry in self.session.state.trash(self.builder.partition) for uuid in entry.segments}

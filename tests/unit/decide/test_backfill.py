@@ -9,7 +9,7 @@ from tiersidecar.decide.copy import CopyLag
 from tiersidecar.domain.ids import TopicIdPartition, Uuid
 
 
-def tip(topic: str, partition: int = 0) -> TopicIdPartition:
+def topic_id_partition(topic: str, partition: int = 0) -> TopicIdPartition:
     return TopicIdPartition(topic_id=Uuid(topic.encode().ljust(16, b".")), topic=topic, partition=partition)
 
 
@@ -21,8 +21,18 @@ def lag(segments: int, oldest_ms: int = 0) -> CopyLag:
     ("lags", "behind", "remaining"),
     [
         pytest.param({}, set(), 0, id="nothing is led"),
-        pytest.param({tip("a"): lag(0), tip("b"): lag(5)}, set(), 0, id="the threshold itself is no backlog"),
-        pytest.param({tip("a"): lag(6), tip("b"): lag(2)}, {tip("a")}, 600, id="one more is, and counts whole"),
+        pytest.param(
+            {topic_id_partition("a"): lag(0), topic_id_partition("b"): lag(5)},
+            set(),
+            0,
+            id="the threshold itself is no backlog",
+        ),
+        pytest.param(
+            {topic_id_partition("a"): lag(6), topic_id_partition("b"): lag(2)},
+            {topic_id_partition("a")},
+            600,
+            id="one more is, and counts whole",
+        ),
     ],
 )
 def test_partitions_with_more_than_the_threshold_catch_up(
@@ -38,12 +48,20 @@ def test_partitions_with_more_than_the_threshold_catch_up(
 )
 def test_topics_go_by_the_age_of_what_they_have_to_copy(order: BackfillOrder, topics: list[str]) -> None:
     """A topic is as old as its oldest partition, and its partitions go together."""
-    lags = {tip("mid", 0): lag(9, 50), tip("new"): lag(9, 90), tip("old"): lag(9, 10), tip("mid", 1): lag(9, 95)}
+    lags = {
+        topic_id_partition("mid", 0): lag(9, 50),
+        topic_id_partition("new"): lag(9, 90),
+        topic_id_partition("old"): lag(9, 10),
+        topic_id_partition("mid", 1): lag(9, 95),
+    }
     plan = decide_backfill(lags, 5, order)
-    assert sorted({one.topic for one in lags}, key=lambda topic: plan.ranks[tip(topic)]) == topics
-    assert plan.ranks[tip("mid", 0)] == plan.ranks[tip("mid", 1)]
+    assert sorted({one.topic for one in lags}, key=lambda topic: plan.ranks[topic_id_partition(topic)]) == topics
+    assert plan.ranks[topic_id_partition("mid", 0)] == plan.ranks[topic_id_partition("mid", 1)]
 
 
 def test_topics_of_one_age_keep_an_order() -> None:
-    lags = {tip("b"): lag(9, 10), tip("a"): lag(9, 10)}
-    assert decide_backfill(lags, 5, BackfillOrder.NEWEST).ranks == {tip("a"): 0, tip("b"): 1}
+    lags = {topic_id_partition("b"): lag(9, 10), topic_id_partition("a"): lag(9, 10)}
+    assert decide_backfill(lags, 5, BackfillOrder.NEWEST).ranks == {
+        topic_id_partition("a"): 0,
+        topic_id_partition("b"): 1,
+    }

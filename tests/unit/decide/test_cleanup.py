@@ -80,4 +80,4 @@ def test_a_copy_that_the_journal_knows_is_ours(broker_id: int, in_flight: bool, 
     segment = remote_segment(0, 9, state=STARTED, broker_id=broker_id, event_timestamp_ms=1000)
     flying = {segment.remote_log_segment_id} if in_flight else set()
     removals = decide_cleanup([segment], {segment.remote_log_segment_id.uuid}, flying, 1000, 100)
-    assert [(one.metadata, one.of_another) for one in removals] == ([(segment, False)] if removed else [])
+    assert [(removal.metadata, removal.of_another) for removal in removals] == ([(segment, False)] if removed else [])

@@ -27,7 +27,7 @@ OK, WARNING, ERROR = Level.OK, Level.WARNING, Level.ERROR
 
 
 def levels(findings: list[Finding]) -> list[Level]:
-    return [one.level for one in findings]
+    return [finding.level for finding in findings]
 
 
 @pytest.mark.parametrize(

@@ -506,7 +506,7 @@ def test_a_group_that_has_not_read_it_holds_it() -> None:
 
 def finding_of(view: PartitionView, stops: Stops, offset: int, about: str) -> Finding:
     (account,) = explain(view, stops, offset).accounts
-    return next(one for one in account.findings if one.about == about)
+    return next(finding for finding in account.findings if finding.about == about)
 
 
 @pytest.mark.parametrize(
@@ -535,7 +535,9 @@ def test_an_offset_that_no_segment_holds(given: Given, offset: int, words: str) 
 
 def test_without_an_offset_each_run_of_segments_is_told_once() -> None:
     view = Given(remote=segments(5), local=(300, 400, 500, 600, 700), log_start=300).view
-    assert [(one.row.state, one.row.start_offset, one.count) for one in explain(view, Stops()).accounts] == [
+    assert [
+        (account.row.state, account.row.start_offset, account.count) for account in explain(view, Stops()).accounts
+    ] == [
         (RowState.REMOTE, 0, 3),
         (RowState.BOTH, 300, 2),
         (RowState.LOCAL, 500, 2),
@@ -545,7 +547,7 @@ def test_without_an_offset_each_run_of_segments_is_told_once() -> None:
 
 def test_replicas_that_roll_differently_have_rows_of_their_own() -> None:
     view = Given(remote=(segment(0, 149), segment(150, 299)), local=(0, 100, 200, 300)).view
-    assert [(one.start_offset, one.end_offset, one.state.value) for one in segment_rows(view)] == [
+    assert [(row.start_offset, row.end_offset, row.state.value) for row in segment_rows(view)] == [
         (0, 99, "both"),
         (0, 149, "both"),
         (100, 199, "both"),
@@ -561,5 +563,5 @@ def test_the_hold_of_nobody_is_no_hold() -> None:
 
 def test_what_the_broker_has_yet_to_remove_is_given_up() -> None:
     view = Given(remote=FINISHED_3[2:], local=(0, 100, 200, 300), log_start=200, start=200).view
-    rows = {one.start_offset: one.state for one in segment_rows(view)}
+    rows = {row.start_offset: row.state for row in segment_rows(view)}
     assert rows == {0: RowState.GIVEN_UP, 100: RowState.GIVEN_UP, 200: RowState.BOTH, 300: RowState.ACTIVE}

@@ -521,8 +521,10 @@ def test_what_is_told_of_each(given: Given, offset: int, told: dict[str, list[st
     found: dict[str, list[str]] = {}
     for account in explain(given.view, Stops(), offset).accounts:
         assert account.count == 1
-        known = found.setdefault(account.row.state.value, [one.about for one in account.findings])
-        assert known == [one.about for one in account.findings], "all that are in the same state are told the same"
+        known = found.setdefault(account.row.state.value, [finding.about for finding in account.findings])
+        assert known == [finding.about for finding in account.findings], (
+            "all that are in the same state are told the same"
+        )
         assert account.row.state is not RowState.OUTSIDE_LINEAGE or account.row.local is None
     assert found == told
 

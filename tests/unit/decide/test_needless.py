@@ -31,7 +31,7 @@ def entry(*names: RemoteLogSegmentMetadata, kind: TrashKind = TrashKind.REPAIR, 
         TWIN, LeaderEpoch(0), generation=generation, delays=DAY, now_ms=decided_ms, reason="twins", by="repair"
     )
     made_id = TrashId(generation=generation, leader_epoch=LeaderEpoch(0), kind=kind, opened_ms=made.id.opened_ms)
-    return replace(made, id=made_id, segments=frozenset(one.remote_log_segment_id.uuid for one in names))
+    return replace(made, id=made_id, segments=frozenset(name.remote_log_segment_id.uuid for name in names))
 
 
 def going(remote: tuple[RemoteLogSegmentMetadata, ...], *trash: TrashEntry, **fields: Any) -> list[Uuid]:

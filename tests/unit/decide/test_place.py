@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.support.pins import local_partition
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.place import UnwrittenEpoch, may_be_unwritten, reason_to_doubt_directory, reason_unseen
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.segments import LeaderView
 
 LED = LeaderView(
-    topic_id_partition=TIP,
+    topic_id_partition=TOPIC_ID_PARTITION,
     leader_id=BrokerId(1),
     leader_epoch=LeaderEpoch(5),
     replicas=(BrokerId(1),),

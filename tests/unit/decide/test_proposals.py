@@ -22,11 +22,11 @@ from tiersidecar.domain.offsets import LeaderEpoch, Offset
 from tiersidecar.domain.proposals import DeleteProposal
 from tiersidecar.domain.segments import LeaderView
 
-TIP = TopicIdPartition(topic_id=Uuid(b"\1" * 16), topic="orders", partition=0)
+TOPIC_ID_PARTITION = TopicIdPartition(topic_id=Uuid(b"\1" * 16), topic="orders", partition=0)
 ANEW = TopicIdPartition(topic_id=Uuid(b"\2" * 16), topic="orders", partition=0)
 PROPOSAL = DeleteProposal(
     cluster_id="ours",
-    topic_id_partition=TIP,
+    topic_id_partition=TOPIC_ID_PARTITION,
     offset=Offset(50),
     leader_epoch=LeaderEpoch(4),
     low_watermark=Offset(200),
@@ -40,9 +40,9 @@ PROPOSAL = DeleteProposal(
 LOG_START, HIGH_WATERMARK = 200, 246
 
 
-def view(*, tip: TopicIdPartition = TIP, leader: int = 1, epoch: int = 4) -> LeaderView:
+def view(*, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION, leader: int = 1, epoch: int = 4) -> LeaderView:
     return LeaderView(
-        topic_id_partition=tip,
+        topic_id_partition=topic_id_partition,
         leader_id=BrokerId(leader),
         leader_epoch=LeaderEpoch(epoch),
         replicas=(BrokerId(1), BrokerId(2)),
@@ -88,8 +88,10 @@ def test_words(fields: dict[str, Any], age_ms: int, refusal: str | None) -> None
         pytest.param(view(epoch=3), True, 0, Outcome.LATER, id="the gateway knows a later epoch than we"),
         pytest.param(view(epoch=3), True, NEWS_MS + 1, Outcome.REFUSED, id="of an epoch that there is not"),
         pytest.param(view(leader=2, epoch=3), True, 0, Outcome.LATER, id="we may lead by now"),
-        pytest.param(view(tip=ANEW), True, 0, Outcome.REFUSED, id="the topic was made anew"),
-        pytest.param(view(tip=ANEW, epoch=0), True, 0, Outcome.REFUSED, id="made anew, its epochs begin again"),
+        pytest.param(view(topic_id_partition=ANEW), True, 0, Outcome.REFUSED, id="the topic was made anew"),
+        pytest.param(
+            view(topic_id_partition=ANEW, epoch=0), True, 0, Outcome.REFUSED, id="made anew, its epochs begin again"
+        ),
         pytest.param(None, None, NEWS_MS, Outcome.LATER, id="a topic that we have not heard of yet"),
         pytest.param(None, None, NEWS_MS + 1, Outcome.REFUSED, id="a topic that there is not"),
     ],

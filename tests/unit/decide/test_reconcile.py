@@ -496,7 +496,7 @@ A, B, C = segment("a", 0, 9, at=0), segment("b", 10, 19, at=2), segment("c", 20,
 def test_offsets(segments: list[LineSegment], found: list[tuple[FindingKind, int, int]]) -> None:
     line = PartitionLine(topic="t", topic_id="id", partition=0, segments=segments)
     findings = decide_offsets(line, GRACES, NOW_MS)
-    assert [(one.kind, one.start_offset, one.end_offset) for one in findings] == found
+    assert [(finding.kind, finding.start_offset, finding.end_offset) for finding in findings] == found
 
 
 def test_a_gap_says_where_it_is_and_how_old_its_younger_neighbour() -> None:

@@ -13,7 +13,7 @@ from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 
-TIP = TopicIdPartition(topic_id=Uuid(bytes(16)), topic="orders", partition=0)
+TOPIC_ID_PARTITION = TopicIdPartition(topic_id=Uuid(bytes(16)), topic="orders", partition=0)
 COPY, RETIRE, FORGET, DECLINE, WAIT = (
     RecopyAction.COPY,
     RecopyAction.RETIRE,
@@ -28,7 +28,7 @@ def remote(
 ) -> RemoteLogSegmentMetadata:
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(
-            topic_id_partition=TIP, uuid=Uuid(start.to_bytes(8) + end.to_bytes(8))
+            topic_id_partition=TOPIC_ID_PARTITION, uuid=Uuid(start.to_bytes(8) + end.to_bytes(8))
         ),
         start_offset=Offset(start),
         end_offset=Offset(end),

@@ -75,7 +75,7 @@ class World:
         stored |= {segment_id(number).uuid: replace(WHOLE, has_log=False) for number in self.partly}
         known = by_uuid(self.known)
         manifests: dict[Uuid, RemoteLogSegmentMetadata | BadManifest] = dict(by_uuid(self.manifests))
-        manifests |= {segment_id(number).uuid: one for number, one in self.bad.items()}
+        manifests |= {segment_id(number).uuid: manifest for number, manifest in self.bad.items()}
         wanted = wanted_manifests(known, self.snapshot, stored)
         return decide_recovery(
             RecoveryView(
@@ -251,7 +251,7 @@ def test_what_the_topic_has_is_carried_on_and_never_taken_back(
     found = World(
         known=(segment(1, 0, 9, state=in_topic),), snapshot=snapshot(replace(LIVE, state=in_snapshot)), stored=(1,)
     ).decide()
-    assert ([one.state for one in found.updates], found.segments) == (published, ())
+    assert ([update.state for update in found.updates], found.segments) == (published, ())
     assert found.equal == (0 if published else 1)
 
 

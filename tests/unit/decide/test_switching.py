@@ -323,10 +323,10 @@ def test_how_far_it_is_remote(remote: list[RemoteLogSegmentMetadata], log_start:
 )
 def test_what_is_remote_counts_once_however_often_it_was_copied(remote: list[tuple[int, int]], size_bytes: int) -> None:
     """Else more than is remote could be deleted by the retention that ``disable`` restores."""
-    segments = [replace(remote_segment(*one), segment_size_in_bytes=1000) for one in remote]
+    segments = [replace(remote_segment(*segment), segment_size_in_bytes=1000) for segment in remote]
     ends = {0: 1000}
     assert copied_bytes(parts_of_history(segments, ends), 0, 200) == size_bytes
-    started = [replace(one, state=State.COPY_SEGMENT_STARTED) for one in segments]
+    started = [replace(segment, state=State.COPY_SEGMENT_STARTED) for segment in segments]
     assert copied_bytes(parts_of_history(started, ends), 0, 200) == 0
     assert copied_bytes(parts_of_history([*started[:1], *segments], ends), 0, 200) == size_bytes, (
         "an unfinished one hides none that is finished"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.topics import (
     PartitionRole,
     decide_assignment,
@@ -25,10 +25,10 @@ from tiersidecar.domain.segments import LeaderView
 POLICY = TopicPolicy()
 
 
-def leader_view(leader: int = 1, tip: TopicIdPartition = TIP) -> LeaderView:
+def leader_view(leader: int = 1, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION) -> LeaderView:
     ids = (BrokerId(1), BrokerId(2))
     return LeaderView(
-        topic_id_partition=tip,
+        topic_id_partition=topic_id_partition,
         leader_id=BrokerId(leader),
         leader_epoch=LeaderEpoch(5),
         replicas=ids,
@@ -39,26 +39,29 @@ def leader_view(leader: int = 1, tip: TopicIdPartition = TIP) -> LeaderView:
 def assign(
     view: LeaderView,
     *,
-    local: tuple[TopicIdPartition, ...] = (TIP,),
+    local: tuple[TopicIdPartition, ...] = (TOPIC_ID_PARTITION,),
     broker: int = 1,
     policy: Callable[[str], TopicPolicy | None] = lambda _: POLICY,
 ) -> dict[TopicIdPartition, PartitionRole]:
-    return {tip: tiered.role for tip, tiered in decide_assignment([view], local, BrokerId(broker), policy).items()}
+    return {
+        topic_id_partition: tiered.role
+        for topic_id_partition, tiered in decide_assignment([view], local, BrokerId(broker), policy).items()
+    }
 
 
 def test_a_partition_comes_with_its_view_and_the_policy_of_its_topic() -> None:
     of_orders = TopicPolicy(retention_ms=7)
     view = leader_view(1)
-    found = decide_assignment([view], (TIP,), BrokerId(1), {"orders": of_orders}.get)[TIP]
+    found = decide_assignment([view], (TOPIC_ID_PARTITION,), BrokerId(1), {"orders": of_orders}.get)[TOPIC_ID_PARTITION]
     assert (found.view, found.policy) == (view, of_orders)
 
 
 def test_leader_and_follower() -> None:
-    assert assign(leader_view(1)) == {TIP: PartitionRole.LEADER}
-    assert assign(leader_view(2)) == {TIP: PartitionRole.FOLLOWER}
+    assert assign(leader_view(1)) == {TOPIC_ID_PARTITION: PartitionRole.LEADER}
+    assert assign(leader_view(2)) == {TOPIC_ID_PARTITION: PartitionRole.FOLLOWER}
 
 
-INTERNAL = replace(TIP, topic="__consumer_offsets")
+INTERNAL = replace(TOPIC_ID_PARTITION, topic="__consumer_offsets")
 
 
 @pytest.mark.parametrize(
@@ -68,11 +71,13 @@ INTERNAL = replace(TIP, topic="__consumer_offsets")
         pytest.param(leader_view(), {"local": ()}, id="its directory is not on a healthy log dir"),
         pytest.param(
             leader_view(),
-            {"local": (replace(TIP, topic_id=Uuid(b"0" * 16)),)},
+            {"local": (replace(TOPIC_ID_PARTITION, topic_id=Uuid(b"0" * 16)),)},
             id="the directory is of an earlier topic of the same name",
         ),
         pytest.param(leader_view(), {"policy": lambda _: None}, id="the configuration does not tier it"),
-        pytest.param(leader_view(tip=INTERNAL), {"local": (INTERNAL,)}, id="internal topics are never tiered"),
+        pytest.param(
+            leader_view(topic_id_partition=INTERNAL), {"local": (INTERNAL,)}, id="internal topics are never tiered"
+        ),
     ],
 )
 def test_not_ours(view: LeaderView, others: dict[str, Any]) -> None:
@@ -80,11 +85,13 @@ def test_not_ours(view: LeaderView, others: dict[str, Any]) -> None:
 
 
 def test_a_partition_that_is_not_ours_does_not_hide_those_after_it() -> None:
-    views = [leader_view(tip=INTERNAL), leader_view()]
-    assert list(decide_assignment(views, (INTERNAL, TIP), BrokerId(1), lambda _: POLICY)) == [TIP]
+    views = [leader_view(topic_id_partition=INTERNAL), leader_view()]
+    assert list(decide_assignment(views, (INTERNAL, TOPIC_ID_PARTITION), BrokerId(1), lambda _: POLICY)) == [
+        TOPIC_ID_PARTITION
+    ]
 
 
-OLDER = replace(TIP, topic_id=Uuid(b"0" * 16))
+OLDER = replace(TOPIC_ID_PARTITION, topic_id=Uuid(b"0" * 16))
 
 
 @pytest.mark.parametrize(
@@ -92,10 +99,12 @@ OLDER = replace(TIP, topic_id=Uuid(b"0" * 16))
     [
         pytest.param(leader_view(), (), POLICY, True, id="led, and its directory is nowhere"),
         pytest.param(leader_view(), (OLDER,), POLICY, True, id="the directory is of an earlier topic of the same name"),
-        pytest.param(leader_view(), (TIP,), POLICY, False, id="its directory is here"),
+        pytest.param(leader_view(), (TOPIC_ID_PARTITION,), POLICY, False, id="its directory is here"),
         pytest.param(leader_view(2), (), POLICY, False, id="another leads: its sidecar says so"),
         pytest.param(leader_view(), (), None, False, id="the configuration does not tier it"),
-        pytest.param(leader_view(tip=INTERNAL), (), POLICY, False, id="internal topics are never tiered"),
+        pytest.param(
+            leader_view(topic_id_partition=INTERNAL), (), POLICY, False, id="internal topics are never tiered"
+        ),
     ],
 )
 def test_what_is_led_and_not_seen(

@@ -53,7 +53,7 @@ def entry(
         decided_ms=decided_ms,
         due_ms=NOW_MS + int(due_in_h * HOUR_MS),
         up_to=Offset(up_to),
-        segments=frozenset(one.remote_log_segment_id.uuid for one in names),
+        segments=frozenset(name.remote_log_segment_id.uuid for name in names),
         purged_ms=decided_ms if purged else -1,
     )
 
@@ -103,7 +103,7 @@ SAID = said(entry(300, kind=TrashKind.USER), up_to=300)[0]
 
 
 def starts(removals: tuple[Removal, ...]) -> list[int]:
-    return [one.metadata.start_offset for one in removals]
+    return [removal.metadata.start_offset for removal in removals]
 
 
 def put(found: TrashPlan) -> list[tuple[TrashKind, int, int]]:
@@ -651,7 +651,7 @@ def test_whatever_happens_nothing_goes_before_its_delay_and_everything_goes_afte
         for offset in range(start, max(wanted, start), 100):
             decided_h[offset] = now_h
         start = max(wanted, start)
-        for one in found.removals:
-            assert now_h - decided_h[one.metadata.start_offset] >= 24
-            remote.remove(one.metadata)
+        for removal in found.removals:
+            assert now_h - decided_h[removal.metadata.start_offset] >= 24
+            remote.remove(removal.metadata)
     assert all(one.start_offset >= start for one in remote)

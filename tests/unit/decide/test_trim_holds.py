@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.segments import TIP, local_segments, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
 from tiersidecar.decide.trim import TrimView, decide_trim
 from tiersidecar.decide.trim_holds import GroupRead, GroupsView, decide_hold, holders_of
 from tiersidecar.domain.epochs import Lineage
@@ -30,7 +30,10 @@ STEPS = decide_trim(
 
 def read(group: str, offset: int | None = None, *, elsewhere: int | None = None, problem: str = "") -> GroupRead:
     """``offset`` in our partition, ``elsewhere`` in the next one of the topic."""
-    here, next_one = (TIP.topic, TIP.partition), (TIP.topic, TIP.partition + 1)
+    here, next_one = (
+        (TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition),
+        (TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition + 1),
+    )
     offsets = {key: Offset(value) for key, value in ((here, offset), (next_one, elsewhere)) if value is not None}
     return GroupRead(group=group, offsets=offsets, problem=problem)
 
@@ -210,7 +213,7 @@ def shares(*reads: GroupRead, problem: str = "") -> GroupsView:
     ],
 )
 def test_who_holds_a_trim(holds: TrimHolds, groups: GroupsView, offset: int, reason: str) -> None:
-    hold = decide_hold(STEPS, holders_of(holds, TIP.topic, TIP.partition, groups))
+    hold = decide_hold(STEPS, holders_of(holds, TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition, groups))
 
     assert (hold.allowed[-1].offset if hold.allowed else 0) == offset
     assert hold.reason == reason
@@ -219,25 +222,30 @@ def test_who_holds_a_trim(holds: TrimHolds, groups: GroupsView, offset: int, rea
 
 def test_each_holder_has_the_bytes_that_it_alone_would_hold() -> None:
     groups = consumers(read("audit", 200), read("billing", 100))
-    hold = decide_hold(STEPS, holders_of(ALL, TIP.topic, TIP.partition, groups))
+    hold = decide_hold(STEPS, holders_of(ALL, TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition, groups))
     size = STEPS[0].local.size_bytes
     assert [(holder.group, held) for holder, held in hold.holders] == [("billing", 2 * size), ("audit", size)]
 
 
 def test_the_reader_of_another_partition_is_no_reader_of_this_one() -> None:
     groups = shares(read("queue", elsewhere=0))
-    assert holders_of(TrimHolds(), TIP.topic, TIP.partition + 1, groups)[0].offset == 0
-    assert holders_of(TrimHolds(), "another", TIP.partition, groups) == ()
+    assert holders_of(TrimHolds(), TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition + 1, groups)[0].offset == 0
+    assert holders_of(TrimHolds(), "another", TOPIC_ID_PARTITION.partition, groups) == ()
 
 
 def test_what_is_dropped_for_room_on_the_disk_waits_for_nobody() -> None:
     forced = [replace(STEPS[0], forced=True), *STEPS[1:]]
-    hold = decide_hold(forced, holders_of(BILLING, TIP.topic, TIP.partition, consumers(read("billing", 0))))
+    hold = decide_hold(
+        forced,
+        holders_of(BILLING, TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition, consumers(read("billing", 0))),
+    )
     assert [step.offset for step in hold.allowed] == [100]
     assert hold.held_bytes == sum(step.local.size_bytes for step in STEPS[1:])
 
 
 def test_nobody_is_named_where_it_is_not_known_which_group_reads() -> None:
-    (share,) = holders_of(TrimHolds(), TIP.topic, TIP.partition, shares(problem="LIST"))
-    (consumer,) = holders_of(replace(ALL, share_groups=NOBODY.share_groups), TIP.topic, 0, consumers(problem="LIST"))
+    (share,) = holders_of(TrimHolds(), TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition, shares(problem="LIST"))
+    (consumer,) = holders_of(
+        replace(ALL, share_groups=NOBODY.share_groups), TOPIC_ID_PARTITION.topic, 0, consumers(problem="LIST")
+    )
     assert (share.group, share.offset, consumer.group, consumer.offset) == ("", None, "", None)

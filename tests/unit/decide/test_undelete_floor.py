@@ -145,7 +145,7 @@ def test_where_pins_may_hold_what_the_broker_deleted_it_comes_back_as_far_as_the
 
 
 def pins(*ranges: tuple[int, int]) -> tuple[LocalSegment, ...]:
-    return tuple(pin_of(*one).segment for one in ranges)
+    return tuple(pin_of(*range_).segment for range_ in ranges)
 
 
 @pytest.mark.parametrize(

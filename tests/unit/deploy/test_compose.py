@@ -60,7 +60,7 @@ def test_a_sidecar_has_the_brokers_volume_at_the_brokers_path_and_its_uid(name: 
 def test_the_commands_are_the_products_own() -> None:
     for name in ("sidecar", "gateway"):
         command, *arguments = services()[name]["command"]
-        assert {one for one in arguments if one.startswith("--")} <= options_of(command)
+        assert {argument for argument in arguments if argument.startswith("--")} <= options_of(command)
     (line,) = services()["reconcile"]["command"]
     assert_is_reconcile(re.search(r"tiersidecar (reconcile [^;]*);", line)[1].split())  # type: ignore[index]
 
@@ -84,7 +84,7 @@ def test_prometheus_scrapes_both_processes_under_the_rules_job_name() -> None:
     (job,) = loaded("prometheus.yml")["scrape_configs"]
     assert job["job_name"] == "tiersidecar"
     assert job["static_configs"] == [{"targets": ["sidecar:8091", "gateway:8092"]}]
-    mounted = {one.split(":")[1] for one in services()["prometheus"]["volumes"]}
+    mounted = {service.split(":")[1] for service in services()["prometheus"]["volumes"]}
     assert set(loaded("prometheus.yml")["rule_files"]) <= mounted
 
 
@@ -92,5 +92,5 @@ def test_grafana_finds_prometheus_and_the_dashboard() -> None:
     (source,) = loaded("grafana/datasource.yaml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
     (provider,) = loaded("grafana/dashboards.yaml")["providers"]
-    (dashboard,) = [one for one in services()["grafana"]["volumes"] if one.startswith("../grafana/")]
+    (dashboard,) = [service for service in services()["grafana"]["volumes"] if service.startswith("../grafana/")]
     assert Path(dashboard.split(":")[1]).parent == Path(provider["options"]["path"])

@@ -106,7 +106,7 @@ def test_only_one_container_has_the_gateways_role() -> None:
     assert option(containers()["tiersidecar-gateway"]["args"], "--roles") == "gateway"
     for container in containers().values():
         command, *arguments = container["args"]
-        assert {one for one in arguments if one.startswith("--")} <= options_of(command)
+        assert {argument for argument in arguments if argument.startswith("--")} <= options_of(command)
 
 
 def test_ports_of_container_service_and_configuration_are_the_same(tmp_path: Path) -> None:

@@ -57,9 +57,9 @@ def test_each_component_of_the_bill_has_the_sums_of_the_lock() -> None:
 
 
 def test_every_locked_library_has_sums() -> None:
-    for name, one in packages().items():
+    for name, package in packages().items():
         if name not in OURS:
-            files = [*one.get("wheels", ()), *([one["sdist"]] if "sdist" in one else [])]
+            files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else [])]
             assert files, name
             assert all(SHA256.fullmatch(file["hash"]) for file in files), name
 

@@ -13,7 +13,7 @@ LOCAL = local_partition(local_segments(100, 150, 200))
 
 def test_pins_below_the_directory_come_first_and_the_active_segment_stays_last() -> None:
     merged = with_pins(LOCAL, [pin_of(0, 50), pin_of(50, 100), pin_of(100, 150)])
-    assert [(one.base_offset, one.next_base_offset, one.pinned) for one in merged.segments] == [
+    assert [(segment.base_offset, segment.next_base_offset, segment.pinned) for segment in merged.segments] == [
         (0, 50, True),
         (50, 100, True),
         (100, 150, False),

@@ -29,7 +29,7 @@ def test_in_whatever_order_and_however_often_they_are_merged_the_result_is_the_s
 @given(deletes)
 def test_none_is_forgotten(found: list[SaidDelete]) -> None:
     merged = merged_deletes(found)
-    assert all(any(one.is_within(other) for other in merged) for one in found)
+    assert all(any(delete.is_within(other) for other in merged) for delete in found)
 
 
 def test_of_too_many_the_oldest_become_final() -> None:

@@ -22,7 +22,7 @@ from tiersidecar.ports.metrics.reading import (
     READER_TASK_QUEUE_SIZE,
     READS_SHED,
 )
-from tiersidecar.reading.admission import ComeBack, ReaderPool
+from tiersidecar.reading.admission import ReaderPool, RetryAfter
 from tiersidecar.reading.request_budget import CountedFetches
 
 
@@ -180,42 +180,42 @@ async def test_reads_over_the_budget_of_requests_are_shed_and_said_to_be() -> No
         pass
 
 
-async def refuse_for_a_second(come_back: ComeBack, clock: ManualClock, *, refused: int, served: int) -> float:
+async def refuse_for_a_second(retry_after: RetryAfter, clock: ManualClock, *, refused: int, served: int) -> float:
     """What those who are refused next are told, in seconds."""
     for _ in range(refused):
-        come_back.refused_ms()
+        retry_after.refused_ms()
     for _ in range(served):
-        come_back.served()
+        retry_after.served()
     await clock.advance(1)
-    return come_back.refused_ms() / 1000
+    return retry_after.refused_ms() / 1000
 
 
 async def test_a_crowd_is_told_to_come_back_after_the_time_that_serving_it_takes() -> None:
     clock = ManualClock()
-    come_back = ComeBack(clock)
-    assert await refuse_for_a_second(come_back, clock, refused=900, served=1000) == 1.0
-    assert await refuse_for_a_second(come_back, clock, refused=899, served=300) == 3.0
+    retry_after = RetryAfter(clock)
+    assert await refuse_for_a_second(retry_after, clock, refused=900, served=1000) == 1.0
+    assert await refuse_for_a_second(retry_after, clock, refused=899, served=300) == 3.0
     # Sent away for three seconds, a third of the crowd comes each second: it is as large as before.
-    assert await refuse_for_a_second(come_back, clock, refused=299, served=300) == 3.0
-    assert await refuse_for_a_second(come_back, clock, refused=299, served=0) == 10.0
-    assert await refuse_for_a_second(come_back, clock, refused=0, served=10) == 1.0
+    assert await refuse_for_a_second(retry_after, clock, refused=299, served=300) == 3.0
+    assert await refuse_for_a_second(retry_after, clock, refused=299, served=0) == 10.0
+    assert await refuse_for_a_second(retry_after, clock, refused=0, served=10) == 1.0
 
 
 async def test_what_counts_is_how_many_came_a_second_however_long_nobody_looked() -> None:
     clock = ManualClock()
-    come_back = ComeBack(clock)
+    retry_after = RetryAfter(clock)
     for _ in range(1200):
-        come_back.refused_ms()
+        retry_after.refused_ms()
     for _ in range(400):
-        come_back.served()
+        retry_after.served()
     await clock.advance(2)
     # 600 came each second, and 200 were served.
-    assert come_back.refused_ms() == 3000
+    assert retry_after.refused_ms() == 3000
     # A second that is not over tells nothing.
     for _ in range(500):
-        assert come_back.refused_ms() == 3000
+        assert retry_after.refused_ms() == 3000
     await clock.advance(0.5)
-    assert come_back.refused_ms() == 3000
+    assert retry_after.refused_ms() == 3000
 
 
 async def test_the_pool_of_a_read_path_sends_away_for_longer_while_it_serves_little() -> None:

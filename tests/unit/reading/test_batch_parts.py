@@ -11,7 +11,7 @@ from tiersidecar.reading.batch_cutter import BatchSlice
 from tiersidecar.reading.batch_parts import parts_of
 
 BATCHES = local_batches("plain-0")
-LARGEST = max(len(one.data) for one in BATCHES)
+LARGEST = max(len(batch.data) for batch in BATCHES)
 
 
 def sliced(batches: tuple[LocalBatch, ...], borders: set[int]) -> list[BatchSlice]:

@@ -32,7 +32,7 @@ class Index:
         self.entries = [Entry(Offset(100), 0), *(Entry(Offset(offset), position) for offset, position in entries)]
 
     def lookup(self, offset: int) -> Entry:
-        return max((one for one in self.entries if one.offset <= offset), default=self.entries[0])
+        return max((entry for entry in self.entries if entry.offset <= offset), default=self.entries[0])
 
 
 class Indexes(NamedTuple):
@@ -96,14 +96,14 @@ async def test_all_that_the_reading_of_a_broken_segment_rests_on_is_fetched_anew
         await path.reader.read_batches(builder.partition, 20, max_bytes=1 << 20)
         await path.reader.read_batches(builder.partition, 0, max_bytes=1 << 20)
         everything = {key for key, _ in store.fetched if "00000000000000000000-" in key}
-        ranges = {one for key, one in store.log_fetches() if "00000000000000000000-" in key}
+        ranges = {fetch for key, fetch in store.log_fetches() if "00000000000000000000-" in key}
         assert len(everything) == 3
         await path.files._segments.discard(first)
         store.fetched.clear()
         await path.reader.read_batches(builder.partition, 20, max_bytes=1 << 20)
         await path.reader.read_batches(builder.partition, 0, max_bytes=1 << 20)
         assert {key for key, _ in store.fetched} == everything, "and nothing of the other segment"
-        assert {one for _, one in store.log_fetches()} == ranges
+        assert {fetch for _, fetch in store.log_fetches()} == ranges
 
 
 @pytest.mark.parametrize("offset", [0, 34])
@@ -111,7 +111,7 @@ async def test_a_segment_is_warmed_by_its_manifest_and_the_chunk_that_the_read_b
     builder = RemoteBuilder(chunk_size=1000, index_interval=100)
     made = source(0, 35)
     metadata = await builder.add(made)
-    before = sum(len(one.data) for one in made.batches if one.header.last_offset < offset)
+    before = sum(len(batch.data) for batch in made.batches if batch.header.last_offset < offset)
     store = FaultyStore(builder.run.store)
     async with open_run(builder.run, store=store) as path:
         await path.files._segments.warm(Located(metadata, metadata.next_offset), offset)
@@ -166,4 +166,4 @@ async def test_what_was_returned_before_a_broken_chunk_is_not_returned_again(dam
     ):
         found = [bytes(part.batches.buffer) async for part in parts]
     assert broken
-    assert b"".join(found) == b"".join(one.data for one in made.batches)
+    assert b"".join(found) == b"".join(batch.data for batch in made.batches)

@@ -34,7 +34,7 @@ class Broker:
     async def fetch(self, offset: int, max_bytes: int, last_epoch: LeaderEpoch) -> LocalBatches:
         self.asked.append(offset)
         self.asked_as.append((offset, max_bytes, last_epoch))
-        held = [one for one in self.batches if one.last_offset >= offset and one.base_offset < self.stable]
+        held = [batch for batch in self.batches if batch.last_offset >= offset and batch.base_offset < self.stable]
         stable = Offset(self.stable)
         return LocalBatches(
             records=held[0].data if held else b"", high_watermark=stable, last_stable_offset=stable, aborted=self.lists

@@ -75,7 +75,7 @@ def carried(run: RemoteRun) -> CarriedTransactions:
 
 async def told(reader: CarriedTransactions, run: RemoteRun, offset: int) -> set[tuple[int, int]]:
     states = await reader.at(run.partition(NAME), Offset(offset), LINEAGE)
-    return {(one.producer_id, one.current_transaction_first_offset) for one in states}
+    return {(state.producer_id, state.current_transaction_first_offset) for state in states}
 
 
 @pytest.mark.parametrize("offset", BORDERS[1:])
@@ -95,7 +95,7 @@ async def test_within_a_segment_all_is_told_but_what_it_has_committed() -> None:
 
 
 def elected_at(cut: int) -> Lineage:
-    return Lineage.of([*(one for one in LINEAGE.entries if one.start_offset < cut), (9, cut)])
+    return Lineage.of([*(entry for entry in LINEAGE.entries if entry.start_offset < cut), (9, cut)])
 
 
 async def test_a_segment_that_an_election_has_cut_tells_all_that_was_open_there() -> None:
@@ -103,11 +103,11 @@ async def test_a_segment_that_an_election_has_cut_tells_all_that_was_open_there(
     one that counts."""
     run = await load_run("plain")
     reader, committed_behind = carried(run), set[tuple[int, int]]()
-    for cut in sorted({one.header.base_offset for one in local_batches(NAME)} - set(BORDERS)):
+    for cut in sorted({batch.header.base_offset for batch in local_batches(NAME)} - set(BORDERS)):
         if cut > BORDERS[-1]:
             continue
         states = await reader.at(run.partition(NAME), Offset(cut), elected_at(cut))
-        assert {(one.producer_id, one.current_transaction_first_offset) for one in states} == open_at(cut), cut
+        assert {(state.producer_id, state.current_transaction_first_offset) for state in states} == open_at(cut), cut
         stop = next(border for border in BORDERS if border >= cut)
         committed_behind |= open_at(cut) - open_at(stop) - aborted_at(cut)
     assert committed_behind, "one that no file of the segment tells of"
@@ -120,14 +120,18 @@ async def test_of_another_history_nothing_is_told() -> None:
 
 async def test_a_cut_segment_whose_batches_are_lost_tells_what_its_other_files_do() -> None:
     run, cut = await load_run("plain"), 60
-    victim = next(one for one in segments_of(run, run.partition(NAME)) if one.start_offset < cut < one.next_offset)
+    victim = next(
+        segment for segment in segments_of(run, run.partition(NAME)) if segment.start_offset < cut < segment.next_offset
+    )
     await run.store.delete_objects([recorded_keys(victim, run.key_prefix).log])
     with capture_logs() as logs:
         states = await carried(run).at(run.partition(NAME), Offset(cut), elected_at(cut))
     assert [one["event"] for one in logs] == ["segment.transactions.unknown"]
     stop = next(border for border in BORDERS if border >= cut)
     still_open = {one for one in open_at(cut) if one in open_at(stop)}
-    assert {(one.producer_id, one.current_transaction_first_offset) for one in states} == still_open | aborted_at(cut)
+    assert {(state.producer_id, state.current_transaction_first_offset) for state in states} == still_open | aborted_at(
+        cut
+    )
 
 
 async def test_nothing_is_told_where_nothing_is_remote_before_it() -> None:
@@ -142,7 +146,7 @@ async def test_nothing_is_told_where_nothing_is_remote_before_it() -> None:
 async def test_what_this_process_wrote_itself_is_not_fetched() -> None:
     run = await load_run("plain")
     reader = carried(run)
-    second = next(one for one in segments_of(run, run.partition(NAME)) if one.start_offset == 43)
+    second = next(segment for segment in segments_of(run, run.partition(NAME)) if segment.start_offset == 43)
     reader.keep(second, ())
     assert await told(reader, run, 86) == set(), "as it was kept"
     assert open_at(86)

@@ -217,7 +217,7 @@ async def test_the_largest_timestamp_is_one_of_those_at_or_above_the_remote_log_
         records = records_of(batches_between(topic, bounds.start, bounds.end))
         for start in range(bounds.start, bounds.end):
             run.log_starts.offsets[partition] = start
-            left = [one for one in records if one.offset >= start]
+            left = [record for record in records if record.offset >= start]
             found = await path.timestamps.find_latest(partition)
             if not left:  # markers alone
                 continue
@@ -231,10 +231,10 @@ async def test_what_is_left_of_a_segment_may_be_earlier_than_what_was_deleted_of
     """Timestamps as producers give them: the largest was deleted, and no index tells the largest of the others."""
     times = [10, 90, 20, 30, 50, 40, 50, 5, 60, 1]
     batches = [
-        data_batch(at, [(FIRST_MS + one, b"a") for one in times[at : at + 2]], leader_epoch=0, producer_id=-1)
+        data_batch(at, [(FIRST_MS + time, b"a") for time in times[at : at + 2]], leader_epoch=0, producer_id=-1)
         for at in range(0, len(times), 2)
     ]
-    made = [LocalBatch(read_batch_header(one.data), one.data) for one in batches]
+    made = [LocalBatch(read_batch_header(batch.data), batch.data) for batch in batches]
     builder = RemoteBuilder()
     await builder.add(SegmentSource(batches=made[:4], start_offset=0, end_offset=7))
     await builder.add(SegmentSource(batches=made[4:], start_offset=8, end_offset=9))
@@ -258,7 +258,7 @@ async def test_a_timestamp_is_found_in_the_front_of_a_segment_that_an_election_h
     await builder.add(SegmentSource(batches=divergent, start_offset=40, end_offset=99, epochs={0: 0, 2: 35}))
     history = {0: 0, 2: 35, 4: 70, 6: 105}
     await builder.add(SegmentSource(batches=between(80, 140, EPOCHS), start_offset=80, end_offset=139, epochs=history))
-    kept = [one for one in records_of(batches_between("epochs-0", 40, 140)) if not 70 <= one.offset < 80]
+    kept = [record for record in records_of(batches_between("epochs-0", 40, 140)) if not 70 <= record.offset < 80]
     async with open_run(builder.run) as path:
         for time_ms in sorted({one.timestamp_ms + near for one in kept for near in (-1, 0)}):
             found = await path.timestamps.find(builder.partition, time_ms)
@@ -343,7 +343,7 @@ async def test_a_hole_is_named_to_reader_and_operator_and_told_once() -> None:
             await clock.advance(SETTLED_S)
             with pytest.raises(OffsetInHoleError):
                 await streamed(path, builder, 60)
-        told = [(one["event"], one["first_missing_offset"], one["next_offset"]) for one in logs]
+        told = [(log["event"], log["first_missing_offset"], log["next_offset"]) for log in logs]
         assert told == [("read.hole", 70, 105)]
         assert telemetry.value(READ_HOLES, topic="built") == 4
         for outside in (245 + 1, 10_000):
@@ -379,7 +379,7 @@ async def test_a_time_index_with_a_wrong_bit_leads_past_no_record() -> None:
         records = records_of(batches_between("fine-index-0", bounds.start, bounds.end))
         assert len(index) > 5
         with capture_logs() as logs:
-            assert await _found(path, partition, records) == [one.offset for one in records]
+            assert await _found(path, partition, records) == [record.offset for record in records]
         assert not logs, "a real broker's entries are right"
     whole_index, seen = index.write(), 0
     for bit in range(3 * 96, 4 * 96, 3):
@@ -387,7 +387,9 @@ async def test_a_time_index_with_a_wrong_bit_leads_past_no_record() -> None:
         async with open_run(run, store=store) as path:
             with capture_logs() as logs:
                 try:
-                    assert await _found(path, partition, records[::4]) == [one.offset for one in records[::4]], bit
+                    assert await _found(path, partition, records[::4]) == [record.offset for record in records[::4]], (
+                        bit
+                    )
                 except CorruptDataError:
                     continue  # its entries are not in order any more
             seen += any(entry["event"] == "time.index.wrong" for entry in logs)
@@ -400,5 +402,5 @@ def _instead_of(written: bytes, bent: bytes) -> Bend:
 
 async def _found(path: ReadPath, partition: TopicIdPartition, records: Sequence[Record]) -> list[int]:
     """The offsets found for their timestamps, each of which is another."""
-    found = [await path.timestamps.find(partition, one.timestamp_ms) for one in records]
+    found = [await path.timestamps.find(partition, record.timestamp_ms) for record in records]
     return [-1 if one is None else one.offset for one in found]

@@ -34,7 +34,7 @@ from tiersidecar.reading.manifests import ManifestCache, recorded_keys
     ],
 )
 def test_merged_ranges(ranges: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
-    merged = merged_ranges([ByteRange(*one) for one in ranges], gap_bytes=5, most_bytes=100)
+    merged = merged_ranges([ByteRange(*range_) for range_ in ranges], gap_bytes=5, most_bytes=100)
     assert merged == [ByteRange(*one) for one in expected]
 
 

@@ -41,7 +41,7 @@ async def test_every_batch_from_an_offset_on_is_read_once(made: Remote, offset: 
     async with open_run(made.builder.run, store=made.store) as path:
         assert await stream(path, made, offset) == made.log[offset * BATCH :]
         ranges = ranges_of(made)
-        assert [one.stop for one in ranges[:-1]] == [one.start for one in ranges[1:]]
+        assert [range_.stop for range_ in ranges[:-1]] == [range_.start for range_ in ranges[1:]]
 
 
 @pytest.mark.parametrize("wanted", [1, BATCH, 10 * BATCH + 1, 3 * FIRST_STEP])
@@ -66,7 +66,7 @@ async def test_bounded_reads_that_go_on_fetch_no_batch_but_those_that_did_not_fi
             first = len(made.store.fetched) if first < 0 else first
         assert len(made.store.fetched) - first == reads - 1
         ranges = ranges_of(made)
-        assert all(one.start % BATCH == 0 for one in ranges)
+        assert all(range_.start % BATCH == 0 for range_ in ranges)
         assert made.fetched_bytes <= len(made.log) + reads * 64 * 1024
 
 
@@ -104,7 +104,7 @@ async def test_a_reader_that_stops_asking_has_one_step_ahead_and_gives_it_up(mad
         first = await anext(parts)
         assert len(first.batches) <= FIRST_STEP
         await settle()
-        assert [len(one) for one in ranges_of(made)] == [FIRST_STEP, len(made.log) - FIRST_STEP]
+        assert [len(range_) for range_ in ranges_of(made)] == [FIRST_STEP, len(made.log) - FIRST_STEP]
         made.store.gate.clear()
         await parts.aclose()
         made.store.gate.set()
@@ -120,7 +120,7 @@ async def test_without_budget_left_nothing_is_read_ahead(made: Remote) -> None:
     ):
         await anext(parts)
         await settle()
-        assert [len(one) for one in ranges_of(made)] == [FIRST_STEP]
+        assert [len(range_) for range_ in ranges_of(made)] == [FIRST_STEP]
 
 
 async def test_any_bytes_of_the_log_file_are_those_that_were_asked_for(made: Remote) -> None:

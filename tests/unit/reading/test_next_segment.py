@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from tests.support.manual_clock import settle
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.domain.errors import StoreError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
@@ -34,7 +34,7 @@ class World:
         self.fault: Exception | None = None
 
     async def locate(self, topic_id_partition: TopicIdPartition, offset: int) -> Located | None:
-        assert topic_id_partition == TIP
+        assert topic_id_partition == TOPIC_ID_PARTITION
         return self.behind.get(offset)
 
     async def warm(self, located: Located, offset: int) -> None:

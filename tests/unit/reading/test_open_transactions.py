@@ -77,7 +77,7 @@ async def test_before_a_hole_what_an_election_has_cut_may_have_any_end_where_its
 
 
 def transactional(*batches: Batch) -> list[LocalBatch]:
-    return [LocalBatch(read_batch_header(one.data), one.data) for one in batches]
+    return [LocalBatch(read_batch_header(batch.data), batch.data) for batch in batches]
 
 
 def data(offset: int, producer_id: int) -> Batch:
@@ -116,7 +116,7 @@ async def test_one_that_was_committed_behind_the_cut_is_open_there(chunk_size: i
         asked = [path.reader.open_at(builder.partition, Offset(4)) for _ in range(3)]
         assert await asyncio.gather(*asked) == [frozenset({(ONE, 1)})] * 3
         assert await path.reader.last_stable_offset(builder.partition) == 1
-    fetched = [one for _, one in store.log_fetches() if one is not None]
+    fetched = [fetch for _, fetch in store.log_fetches() if fetch is not None]
     assert len(fetched) == len(set(fetched))
     assert sum(map(len, fetched)) <= max(segment.segment_size_in_bytes // 4, 4096)
 

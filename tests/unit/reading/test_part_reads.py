@@ -31,7 +31,7 @@ class Remote:
     @property
     def fetched_bytes(self) -> int:
         ranges = [byte_range for _, byte_range in self.store.log_fetches()]
-        return sum(len(one) for one in ranges if one is not None)
+        return sum(len(range_) for range_ in ranges if range_ is not None)
 
 
 async def remote(batch_size: int = BATCH, *, count: int = BATCHES, **layout: bool) -> Remote:
@@ -42,7 +42,7 @@ async def remote(batch_size: int = BATCH, *, count: int = BATCHES, **layout: boo
         batches.append(LocalBatch(read_batch_header(data, where="made", position=0), data))
     builder = RemoteBuilder(chunk_size=CHUNK, **layout)
     await builder.add(SegmentSource(batches=batches, start_offset=0, end_offset=count - 1))
-    return Remote(builder=builder, store=FaultyStore(builder.run.store), log=b"".join(one.data for one in batches))
+    return Remote(builder=builder, store=FaultyStore(builder.run.store), log=b"".join(batch.data for batch in batches))
 
 
 async def read(path: ReadPath, made: Remote, offset: int, max_bytes: int = WANTED) -> bytes:

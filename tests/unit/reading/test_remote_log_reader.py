@@ -169,7 +169,7 @@ async def only_until(run: RemoteRun, partition: TopicIdPartition, end: int) -> R
     """``run`` as it was when the segments below ``end`` had been copied."""
     metadata = MemoryMetadataLog()
     await metadata.assign([partition])
-    kept = {one.remote_log_segment_id for one in segments_of(run, partition) if one.end_offset < end}
+    kept = {segment.remote_log_segment_id for segment in segments_of(run, partition) if segment.end_offset < end}
     for event in run.metadata.events:
         if not isinstance(event, RemotePartitionDeleteMetadata) and event.remote_log_segment_id in kept:
             await metadata.publish(event)

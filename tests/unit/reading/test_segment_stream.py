@@ -81,7 +81,7 @@ async def world(*, local: bool = False, batches: int = 35, **layout: bool) -> Wo
     builder = RemoteBuilder(chunk_size=CHUNK, **layout)
     offsets = source(0, batches)
     metadata = await builder.add(offsets)
-    return World(builder, metadata, b"".join(one.data for one in offsets.batches), local=local)
+    return World(builder, metadata, b"".join(batch.data for batch in offsets.batches), local=local)
 
 
 HERE = pytest.mark.parametrize("local", [False, True], ids=["far", "here"])
@@ -192,7 +192,7 @@ async def test_of_a_log_that_lies_here_so_much_is_read_at_once(
     counts = await it.read(Pace(bytes_per_s))
     size = len(it.log)
     ranges = [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]
-    assert it.store.fed == [(verb, ByteRange(*one)) for one in ranges]
+    assert it.store.fed == [(verb, ByteRange(*range_)) for range_ in ranges]
     assert counts == [stop - start for start, stop in ranges]
     assert it.seen == it.log
 

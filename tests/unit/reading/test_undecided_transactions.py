@@ -34,7 +34,9 @@ async def without(run: RemoteRun, partition: TopicIdPartition, *starts: int) -> 
     """``run`` as if the segments that begin at ``starts`` had never been copied."""
     metadata = MemoryMetadataLog()
     await metadata.assign([partition])
-    kept = {one.remote_log_segment_id for one in segments_of(run, partition) if one.start_offset not in starts}
+    kept = {
+        segment.remote_log_segment_id for segment in segments_of(run, partition) if segment.start_offset not in starts
+    }
     for event in run.metadata.events:
         if not isinstance(event, RemotePartitionDeleteMetadata) and event.remote_log_segment_id in kept:
             await metadata.publish(event)
@@ -59,7 +61,7 @@ async def test_nothing_is_shown_before_a_hole_that_may_have_been_aborted_in_it(s
     run = await load_run("plain")
     partition = run.partition("transactions-0")
     expected = consumed_records("transactions-0", "read_committed")
-    lost = [one for one in BORDERS if start <= one < stop]
+    lost = [border for border in BORDERS if start <= border < stop]
     async with open_run(await without(run, partition, *lost)) as path:
         for offset in range(start):
             found, error = await shown(path, partition, offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.scripted import MemoryStateLog
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
@@ -20,13 +20,16 @@ DELETE = UserDelete(offset=Offset(30), leader_epoch=LeaderEpoch(0), trims=False)
 
 async def test_a_delete_that_was_undone_elsewhere_is_said_again() -> None:
     state = MemoryStateLog()
-    assert await DELETE.say(state, TIP, ASKER) == 30
+    assert await DELETE.say(state, TOPIC_ID_PARTITION, ASKER) == 30
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
-    state.publish_elsewhere(TIP, back)
-    assert await DELETE.say(state, TIP, ASKER) == 30
+    state.publish_elsewhere(TOPIC_ID_PARTITION, back)
+    assert await DELETE.say(state, TOPIC_ID_PARTITION, ASKER) == 30
     await state.catch_up()
-    assert (state.partition_state(TIP).remote_log_start_offset, state.partition_state(TIP).start_generation) == (30, 1)
-    assert [one.id.generation for one in state.trash(TIP)] == [0, 1]
+    assert (
+        state.partition_state(TOPIC_ID_PARTITION).remote_log_start_offset,
+        state.partition_state(TOPIC_ID_PARTITION).start_generation,
+    ) == (30, 1)
+    assert [one.id.generation for one in state.trash(TOPIC_ID_PARTITION)] == [0, 1]
 
 
 def known(*, start: tuple[int, int], deletes: tuple[tuple[int, int], ...], trim: tuple[int, int]) -> PartitionState:
@@ -74,9 +77,9 @@ def test_whether_a_delete_need_not_be_said_any_more(
 
 async def test_what_goes_is_in_the_trash_with_where_it_began_and_the_delete_names_its_entry() -> None:
     state, epoch = MemoryStateLog(), LeaderEpoch(3)
-    await state.publish_partition_state(TIP, PartitionState().with_start(Offset(10), LeaderEpoch(2)))
-    await UserDelete(offset=Offset(30), leader_epoch=epoch, trims=True).say(state, TIP, ASKER)
-    (entry,) = state.trash(TIP)
+    await state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState().with_start(Offset(10), LeaderEpoch(2)))
+    await UserDelete(offset=Offset(30), leader_epoch=epoch, trims=True).say(state, TOPIC_ID_PARTITION, ASKER)
+    (entry,) = state.trash(TOPIC_ID_PARTITION)
     assert (entry.from_offset, entry.up_to, entry.by) == (10, 30, "a user")
     assert (entry.id.kind, entry.id.leader_epoch, entry.decided_ms, entry.due_ms) == (
         TrashKind.USER,
@@ -84,7 +87,7 @@ async def test_what_goes_is_in_the_trash_with_where_it_began_and_the_delete_name
         1_000_000,
         1_001_000,
     )
-    said = state.partition_state(TIP)
+    said = state.partition_state(TOPIC_ID_PARTITION)
     assert said.user_deletes == (SaidDelete(opened_ms=entry.id.opened_ms, leader_epoch=epoch, offset=Offset(30)),)
     assert (said.trim_offset, said.trim_epoch) == (30, epoch)
 
@@ -100,43 +103,43 @@ async def test_what_goes_is_in_the_trash_with_where_it_began_and_the_delete_name
 async def test_a_delete_is_in_the_trash_where_any_delay_is(retention_ms: int, user_ms: int, entries: int) -> None:
     state = MemoryStateLog()
     asker = Asker(by="a user", now_ms=1_000_000, delays=TrashDelays(retention_ms=retention_ms, user_ms=user_ms))
-    await DELETE.say(state, TIP, asker)
-    assert len(state.trash(TIP)) == entries
-    assert state.partition_state(TIP).trim_offset == -1, "nobody said that the broker's own start moves"
-    (said,) = state.partition_state(TIP).user_deletes
+    await DELETE.say(state, TOPIC_ID_PARTITION, asker)
+    assert len(state.trash(TOPIC_ID_PARTITION)) == entries
+    assert state.partition_state(TOPIC_ID_PARTITION).trim_offset == -1, "nobody said that the broker's own start moves"
+    (said,) = state.partition_state(TOPIC_ID_PARTITION).user_deletes
     assert (said.opened_ms == FINAL) is (entries == 0)
 
 
 async def test_a_delete_shares_no_entry_with_one_whose_entry_is_gone() -> None:
     """It was carried out: undoing the later one would undo with it what was purged."""
     state = MemoryStateLog()
-    await DELETE.say(state, TIP, ASKER)
-    (first,) = state.trash(TIP)
+    await DELETE.say(state, TOPIC_ID_PARTITION, ASKER)
+    (first,) = state.trash(TOPIC_ID_PARTITION)
     state.entries.clear()
-    await UserDelete(offset=Offset(40), leader_epoch=LeaderEpoch(0), trims=False).say(state, TIP, ASKER)
-    (second,) = state.trash(TIP)
+    await UserDelete(offset=Offset(40), leader_epoch=LeaderEpoch(0), trims=False).say(state, TOPIC_ID_PARTITION, ASKER)
+    (second,) = state.trash(TOPIC_ID_PARTITION)
     assert second.id.opened_ms > first.id.opened_ms
 
 
 async def test_a_delete_shares_the_entry_of_one_that_can_still_be_undone() -> None:
     state = MemoryStateLog()
-    await state.publish_partition_state(TIP, PartitionState().with_start(Offset(0), LeaderEpoch(0)))
-    await DELETE.say(state, TIP, ASKER)
-    await UserDelete(offset=Offset(40), leader_epoch=LeaderEpoch(0), trims=False).say(state, TIP, ASKER)
-    assert [(one.up_to, one.from_offset) for one in state.trash(TIP)] == [(40, 0)]
+    await state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState().with_start(Offset(0), LeaderEpoch(0)))
+    await DELETE.say(state, TOPIC_ID_PARTITION, ASKER)
+    await UserDelete(offset=Offset(40), leader_epoch=LeaderEpoch(0), trims=False).say(state, TOPIC_ID_PARTITION, ASKER)
+    assert [(one.up_to, one.from_offset) for one in state.trash(TOPIC_ID_PARTITION)] == [(40, 0)]
 
 
 async def test_a_delete_of_a_deposed_leader_is_refused_when_a_later_one_has_said_less() -> None:
     state = MemoryStateLog()
-    await state.publish_partition_state(TIP, PartitionState().with_start(Offset(20), LeaderEpoch(1)))
+    await state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState().with_start(Offset(20), LeaderEpoch(1)))
     with pytest.raises(BrokerRefusedError, match=r"DeleteRecords.*FENCED_LEADER_EPOCH"):
-        await DELETE.say(state, TIP, ASKER)
+        await DELETE.say(state, TOPIC_ID_PARTITION, ASKER)
 
 
 async def test_what_is_said_is_not_said_again() -> None:
     state = MemoryStateLog()
-    await DELETE.say(state, TIP, ASKER)
-    before = state.partition_state(TIP)
+    await DELETE.say(state, TOPIC_ID_PARTITION, ASKER)
+    before = state.partition_state(TOPIC_ID_PARTITION)
     state.entries.clear()
-    assert await DELETE.say(state, TIP, ASKER) == 30
-    assert (state.partition_state(TIP), state.trash(TIP)) == (before, [])
+    assert await DELETE.say(state, TOPIC_ID_PARTITION, ASKER) == 30
+    assert (state.partition_state(TOPIC_ID_PARTITION), state.trash(TOPIC_ID_PARTITION)) == (before, [])

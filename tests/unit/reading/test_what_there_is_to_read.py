@@ -13,7 +13,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.remote_runs import FixedLogStarts
-from tests.support.segments import FINISHED, TIP, remote_segment
+from tests.support.segments import FINISHED, TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import HistoryChangedError, OffsetInHoleError, OffsetOutOfRangeError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
@@ -57,27 +57,27 @@ class World:
         )
 
     async def lineage(self, topic_id_partition: TopicIdPartition, *, max_age_s: float = 30.0) -> Lineage:
-        assert topic_id_partition == TIP
+        assert topic_id_partition == TOPIC_ID_PARTITION
         return self.now if max_age_s <= 1 else self.before
 
     async def refresh(self, topic_id_partition: TopicIdPartition) -> Lineage:
-        assert topic_id_partition == TIP
+        assert topic_id_partition == TOPIC_ID_PARTITION
         self.refreshed += 1
         return self.anew or self.now
 
     def log_end_offset(self, topic_id_partition: TopicIdPartition) -> Offset:
-        assert topic_id_partition == TIP
+        assert topic_id_partition == TOPIC_ID_PARTITION
         return Offset(self.log_end)
 
     async def with_segments(self, *segments: RemoteLogSegmentMetadata, log_start: int = -1) -> World:
-        self.log_starts.offsets[TIP] = log_start
-        await self.metadata.assign([TIP])
-        for one in segments:
-            await self.metadata.publish(replace(one, state=STARTED))
+        self.log_starts.offsets[TOPIC_ID_PARTITION] = log_start
+        await self.metadata.assign([TOPIC_ID_PARTITION])
+        for segment in segments:
+            await self.metadata.publish(replace(segment, state=STARTED))
             for state in (FINISHED, DELETING):
-                if STARTED < state <= one.state:
+                if STARTED < state <= segment.state:
                     update = RemoteLogSegmentMetadataUpdate(
-                        remote_log_segment_id=one.remote_log_segment_id,
+                        remote_log_segment_id=segment.remote_log_segment_id,
                         broker_id=BrokerId(1),
                         event_timestamp_ms=0,
                         state=state,
@@ -128,20 +128,20 @@ async def test_the_segment_that_holds_an_offset(offset: int, expected: tuple[int
     world = await World({0: 0, 2: 25}).with_segments(
         remote(10, 19), remote(20, 29), remote(25, 39, {2: 25}), remote(40, 49, {2: 25}, STARTED)
     )
-    assert told(await world.lookup.locate(TIP, offset)) == expected
+    assert told(await world.lookup.locate(TOPIC_ID_PARTITION, offset)) == expected
 
 
 async def test_a_lineage_of_a_while_ago_is_good_enough_where_it_finds_a_segment() -> None:
     world = await World({7: 0}, before={0: 0}).with_segments(remote(10, 19))
-    assert told(await world.lookup.locate(TIP, 15)) == (10, 20)
+    assert told(await world.lookup.locate(TOPIC_ID_PARTITION, 15)) == (10, 20)
 
 
 async def test_an_epoch_that_is_newer_than_the_lineage_is_found_all_the_same() -> None:
     """U25: the lineage may be half a minute old; before somebody is told that there is nothing, it is asked for again."""
     world = await World({0: 0, 1: 20}, before={0: 0}).with_segments(remote(10, 19), remote(20, 29, {1: 20}))
-    assert told(await world.lookup.locate(TIP, 25)) == (20, 30)
-    assert await world.lookup.end_offset(TIP) == 30
-    assert await world.lookup.history(TIP) == (world.now, 30)
+    assert told(await world.lookup.locate(TOPIC_ID_PARTITION, 25)) == (20, 30)
+    assert await world.lookup.end_offset(TOPIC_ID_PARTITION) == 30
+    assert await world.lookup.history(TOPIC_ID_PARTITION) == (world.now, 30)
 
 
 BOUNDS = [
@@ -179,7 +179,7 @@ async def test_what_there_is_to_read(
     segments: Iterable[RemoteLogSegmentMetadata], history: Epochs, log_start: int, expected: tuple[int, int]
 ) -> None:
     world = await World(history).with_segments(*segments, log_start=log_start)
-    bounds = await world.lookup.bounds(TIP)
+    bounds = await world.lookup.bounds(TOPIC_ID_PARTITION)
     assert (bounds.start, bounds.end) == expected
     assert (bounds.log_start, bounds.lineage) == (log_start, world.now)
     assert bounds.history == (world.now, bounds.end)
@@ -187,24 +187,24 @@ async def test_what_there_is_to_read(
 
 async def test_the_log_start_keeps_readers_out_though_the_segment_is_there() -> None:
     world = await World({0: 0}).with_segments(remote(10, 29), log_start=20)
-    await world.lookup.check_start(TIP, 20)
+    await world.lookup.check_start(TOPIC_ID_PARTITION, 20)
     with pytest.raises(OffsetOutOfRangeError, match=r"offset 19 of .* is outside \[20, 30\)"):
-        await world.lookup.check_start(TIP, 19)
+        await world.lookup.check_start(TOPIC_ID_PARTITION, 19)
 
 
 async def test_where_nobody_has_moved_the_start_a_negative_offset_is_out_of_range() -> None:
     world = await World({0: 0}).with_segments(remote(10, 29))
-    await world.lookup.check_start(TIP, 0)
+    await world.lookup.check_start(TOPIC_ID_PARTITION, 0)
     with pytest.raises(OffsetOutOfRangeError):
-        await world.lookup.check_start(TIP, -1)
+        await world.lookup.check_start(TOPIC_ID_PARTITION, -1)
 
 
 async def test_a_batch_of_the_brokers_own_log_is_out_of_range_below_the_start_alone() -> None:
     world = await World({0: 0}).with_segments(log_start=20)
-    world.lookup.check_batch_start(TIP, 20, 0, Offset(100))
+    world.lookup.check_batch_start(TOPIC_ID_PARTITION, 20, 0, Offset(100))
     for end, start in ((100, 20), (15, 15)):
         with pytest.raises(OffsetOutOfRangeError) as error:
-            world.lookup.check_batch_start(TIP, 19, 0, Offset(end))
+            world.lookup.check_batch_start(TOPIC_ID_PARTITION, 19, 0, Offset(end))
         assert (error.value.offset, error.value.start, error.value.stop) == (19, start, end)
 
 
@@ -224,11 +224,11 @@ async def test_a_batch_of_the_brokers_own_log_is_out_of_range_below_the_start_al
 )
 async def test_an_offset_that_is_not_there_is_in_a_hole_or_outside(offset: int, hole: tuple[int, int] | None) -> None:
     world = await World({0: 0}).with_segments(remote(10, 19), remote(30, 39), remote(60, 69), remote(22, 25, {9: 0}))
-    error = await world.lookup.out_of_range(TIP, offset)
-    assert (error.subject, error.offset, error.start, error.stop) == (str(TIP), offset, 10, 70)
+    error = await world.lookup.out_of_range(TOPIC_ID_PARTITION, offset)
+    assert (error.subject, error.offset, error.start, error.stop) == (str(TOPIC_ID_PARTITION), offset, 10, 70)
     found = (error.hole_start, error.hole_stop) if isinstance(error, OffsetInHoleError) else None
     assert found == hole
-    assert world.telemetry.value(READ_HOLES, topic=TIP.topic) == (None if hole is None else 1)
+    assert world.telemetry.value(READ_HOLES, topic=TOPIC_ID_PARTITION.topic) == (None if hole is None else 1)
 
 
 HOLES = [
@@ -261,7 +261,7 @@ async def test_holes_above_an_offset(
     segments: Iterable[RemoteLogSegmentMetadata], history: Epochs, offset: int, expected: list[tuple[int, int]]
 ) -> None:
     world = await World(history).with_segments(*segments)
-    found = await world.lookup.holes(TIP, offset)
+    found = await world.lookup.holes(TOPIC_ID_PARTITION, offset)
     assert found == [Hole(*one) for one in expected]
 
 
@@ -282,18 +282,18 @@ async def test_which_segment_is_given_out_whole(
     segment: RemoteLogSegmentMetadata, history: Epochs, log_start: int, *, is_given_out: bool
 ) -> None:
     world = await World(history).with_segments(segment, log_start=log_start)
-    found = await world.lookup.segment(TIP, segment.remote_log_segment_id.uuid)
+    found = await world.lookup.segment(TOPIC_ID_PARTITION, segment.remote_log_segment_id.uuid)
     assert (found == replace(segment, state=FINISHED)) is is_given_out
-    assert await world.lookup.segment(TIP, Uuid(bytes(16))) is None
+    assert await world.lookup.segment(TOPIC_ID_PARTITION, Uuid(bytes(16))) is None
 
 
 async def test_what_is_decided_by_lists_is_decided_by_a_lineage_of_now() -> None:
     world = await World({0: 0}, before={7: 0}).with_segments(remote(0, 9))
     uuid = remote(0, 9).remote_log_segment_id.uuid
-    assert await world.lookup.segment(TIP, uuid) is not None
-    assert [one.start_offset async for one in world.lookup.segments(TIP, lambda _: True)] == [0]
-    assert [told(one) async for one in world.lookup.readable(TIP, lambda _: True)] == [(0, 10)]
-    bounds = await world.lookup.bounds(TIP)
+    assert await world.lookup.segment(TOPIC_ID_PARTITION, uuid) is not None
+    assert [one.start_offset async for one in world.lookup.segments(TOPIC_ID_PARTITION, lambda _: True)] == [0]
+    assert [told(one) async for one in world.lookup.readable(TOPIC_ID_PARTITION, lambda _: True)] == [(0, 10)]
+    bounds = await world.lookup.bounds(TOPIC_ID_PARTITION)
     assert (bounds.end, bounds.lineage) == (10, world.now)
 
 
@@ -316,19 +316,19 @@ async def test_a_lineage_that_lacks_its_beginning_is_built_anew(
     segments: Iterable[RemoteLogSegmentMetadata], history: Epochs, log_start: int, refreshed: int
 ) -> None:
     world = await World(history).with_segments(*segments, log_start=log_start)
-    await world.lookup.bounds(TIP)
+    await world.lookup.bounds(TOPIC_ID_PARTITION)
     assert world.refreshed == refreshed
 
 
 async def test_an_operator_is_told_of_the_hole_that_a_reader_is_in() -> None:
     world = await World({0: 0}).with_segments(remote(10, 19), remote(30, 39))
     with capture_logs() as logs:
-        await world.lookup.out_of_range(TIP, 25)
+        await world.lookup.out_of_range(TOPIC_ID_PARTITION, 25)
         await world.clock.advance(60)
-        await world.lookup.out_of_range(TIP, 26)
+        await world.lookup.out_of_range(TOPIC_ID_PARTITION, 26)
     (said,) = logs
     named = [said[name] for name in ("event", "topic", "partition", "offset", "first_missing_offset", "next_offset")]
-    assert named == ["read.hole", TIP.topic, TIP.partition, 26, 20, 30]
+    assert named == ["read.hole", TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition, 26, 20, 30]
 
 
 async def test_all_whole_segments_of_the_history_are_listed_also_those_that_overlap() -> None:
@@ -341,9 +341,15 @@ async def test_all_whole_segments_of_the_history_are_listed_also_those_that_over
         remote(30, 39, {1: 30}),
         remote(40, 44, {1: 30}, STARTED),
     )
-    every = [(one.start_offset, one.end_offset) async for one in world.lookup.segments(TIP, lambda _: True)]
+    every = [
+        (segment.start_offset, segment.end_offset)
+        async for segment in world.lookup.segments(TOPIC_ID_PARTITION, lambda _: True)
+    ]
     assert every == [(0, 9), (5, 24), (20, 29), (30, 39)]
-    wanted = [one.start_offset async for one in world.lookup.segments(TIP, lambda one: one.start_offset >= 20)]
+    wanted = [
+        segment.start_offset
+        async for segment in world.lookup.segments(TOPIC_ID_PARTITION, lambda one: one.start_offset >= 20)
+    ]
     assert wanted == [20, 30]
 
 
@@ -367,9 +373,11 @@ async def test_what_of_which_segment_can_be_read(
     segments: Iterable[RemoteLogSegmentMetadata], history: Epochs, log_start: int, expected: list[tuple[int, int]]
 ) -> None:
     world = await World(history).with_segments(*segments, log_start=log_start)
-    assert [told(one) async for one in world.lookup.readable(TIP, lambda _: True)] == expected
+    assert [told(one) async for one in world.lookup.readable(TOPIC_ID_PARTITION, lambda _: True)] == expected
     starts = [start for start, _ in expected][1:]
-    later = [told(one) async for one in world.lookup.readable(TIP, lambda one: one.start_offset in starts)]
+    later = [
+        told(one) async for one in world.lookup.readable(TOPIC_ID_PARTITION, lambda one: one.start_offset in starts)
+    ]
     assert later == expected[1:]
 
 
@@ -400,17 +408,17 @@ async def test_where_the_search_for_aborted_transactions_goes_on(
     segments: Iterable[RemoteLogSegmentMetadata], history: Epochs, offset: int, expected: tuple[int, int] | None
 ) -> None:
     world = await World(history).with_segments(*segments)
-    assert told(await world.lookup.next_with_aborted_transactions(TIP, offset)) == expected
+    assert told(await world.lookup.next_with_aborted_transactions(TOPIC_ID_PARTITION, offset)) == expected
 
 
 async def test_what_was_decided_by_a_history_holds_until_somebody_else_wrote_what_is_left_of_it() -> None:
     world = await World({0: 0}).with_segments(remote(0, 29))
-    seen = await world.lookup.history(TIP)
+    seen = await world.lookup.history(TOPIC_ID_PARTITION)
     world.before = lineage_of({0: 0, 1: 20})
-    await world.lookup.check_history(TIP, seen._replace(end=Offset(20)), 10)
+    await world.lookup.check_history(TOPIC_ID_PARTITION, seen._replace(end=Offset(20)), 10)
     with pytest.raises(HistoryChangedError) as error:
-        await world.lookup.check_history(TIP, seen, 10)
-    assert (error.value.subject, error.value.end_offset) == (str(TIP), 30)
+        await world.lookup.check_history(TOPIC_ID_PARTITION, seen, 10)
+    assert (error.value.subject, error.value.end_offset) == (str(TOPIC_ID_PARTITION), 30)
 
 
 @pytest.mark.parametrize("lists", ["segments", "readable"])
@@ -425,7 +433,7 @@ async def test_a_long_list_gives_others_their_turn_each_256_segments(lists: str)
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    found = [one async for one in getattr(world.lookup, lists)(TIP, lambda _: True)]
+    found = [one async for one in getattr(world.lookup, lists)(TOPIC_ID_PARTITION, lambda _: True)]
     is_over = True
     await counting
     assert (len(found), turns) == (520, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.domain.ids import RemoteLogSegmentId, Uuid
 from tiersidecar.reading.segment_reader import BegunReads, EndedReads
 
@@ -12,7 +12,7 @@ BLOCK = 16 * 1024
 
 
 def segment_id(number: int) -> RemoteLogSegmentId:
-    return RemoteLogSegmentId(topic_id_partition=TIP, uuid=Uuid(number.to_bytes(16, "big")))
+    return RemoteLogSegmentId(topic_id_partition=TOPIC_ID_PARTITION, uuid=Uuid(number.to_bytes(16, "big")))
 
 
 @pytest.mark.parametrize(

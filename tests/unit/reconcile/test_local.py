@@ -149,7 +149,7 @@ def offset_of_no_log(root: Path) -> str:
 )
 async def test_each_damage_is_found_once(run: Run, damage: Callable[[Path], str], kind: FindingKind) -> None:
     key = damage(run.bucket.root)
-    assert [(one.kind, one.key) for one in (await run()).findings] == [(kind, key)]
+    assert [(finding.kind, finding.key) for finding in (await run()).findings] == [(kind, key)]
 
 
 async def test_what_is_younger_than_the_grace_is_no_finding(run: Run) -> None:
@@ -169,13 +169,16 @@ async def test_of_metadata_in_doubt_no_object_is_an_orphan(run: Run) -> None:
 async def test_a_topic_that_the_store_calls_this_clusters_and_is_gone_has_no_live_data(run: Run) -> None:
     """Its objects are named, and nothing is deleted for that (issue 16)."""
     run.topics = [KnownTopic(topic="", topic_id=one.topic_id, is_gone=True) for one in run.topics]
-    assert {one.kind for one in (await run()).findings} <= {FindingKind.UNKNOWN_TOPIC_ID, FindingKind.ORPHAN_OBJECT}
+    assert {finding.kind for finding in (await run()).findings} <= {
+        FindingKind.UNKNOWN_TOPIC_ID,
+        FindingKind.ORPHAN_OBJECT,
+    }
 
 
 async def test_an_event_that_cannot_be_read_is_named_and_keeps_nothing_else_from_being_found(run: Run) -> None:
     run.extra = [b"\x00\xff"]
     key = missing(run.bucket.root)
-    found = {one.kind: one for one in (await run()).findings}
+    found = {finding.kind: finding for finding in (await run()).findings}
     assert found[FindingKind.MISSING_OBJECT].key == key
     assert f"offset {len(run.bucket.events) - 2}" in found[FindingKind.UNREADABLE_EVENT].detail
 
@@ -224,5 +227,5 @@ def test_a_report_is_read_as_it_was_written(
     ]
     counts = write_findings(map(finding_document, findings), tmp_path)
     assert dict(counts) == {"orphan-object": 1, "offset-gap": 1}
-    assert list(read_findings(tmp_path)) == [finding_document(one) for one in findings]
+    assert list(read_findings(tmp_path)) == [finding_document(finding) for finding in findings]
     assert report_files(tmp_path) == [PARQUET_FILE, LINES_FILE] if has_arrow else [LINES_FILE]

@@ -43,8 +43,8 @@ class Reading:
         return segment, path
 
     async def verify(self, segment: RemoteLogSegmentMetadata) -> Verified:
-        tip = segment.topic_id_partition
-        beside = [one for one in self.segments.values() if one.topic_id_partition == tip]
+        topic_id_partition = segment.topic_id_partition
+        beside = [one for one in self.segments.values() if one.topic_id_partition == topic_id_partition]
         return await self.verifier.verify(segment, self.verifier.preceding(beside), NOW_MS)
 
 
@@ -67,10 +67,12 @@ async def reading(tmp_path: Path) -> AsyncIterator[Reading]:
 
 
 async def test_what_the_plugin_left_is_sound_to_the_last_byte(reading: Reading) -> None:
-    found = [await reading.verify(one) for one in reading.segments.values()]
-    assert {one.verdict for one in found} == {Verdict.SOUND}
+    found = [await reading.verify(segment) for segment in reading.segments.values()]
+    assert {segment.verdict for segment in found} == {Verdict.SOUND}
     objects = sum(path.stat().st_size for path in reading.root.rglob("*") if path.is_file())
-    assert sum(one.read_bytes for one in found) >= objects  # what comes before is read for its open transactions
+    assert (
+        sum(segment.read_bytes for segment in found) >= objects
+    )  # what comes before is read for its open transactions
 
 
 def cut_short(path: Path) -> None:

@@ -18,7 +18,7 @@ from tiersidecar.spark.datasource.both_tiers import BothTiers, Parted
 from tiersidecar.spark.datasource.offset_ranges import LogBounds, OffsetRange
 from tiersidecar.spark.datasource.options import AtOffset, AtTimestamp, Place, ReadOptions, Subscription
 
-TIP = TopicIdPartition(topic_id=Uuid(b"both-tiers-topic"), topic="both", partition=0)
+TOPIC_ID_PARTITION = TopicIdPartition(topic_id=Uuid(b"both-tiers-topic"), topic="both", partition=0)
 PER_OFFSET_MS = 10
 
 
@@ -65,7 +65,7 @@ class Log:
         options = ReadOptions(
             subscription=Subscription(topics=("both",)), start=start, end=end, fail_on_data_loss=fail_on_data_loss
         )
-        return asyncio.run(BothTiers(self, self, options).part((TIP,)))
+        return asyncio.run(BothTiers(self, self, options).part((TOPIC_ID_PARTITION,)))
 
 
 def _first(timestamp_ms: int, start: int, end: int) -> int | None:
@@ -74,7 +74,7 @@ def _first(timestamp_ms: int, start: int, end: int) -> int | None:
 
 
 def offsets_of(parted: Parted) -> tuple[list[int], list[int]]:
-    remote, local = parted.remote.get(TIP), parted.local.get(TIP)
+    remote, local = parted.remote.get(TOPIC_ID_PARTITION), parted.local.get(TOPIC_ID_PARTITION)
     return _offsets(remote), _offsets(local)
 
 

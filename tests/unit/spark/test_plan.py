@@ -19,12 +19,12 @@ CHUNK = plan.CUT_AT_MULTIPLES_OF_BYTES
 
 def segment_slices_of(partition: int, sizes: list[int], begins: list[int]) -> list[SegmentSlice]:
     """One per segment, 100 offsets each, from some byte of it."""
-    tip = TopicIdPartition(topic_id=Uuid(b"plan-topic-id-00"), topic="planned", partition=partition)
+    topic_id_partition = TopicIdPartition(topic_id=Uuid(b"plan-topic-id-00"), topic="planned", partition=partition)
     found = []
     for number, (size, begin) in enumerate(zip(sizes, begins, strict=True)):
         metadata = RemoteLogSegmentMetadata(
             remote_log_segment_id=RemoteLogSegmentId(
-                topic_id_partition=tip, uuid=Uuid(b"%08d%08d" % (partition, number))
+                topic_id_partition=topic_id_partition, uuid=Uuid(b"%08d%08d" % (partition, number))
             ),
             start_offset=Offset(number * 100),
             end_offset=Offset(number * 100 + 99),
@@ -67,8 +67,10 @@ def test_every_byte_is_in_one_share(
         assert parts[0].byte_range.start == original.byte_range.start
         assert parts[-1].byte_range.stop == original.byte_range.stop
         assert all(a.byte_range.stop == b.byte_range.start for a, b in pairwise(parts))
-        assert {(one.start_offset, one.stop_offset) for one in parts} == {(original.start_offset, original.stop_offset)}
-        assert all(one.byte_range.start % CHUNK == 0 for one in parts[1:]) or max_bytes < CHUNK or min_shares
+        assert {(part.start_offset, part.stop_offset) for part in parts} == {
+            (original.start_offset, original.stop_offset)
+        }
+        assert all(part.byte_range.start % CHUNK == 0 for part in parts[1:]) or max_bytes < CHUNK or min_shares
     assert [one.metadata for one in planned] == sorted(
         (one.metadata for one in planned),
         key=lambda one: (one.topic_id_partition.partition, one.start_offset),

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.quota import RateQuota
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
@@ -28,7 +28,7 @@ from tiersidecar.tasks.partition_table import PartitionTable
 
 SEGMENT_BYTES = 100
 VIEW = LeaderView(
-    topic_id_partition=TIP,
+    topic_id_partition=TOPIC_ID_PARTITION,
     leader_id=BrokerId(1),
     leader_epoch=LeaderEpoch(0),
     replicas=(BrokerId(1),),
@@ -50,7 +50,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock, self.gauges, self.table = ManualClock(), Gauges(), PartitionTable()
-        self.table.assignment = {TIP: TIERED}
+        self.table.assignment = {TOPIC_ID_PARTITION: TIERED}
         self.metadata = MemoryMetadataLog()
         self.lags = CopyLagReport(table=self.table, metadata=self.metadata, clock=self.clock, telemetry=self.gauges)
         self.backfill = Backfill(
@@ -60,14 +60,14 @@ class Scene:
     def look(self, sealed: int, copied: int) -> None:
         segments = local_segments(*range(0, 10 * sealed + 10, 10), modified_ms=self.clock.now_ms() - 7000)
         local = LocalPartition(
-            topic_id_partition=TIP,
+            topic_id_partition=TOPIC_ID_PARTITION,
             log_dir="/logs",
             directory="/logs/orders-3",
             segments=segments,
             leader_epochs=(EpochEntry(LeaderEpoch(0), Offset(0)),),
         )
-        self.table.local = LogDirsView(partitions={TIP: local}, faults={})
-        self.table.record(TIP).copied_offset = 10 * copied - 1
+        self.table.local = LogDirsView(partitions={TOPIC_ID_PARTITION: local}, faults={})
+        self.table.record(TOPIC_ID_PARTITION).copied_offset = 10 * copied - 1
         self.lags.report(TIERED)
         self.backfill.look()
 
@@ -115,7 +115,7 @@ async def test_a_partition_that_is_led_no_more_is_no_backlog() -> None:
 
 async def admit(admission: CopyAdmission, count: int) -> None:
     for _ in range(count):
-        async with admission.admitted(TIP, SEGMENT_BYTES):
+        async with admission.admitted(TOPIC_ID_PARTITION, SEGMENT_BYTES):
             pass
 
 

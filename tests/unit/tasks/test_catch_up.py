@@ -16,10 +16,10 @@ from tiersidecar.domain.segments import LeaderView
 from tiersidecar.tasks.catch_up import CatchUp
 
 
-def led(leader_epoch: int, tip: TopicIdPartition = ORDERS) -> TieredPartition:
+def led(leader_epoch: int, topic_id_partition: TopicIdPartition = ORDERS) -> TieredPartition:
     us = BrokerId(1)
     view = LeaderView(
-        topic_id_partition=tip,
+        topic_id_partition=topic_id_partition,
         leader_id=us,
         leader_epoch=LeaderEpoch(leader_epoch),
         replicas=(us,),

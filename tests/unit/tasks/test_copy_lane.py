@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.tier_shell import TierShell
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.decide.copy import CopyView
@@ -50,27 +50,27 @@ class Stage:
     """A sidecar that leads one partition of real segments."""
 
     def __init__(self, shell: TierShell) -> None:
-        self.shell, self.tip = shell, shell.tip("plain-0")
+        self.shell, self.topic_id_partition = shell, shell.topic_id_partition("plain-0")
         assert isinstance(shell.telemetry, RecordedTelemetry)
         self.telemetry = shell.telemetry
 
     @property
     def tiered(self) -> TieredPartition:
-        return self.shell.tiered(self.tip)
+        return self.shell.tiered(self.topic_id_partition)
 
     @property
     def local(self) -> LocalPartition:
-        found = self.shell.table.local_partition(self.tip)
+        found = self.shell.table.local_partition(self.topic_id_partition)
         assert found is not None
         return found
 
     async def view(self) -> CopyView:
-        lineage = await self.shell.lineages.lineage(self.tip)
+        lineage = await self.shell.lineages.lineage(self.topic_id_partition)
         return await self.shell.copy.view(self.tiered, self.local, lineage)
 
     async def start_at(self, offset: int, **fields: Any) -> None:
         said = PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(0), **fields)
-        await self.shell.state.publish_partition_state(self.tip, said)
+        await self.shell.state.publish_partition_state(self.topic_id_partition, said)
 
     def gauge(self, metric: Any) -> float | None:
         return self.telemetry.value(metric, topic="plain", partition="0")
@@ -94,9 +94,9 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 async def test_the_decision_is_shown_what_broker_directory_and_topics_say(stage: Stage) -> None:
     await stage.start_at(35)
-    stage.shell.broker.last_stable_offsets[stage.tip] = 71
-    stage.shell.broker.log_starts[stage.tip] = 20
-    lineage = await stage.shell.lineages.lineage(stage.tip)
+    stage.shell.broker.last_stable_offsets[stage.topic_id_partition] = 71
+    stage.shell.broker.log_starts[stage.topic_id_partition] = 20
+    lineage = await stage.shell.lineages.lineage(stage.topic_id_partition)
     assert await stage.view() == CopyView(
         policy=stage.shell.policy,
         segments=stage.local.segments,
@@ -122,7 +122,7 @@ async def test_data_below_the_first_leader_epoch_is_nobodys_from_where_readers_m
     stage: Stage, log_start: int, start: int, live: int
 ) -> None:
     await stage.start_at(start)
-    stage.shell.broker.log_starts[stage.tip] = log_start
+    stage.shell.broker.log_starts[stage.topic_id_partition] = log_start
     view = await stage.shell.copy.view(stage.tiered, stage.local, Lineage.of([(0, 60)]))
     assert (view.first_epoch_offset, view.live_start_offset) == (60, live)
 
@@ -131,7 +131,7 @@ async def test_a_broker_that_refuses_either_question_is_named(stage: Stage) -> N
     stage.shell.broker.error = "NOT_LEADER_OR_FOLLOWER"
     with pytest.raises(BrokerRefusedError, match=r"ListOffsets.*NOT_LEADER_OR_FOLLOWER") as refused:
         await stage.shell.copy.run(stage.tiered)
-    assert str(stage.tip) in str(refused.value)
+    assert str(stage.topic_id_partition) in str(refused.value)
     with pytest.raises(BrokerRefusedError, match=r"ListOffsets.*NOT_LEADER_OR_FOLLOWER"):
         await stage.shell.copy._live_start(stage.tiered, stage.local.segments, Lineage.of([(0, 60)]), Offset(0))
 
@@ -145,7 +145,7 @@ def race(stage: Stage) -> None:
 
 
 def looked(stage: Stage) -> None:
-    stage.shell.table.record(stage.tip).expiry_looked = True
+    stage.shell.table.record(stage.topic_id_partition).expiry_looked = True
 
 
 def observes(stage: Stage) -> None:
@@ -157,11 +157,13 @@ def forbidden(stage: Stage) -> None:
 
 
 def stopped(stage: Stage) -> None:
-    stage.shell.state.partition_states[stage.tip] = PartitionState(guard_stop=STOP)
+    stage.shell.state.partition_states[stage.topic_id_partition] = PartitionState(guard_stop=STOP)
 
 
 def stop_ended(stage: Stage) -> None:
-    stage.shell.state.partition_states[stage.tip] = PartitionState(guard_stop=replace(STOP, is_over=True))
+    stage.shell.state.partition_states[stage.topic_id_partition] = PartitionState(
+        guard_stop=replace(STOP, is_over=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,13 +194,13 @@ async def test_while_copies_are_paused_nothing_is_copied_and_what_waits_is_count
     paused = pause_of(None, PauseKind.COPIES)
     await stage.shell.state.publish_pause(paused)
     await stage.shell.copy.run(stage.tiered)
-    assert list(stage.shell.metadata.list_remote_log_segments(stage.tip)) == []
-    assert "a move of the store" in stage.shell.table.record(stage.tip).copy_held_back
+    assert list(stage.shell.metadata.list_remote_log_segments(stage.topic_id_partition)) == []
+    assert "a move of the store" in stage.shell.table.record(stage.topic_id_partition).copy_held_back
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(stage.local.sealed_segments)
     await stage.shell.state.forget_pause(paused)
     await stage.shell.copy.run(stage.tiered)
     assert stage.gauge(COPY_LAG_SEGMENTS) == 0
-    assert "paused" not in stage.shell.table.record(stage.tip).copy_held_back
+    assert "paused" not in stage.shell.table.record(stage.topic_id_partition).copy_held_back
 
 
 async def test_a_pause_that_comes_while_a_segment_waits_for_its_turn_is_in_time(stage: Stage) -> None:
@@ -210,10 +212,10 @@ async def test_a_pause_that_comes_while_a_segment_waits_for_its_turn_is_in_time(
         async with asyncio.timeout(10):
             while not slots._queue:
                 await settle()
-        await stage.shell.state.publish_pause(pause_of(stage.tip.topic_id, PauseKind.COPIES))
+        await stage.shell.state.publish_pause(pause_of(stage.topic_id_partition.topic_id, PauseKind.COPIES))
     async with asyncio.timeout(10):
         await copying
-    assert list(stage.shell.metadata.list_remote_log_segments(stage.tip)) == []
+    assert list(stage.shell.metadata.list_remote_log_segments(stage.topic_id_partition)) == []
 
 
 async def test_a_pause_of_deletes_keeps_no_copy(stage: Stage) -> None:
@@ -224,13 +226,13 @@ async def test_a_pause_of_deletes_keeps_no_copy(stage: Stage) -> None:
 
 async def test_what_the_lane_found_is_on_the_table(stage: Stage) -> None:
     await stage.start_at(35)
-    stage.shell.broker.last_stable_offsets[stage.tip] = 71
+    stage.shell.broker.last_stable_offsets[stage.topic_id_partition] = 71
     await stage.shell.copy.run(stage.tiered)
     table = stage.shell.table
-    record = table.record(stage.tip)
+    record = table.record(stage.topic_id_partition)
     assert (record.copied_offset, record.remote_log_start, record.copy_holes) == (69, 35, ())
-    assert table.record(stage.tip).copy_held_back.startswith("last stable offset 71 is below its end")
-    left = [one for one in stage.local.sealed_segments if one.base_offset >= 70]
+    assert table.record(stage.topic_id_partition).copy_held_back.startswith("last stable offset 71 is below its end")
+    left = [segment for segment in stage.local.sealed_segments if segment.base_offset >= 70]
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(left)
     assert stage.gauge(COPY_LAG_BYTES) == sum(one.size_bytes for one in left)
 
@@ -238,7 +240,9 @@ async def test_what_the_lane_found_is_on_the_table(stage: Stage) -> None:
 async def test_what_lies_wholly_below_the_start_is_not_copied(stage: Stage) -> None:
     await stage.start_at(36)
     await stage.shell.copy.run(stage.tiered)
-    copied = {one.start_offset for one in stage.shell.metadata.list_remote_log_segments(stage.tip)}
+    copied = {
+        segment.start_offset for segment in stage.shell.metadata.list_remote_log_segments(stage.topic_id_partition)
+    }
     assert min(copied) == 35
 
 
@@ -251,7 +255,7 @@ def gone(stage: Stage) -> None:
 
 
 def followed(stage: Stage) -> None:
-    stage.shell.depose(stage.tip)
+    stage.shell.depose(stage.topic_id_partition)
 
 
 @pytest.mark.parametrize(
@@ -291,25 +295,25 @@ async def test_one_that_observes_says_what_it_would_copy(stage: Stage) -> None:
 
 async def test_before_the_lane_could_look_the_lag_counts_from_what_the_metadata_say(stage: Stage) -> None:
     """The store may be away since the start: a lag of everything would be an alarm without a cause."""
-    stage.shell.broker.last_stable_offsets[stage.tip] = 71
+    stage.shell.broker.last_stable_offsets[stage.topic_id_partition] = 71
     await stage.shell.copy.run(stage.tiered)
-    stage.shell.table.record(stage.tip).copied_offset = None
+    stage.shell.table.record(stage.topic_id_partition).copied_offset = None
     stage.shell.lag.report(stage.tiered)
-    left = [one for one in stage.local.sealed_segments if one.base_offset >= 70]
+    left = [segment for segment in stage.local.sealed_segments if segment.base_offset >= 70]
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(left)
     oldest_ms = min(one.modified_ms for one in left)
     assert stage.gauge(COPY_LAG_SECONDS) == max(NOW_MS - oldest_ms, 0) / 1000
-    assert stage.shell.lag.known[stage.tip].oldest_ms == oldest_ms
+    assert stage.shell.lag.known[stage.topic_id_partition].oldest_ms == oldest_ms
 
 
 async def test_a_lag_is_never_negative_and_none_where_nothing_waits(stage: Stage) -> None:
-    later = tuple(replace(one, modified_ms=NOW_MS + 5000) for one in stage.local.segments)
-    partition = replace(stage.shell.table.local.partitions[stage.tip], segments=later)
-    stage.shell.table.local = LogDirsView(partitions={stage.tip: partition}, faults={})
+    later = tuple(replace(segment, modified_ms=NOW_MS + 5000) for segment in stage.local.segments)
+    partition = replace(stage.shell.table.local.partitions[stage.topic_id_partition], segments=later)
+    stage.shell.table.local = LogDirsView(partitions={stage.topic_id_partition: partition}, faults={})
     stage.shell.lag.report(stage.tiered)
     assert stage.gauge(COPY_LAG_SECONDS) == 0
     assert stage.gauge(COPY_LAG_SEGMENTS) == len(stage.local.sealed_segments)
-    stage.shell.table.record(stage.tip).copied_offset = stage.local.segments[-1].base_offset - 1
+    stage.shell.table.record(stage.topic_id_partition).copied_offset = stage.local.segments[-1].base_offset - 1
     stage.shell.lag.report(stage.tiered)
     lags = [stage.gauge(one) for one in (COPY_LAG_SECONDS, COPY_LAG_SEGMENTS, COPY_LAG_BYTES)]
     assert lags == [0, 0, 0]
@@ -321,23 +325,23 @@ async def test_a_directory_that_cannot_be_read_keeps_what_was_said(stage: Stage)
     gone(stage)
     stage.shell.lag.report(tiered)
     assert stage.gauge(COPY_LAG_SEGMENTS) == said
-    assert stage.tip in stage.shell.lag.known
+    assert stage.topic_id_partition in stage.shell.lag.known
     followed(stage)
-    assert stage.tip not in stage.shell.lag.known, "its leader tells it"
+    assert stage.topic_id_partition not in stage.shell.lag.known, "its leader tells it"
 
 
 async def test_what_the_table_says_of_who_leads(stage: Stage) -> None:
     table, tiered = stage.shell.table, stage.tiered
     epoch = tiered.view.leader_epoch
-    assert (table.leads(stage.tip, epoch), table.holds(tiered)) == (True, True)
-    assert not table.leads(stage.tip, LeaderEpoch(epoch + 1))
+    assert (table.leads(stage.topic_id_partition, epoch), table.holds(tiered)) == (True, True)
+    assert not table.leads(stage.topic_id_partition, LeaderEpoch(epoch + 1))
     assert not table.holds(replace(tiered, view=replace(tiered.view, leader_epoch=LeaderEpoch(epoch + 1))))
     assert not table.holds(replace(tiered, role=PartitionRole.FOLLOWER))
     followed(stage)
-    assert (table.leads(stage.tip, epoch), table.holds(tiered)) == (False, False)
+    assert (table.leads(stage.topic_id_partition, epoch), table.holds(tiered)) == (False, False)
     assert table.holds(replace(tiered, role=PartitionRole.FOLLOWER))
     table.assignment = {}
-    assert (table.leads(stage.tip, epoch), table.holds(tiered)) == (False, False)
+    assert (table.leads(stage.topic_id_partition, epoch), table.holds(tiered)) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -350,30 +354,30 @@ async def test_what_the_table_says_of_who_leads(stage: Stage) -> None:
     ],
 )
 def test_a_start_that_is_seen(seen: dict[str, int], start: int, left: tuple[int, int | None]) -> None:
-    table, tip = PartitionTable(), TIP
-    table.record(tip).copied_offset = 99
+    table, topic_id_partition = PartitionTable(), TOPIC_ID_PARTITION
+    table.record(topic_id_partition).copied_offset = 99
     if seen:
-        table.record(tip).remote_log_start = seen["start"]
-    table.see_start(tip, start)
-    assert (table.record(tip).remote_log_start, table.record(tip).copied_offset) == left
-    table.record(tip).copied_offset = None
-    table.see_start(tip, start - 1)
-    assert table.record(tip).copied_offset is None
+        table.record(topic_id_partition).remote_log_start = seen["start"]
+    table.see_start(topic_id_partition, start)
+    assert (table.record(topic_id_partition).remote_log_start, table.record(topic_id_partition).copied_offset) == left
+    table.record(topic_id_partition).copied_offset = None
+    table.see_start(topic_id_partition, start - 1)
+    assert table.record(topic_id_partition).copied_offset is None
 
 
 def test_all_hints_of_a_partition_are_forgotten_and_of_no_other() -> None:
-    table, tip, other = PartitionTable(), TIP, replace(TIP, partition=9)
-    records = table.record(tip), table.record(other)
-    table.missing_owners[tip.topic_id] = "its owner object is gone"
-    table.forget(tip)
+    table, topic_id_partition, other = PartitionTable(), TOPIC_ID_PARTITION, replace(TOPIC_ID_PARTITION, partition=9)
+    records = table.record(topic_id_partition), table.record(other)
+    table.missing_owners[topic_id_partition.topic_id] = "its owner object is gone"
+    table.forget(topic_id_partition)
     assert table.records == {other: records[1]}
-    assert table.record(tip) == PartitionRecord()
+    assert table.record(topic_id_partition) == PartitionRecord()
     assert table.missing_owners == {}
-    table.forget(tip)
+    table.forget(topic_id_partition)
 
 
 async def test_the_first_start_says_in_which_history_it_counts(stage: Stage) -> None:
     """Until a copy of what is there has an epoch blob nothing else does that outlives the broker's file."""
-    lineage = await stage.shell.lineages.lineage(stage.tip)
+    lineage = await stage.shell.lineages.lineage(stage.topic_id_partition)
     await stage.shell.copy.run(stage.tiered)
-    assert stage.shell.state.partition_state(stage.tip).leader_epochs == lineage.entries != ()
+    assert stage.shell.state.partition_state(stage.topic_id_partition).leader_epochs == lineage.entries != ()

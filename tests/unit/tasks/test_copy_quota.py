@@ -95,8 +95,8 @@ async def copy_for(seconds: int, *, quota_bytes_per_s: float, rate_bytes_per_s: 
     copies = [asyncio.create_task(copy_on()) for _ in range(6)]
     for _ in range(seconds * 20):
         await clock.advance(0.05)
-    for one in copies:
-        one.cancel()
+    for copy in copies:
+        copy.cancel()
     await asyncio.gather(*copies, return_exceptions=True)
     return sent
 

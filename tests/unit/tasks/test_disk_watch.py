@@ -74,7 +74,7 @@ class Pressed:
             table=self.shell.table,
             disks=self.disks,
             copies=TrustedCopies(self.shell.metadata, self.shell.state),
-            is_halted=lambda tip: tip.topic == halted,
+            is_halted=lambda topic_id_partition: topic_id_partition.topic == halted,
             guard=self.shell.guard,
             clock=self.shell.clock,
             telemetry=self.telemetry,
@@ -109,9 +109,9 @@ async def test_an_alarm_is_told_once_with_the_time_to_full(pressed: Pressed) -> 
         pressed.disks.free_bytes = SIZE
         await pressed.pass_time(7200)
         await watch.look()
-    told = [(one["state"], one["log_level"]) for one in logs if one["event"] == "disk.pressure"]
+    told = [(log["state"], log["log_level"]) for log in logs if log["event"] == "disk.pressure"]
     assert told == [("filling", "warning"), ("below_reserve", "warning"), ("ok", "info")]
-    first = next(one for one in logs if one["event"] == "disk.pressure")
+    first = next(log for log in logs if log["event"] == "disk.pressure")
     assert 3.9 * 3600 < first["seconds_to_full"] < 4.2 * 3600
     assert pressed.shell.table.disk_troubles == {}
 
@@ -136,7 +136,7 @@ async def test_people_are_told_when_and_why(pressed: Pressed) -> None:
 async def below_reserve(pressed: Pressed, policy: DiskPressurePolicy, *, copied: bool = True) -> TieredPartition:
     """Nothing is free; all partitions are as the policy lets them be after one look."""
     shell = pressed.shell
-    tiered = shell.tiered(shell.tip("plain-0"))
+    tiered = shell.tiered(shell.topic_id_partition("plain-0"))
     if copied:
         await shell.copy.run(tiered)
     pressed.disks.free_bytes = 0
@@ -153,68 +153,72 @@ async def test_by_default_nothing_goes_for_room(pressed: Pressed) -> None:
 
 async def test_what_is_remote_goes_though_its_local_retention_is_without_limit(pressed: Pressed) -> None:
     tiered = await below_reserve(pressed, TRIM)
-    tip = tiered.view.topic_id_partition
-    assert set(pressed.shell.table.pressure_trims) == {tip}, "of the others nothing is remote"
+    topic_id_partition = tiered.view.topic_id_partition
+    assert set(pressed.shell.table.pressure_trims) == {topic_id_partition}, "of the others nothing is remote"
     assert pressed.shell.trim.may_have_work(tiered)
     await pressed.shell.trim.run(tiered)
-    last = pressed.shell.table.local.partitions[tip].segments[-1].base_offset
-    assert pressed.shell.state.partition_state(tip).held_offset == last
-    assert pressed.shell.broker.deleted[-1] == (tip, last)
+    last = pressed.shell.table.local.partitions[topic_id_partition].segments[-1].base_offset
+    assert pressed.shell.state.partition_state(topic_id_partition).held_offset == last
+    assert pressed.shell.broker.deleted[-1] == (topic_id_partition, last)
 
 
 async def test_what_is_given_up_and_only_here_goes_first_and_is_told(pressed: Pressed) -> None:
     """It is in the trash: for room on the disk an undelete finds less (docs/operations/retention.md)."""
     shell = pressed.shell
-    tiered = shell.tiered(shell.tip("plain-0"))
-    tip = tiered.view.topic_id_partition
-    segments = shell.table.local.partitions[tip].segments
+    tiered = shell.tiered(shell.topic_id_partition("plain-0"))
+    topic_id_partition = tiered.view.topic_id_partition
+    segments = shell.table.local.partitions[topic_id_partition].segments
     start = PartitionState(remote_log_start_offset=segments[2].base_offset, remote_log_start_epoch=LeaderEpoch(0))
-    await shell.state.publish_partition_state(tip, start)
+    await shell.state.publish_partition_state(topic_id_partition, start)
     await shell.copy.run(tiered)
-    assert next(iter(shell.metadata.list_remote_log_segments(tip))).start_offset == segments[2].base_offset
+    assert (
+        next(iter(shell.metadata.list_remote_log_segments(topic_id_partition))).start_offset == segments[2].base_offset
+    )
     await shell.trim.run(tiered)
     assert shell.broker.deleted == []
     pressed.disks.free_bytes = 0
     await pressed.watch(TRIM).look()
     with capture_logs() as logs:
         await shell.trim.run(tiered)
-    assert shell.broker.deleted[-1] == (tip, segments[-1].base_offset)
-    dropped = [one["base_offset"] for one in logs if one["event"] == "trash.dropped"]
+    assert shell.broker.deleted[-1] == (topic_id_partition, segments[-1].base_offset)
+    dropped = [log["base_offset"] for log in logs if log["event"] == "trash.dropped"]
     assert dropped == [0, segments[1].base_offset]
-    assert [one for one in logs if one["event"] == "segment.dropped"] == []
+    assert [log for log in logs if log["event"] == "segment.dropped"] == []
 
 
 async def across_the_start(pressed: Pressed, *, log_start_offset: int) -> tuple[TieredPartition, LocalPartition]:
     """A replica's segments begin elsewhere than the copies: its first one ends with the first copy, and begins below the
     remote log start.  Returns it, and the log as it was."""
     shell = pressed.shell
-    tiered = shell.tiered(shell.tip("plain-0"))
-    tip = tiered.view.topic_id_partition
-    local = shell.table.local.partitions[tip]
+    tiered = shell.tiered(shell.topic_id_partition("plain-0"))
+    topic_id_partition = tiered.view.topic_id_partition
+    local = shell.table.local.partitions[topic_id_partition]
     first, second, third = local.segments[:3]
     start = PartitionState(remote_log_start_offset=second.base_offset, remote_log_start_epoch=LeaderEpoch(0))
-    await shell.state.publish_partition_state(tip, start)
+    await shell.state.publish_partition_state(topic_id_partition, start)
     await shell.copy.run(tiered)
-    assert next(iter(shell.metadata.list_remote_log_segments(tip))).start_offset == second.base_offset
+    assert next(iter(shell.metadata.list_remote_log_segments(topic_id_partition))).start_offset == second.base_offset
     path = Path(first.log_path)
     path.write_bytes(path.read_bytes() + Path(second.log_path).read_bytes())
     size_bytes = first.size_bytes + second.size_bytes
     longer = replace(first, next_base_offset=third.base_offset, size_bytes=size_bytes, modified_ms=0)
     merged = replace(local, segments=(longer, *local.segments[2:]))
-    shell.table.local = replace(shell.table.local, partitions={**shell.table.local.partitions, tip: merged})
-    shell.table.record(tip).log_start_offset = Offset(log_start_offset)
+    shell.table.local = replace(
+        shell.table.local, partitions={**shell.table.local.partitions, topic_id_partition: merged}
+    )
+    shell.table.record(topic_id_partition).log_start_offset = Offset(log_start_offset)
     return tiered, local
 
 
 async def test_a_first_segment_that_begins_below_the_log_start_goes_with_the_rest(pressed: Pressed) -> None:
     """Below both starts nothing is remote, and the whole log was taken for not copied (simulation, cluster seed 800571)."""
     shell = pressed.shell
-    first_base = shell.table.local.partitions[shell.tip("plain-0")].segments[1].base_offset
+    first_base = shell.table.local.partitions[shell.topic_id_partition("plain-0")].segments[1].base_offset
     tiered, local = await across_the_start(pressed, log_start_offset=first_base)
-    tip = tiered.view.topic_id_partition
+    topic_id_partition = tiered.view.topic_id_partition
     pressed.disks.free_bytes = 0
     await pressed.watch(TRIM).look()
-    assert shell.table.pressure_trims[tip].offset == local.segments[-1].base_offset
+    assert shell.table.pressure_trims[topic_id_partition].offset == local.segments[-1].base_offset
 
 
 @pytest.mark.parametrize("policy", [TRIM, DROP])
@@ -225,25 +229,27 @@ async def test_a_first_segment_that_begins_in_the_trash_goes_once_the_rest_of_it
     else was asked; or went unread, as a loss."""
     shell = pressed.shell
     tiered, local = await across_the_start(pressed, log_start_offset=0)
-    tip = tiered.view.topic_id_partition
+    topic_id_partition = tiered.view.topic_id_partition
     pressed.disks.free_bytes = SIZE // 10 - 1
     await pressed.watch(policy).look()
     with capture_logs() as logs:
         await shell.trim.run(tiered)
-    assert shell.broker.deleted == [(tip, local.segments[2].base_offset)]
-    told = [(one["base_offset"], one["next_base_offset"]) for one in logs if one["event"] == "trash.dropped"]
+    assert shell.broker.deleted == [(topic_id_partition, local.segments[2].base_offset)]
+    told = [(log["base_offset"], log["next_base_offset"]) for log in logs if log["event"] == "trash.dropped"]
     assert told == [(0, local.segments[1].base_offset)]
-    assert [one for one in logs if one["event"] == "segment.dropped"] == []
+    assert [log for log in logs if log["event"] == "segment.dropped"] == []
 
 
 @pytest.mark.parametrize("policy", [TRIM, DROP])
 async def test_and_stays_where_the_rest_of_it_is_damaged(pressed: Pressed, policy: DiskPressurePolicy) -> None:
     shell = pressed.shell
     tiered, _ = await across_the_start(pressed, log_start_offset=0)
-    other = shell.tiered(shell.tip("compressed-0"))
+    other = shell.tiered(shell.topic_id_partition("compressed-0"))
     await shell.copy.run(other)
-    tip = tiered.view.topic_id_partition
-    key = recorded_keys(next(iter(shell.metadata.list_remote_log_segments(tip))), shell.settings.key_prefix).log
+    topic_id_partition = tiered.view.topic_id_partition
+    key = recorded_keys(
+        next(iter(shell.metadata.list_remote_log_segments(topic_id_partition))), shell.settings.key_prefix
+    ).log
     spoiled = bytearray(await shell.store.fetch_object(key))
     spoiled[200] ^= 1
     await shell.store.put_object(key, BytesBody(bytes(spoiled)))
@@ -259,14 +265,14 @@ async def test_what_is_to_be_copied_again_is_not_taken_for_remote(pressed: Press
     """Rule 1: its object is lost (`tiersidecar repair`).  With drop-oldest it would be the first to go, as a loss, though other
     segments are whole in the store."""
     shell = pressed.shell
-    tiered = shell.tiered(shell.tip("plain-0"))
-    tip = tiered.view.topic_id_partition
+    tiered = shell.tiered(shell.topic_id_partition("plain-0"))
+    topic_id_partition = tiered.view.topic_id_partition
     await shell.copy.run(tiered)
-    lost = list(shell.metadata.list_remote_log_segments(tip))[1]
+    lost = list(shell.metadata.list_remote_log_segments(topic_id_partition))[1]
     await shell.state.request_recopy(request_for(lost))
     pressed.disks.free_bytes = 0
     await pressed.watch(TRIM).look()
-    assert shell.table.pressure_trims[tip].offset == lost.start_offset
+    assert shell.table.pressure_trims[topic_id_partition].offset == lost.start_offset
 
 
 @pytest.mark.parametrize("stuck", ["settings", "read-back", "group", "pause"])
@@ -274,28 +280,34 @@ async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pr
     """Else a disk fills up behind one partition whose retention somebody put back, whose oldest remote copy is damaged, that
     a group holds, or whose deletes an operator has paused, though others have enough to give."""
     shell = pressed.shell
-    first, other = shell.tiered(shell.tip("plain-0")), shell.tiered(shell.tip("compressed-0"))
+    first, other = (
+        shell.tiered(shell.topic_id_partition("plain-0")),
+        shell.tiered(shell.topic_id_partition("compressed-0")),
+    )
     for tiered in (first, other):
         await shell.copy.run(tiered)
-    tip, local = first.view.topic_id_partition, shell.table.local.partitions[first.view.topic_id_partition]
-    old = tuple(replace(one, modified_ms=0) for one in local.segments)
+    topic_id_partition, local = (
+        first.view.topic_id_partition,
+        shell.table.local.partitions[first.view.topic_id_partition],
+    )
+    old = tuple(replace(segment, modified_ms=0) for segment in local.segments)
     shell.table.local = replace(
-        shell.table.local, partitions={**shell.table.local.partitions, tip: replace(local, segments=old)}
+        shell.table.local, partitions={**shell.table.local.partitions, topic_id_partition: replace(local, segments=old)}
     )
     pressed.disks.free_bytes = SIZE // 10 - 1
     await pressed.watch(TRIM).look()
-    assert set(shell.table.pressure_trims) == {tip}, "a byte is missing, and its segments are the oldest"
+    assert set(shell.table.pressure_trims) == {topic_id_partition}, "a byte is missing, and its segments are the oldest"
     if stuck == "settings":
-        shell.table.untrimmable_topics[tip.topic] = "retention.ms is 1000, must be -1"
+        shell.table.untrimmable_topics[topic_id_partition.topic] = "retention.ms is 1000, must be -1"
     elif stuck == "read-back":
-        shell.table.record(tip).unproven = UnprovenCopy(
+        shell.table.record(topic_id_partition).unproven = UnprovenCopy(
             base_offset=0, failures=1, until_s=shell.clock.monotonic_s() + 5, reason="its remote copy is missing"
         )
     elif stuck == "pause":
-        shell.guard.paused[tip.topic_id] = "deletes and trims are paused"
+        shell.guard.paused[topic_id_partition.topic_id] = "deletes and trims are paused"
     else:
         holder = Holder(group="billing", offset=Offset(0), reason="it has read up to 0")
-        shell.table.record(tip).trim_hold = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))
+        shell.table.record(topic_id_partition).trim_hold = TrimHold(allowed=(), held_bytes=1, holders=((holder, 1),))
     await pressed.watch(TRIM).look()
     assert set(shell.table.pressure_trims) == {other.view.topic_id_partition}
 
@@ -303,18 +315,18 @@ async def test_what_cannot_be_trimmed_does_not_stand_in_for_what_can(pressed: Pr
 async def test_what_is_halted_does_not_stand_in_for_what_can_be_trimmed(pressed: Pressed) -> None:
     """Another cluster's data, a topic that has lost its events: its lane trims nothing until somebody mends it."""
     first, other = await older_and_other(pressed)
-    tip, other_tip = first.view.topic_id_partition, other.view.topic_id_partition
+    topic_id_partition, other_topic_id_partition = first.view.topic_id_partition, other.view.topic_id_partition
     pressed.disks.free_bytes = SIZE // 10 - 1
     for policy in (TRIM, DROP):
         await pressed.watch(policy).look()
-        assert set(pressed.shell.table.pressure_trims) == {tip}
-        await pressed.watch(policy, halted=tip.topic).look()
-        assert set(pressed.shell.table.pressure_trims) == {other_tip}
+        assert set(pressed.shell.table.pressure_trims) == {topic_id_partition}
+        await pressed.watch(policy, halted=topic_id_partition.topic).look()
+        assert set(pressed.shell.table.pressure_trims) == {other_topic_id_partition}
     pressed.disks.free_bytes = 0
-    await pressed.watch(TRIM, halted=tip.topic).look()
-    assert tip not in pressed.shell.table.pressure_trims
-    await pressed.watch(DROP, halted=tip.topic).look()
-    assert pressed.shell.table.pressure_trims[tip].last_resort > 0, (
+    await pressed.watch(TRIM, halted=topic_id_partition.topic).look()
+    assert topic_id_partition not in pressed.shell.table.pressure_trims
+    await pressed.watch(DROP, halted=topic_id_partition.topic).look()
+    assert pressed.shell.table.pressure_trims[topic_id_partition].last_resort > 0, (
         "once nothing else is left, for the broker is to live"
     )
 
@@ -340,7 +352,7 @@ async def test_one_object_that_the_store_refuses_does_not_stand_in_for_others(
     await pressed.watch(TRIM).look()
     assert set(shell.table.pressure_trims) == {other.view.topic_id_partition}
     await shell.trim.run(other)
-    assert {tip.topic for tip, _ in shell.broker.deleted} == {"compressed"}
+    assert {topic_id_partition.topic for topic_id_partition, _ in shell.broker.deleted} == {"compressed"}
 
 
 class NotOurs:
@@ -352,7 +364,7 @@ class NotOurs:
     def require_role(self) -> None:
         return None
 
-    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
         raise self.error
 
 
@@ -364,16 +376,18 @@ async def test_of_what_another_cluster_owns_nothing_counts_as_remote(pressed: Pr
     """Rule 11.  What was in the trash before it lifted the question for all that came after it."""
     shell = pressed.shell
     tiered, local = await across_the_start(pressed, log_start_offset=0)
-    tip = tiered.view.topic_id_partition
+    topic_id_partition = tiered.view.topic_id_partition
     start = PartitionState(remote_log_start_offset=local.segments[2].base_offset, remote_log_start_epoch=LeaderEpoch(0))
-    await shell.state.publish_partition_state(tip, start)
+    await shell.state.publish_partition_state(topic_id_partition, start)
     pressed.disks.free_bytes = 0
     await pressed.watch(TRIM).look()
     trim = replaced_ownership(shell.trim, NotOurs(ANOTHERS))
     with pytest.raises(NotOwnedError):
         await trim.run(tiered)
-    assert shell.broker.deleted == [(tip, local.segments[2].base_offset)], "what nobody may read, and no more"
-    assert shell.state.partition_state(tip).held_offset == 0
+    assert shell.broker.deleted == [(topic_id_partition, local.segments[2].base_offset)], (
+        "what nobody may read, and no more"
+    )
+    assert shell.state.partition_state(topic_id_partition).held_offset == 0
 
 
 @pytest.mark.parametrize(
@@ -389,23 +403,23 @@ async def test_with_drop_oldest_what_may_be_anothers_is_a_loss_and_told(
 ) -> None:
     shell = pressed.shell
     first, _ = await older_and_other(pressed)
-    tip = first.view.topic_id_partition
-    last = shell.table.local.partitions[tip].segments[-1].base_offset
+    topic_id_partition = first.view.topic_id_partition
+    last = shell.table.local.partitions[topic_id_partition].segments[-1].base_offset
     resort = last if is_last_resort else Offset(-1)
-    shell.table.pressure_trims = {tip: PressureTrim(offset=last, drops=True, last_resort=resort)}
+    shell.table.pressure_trims = {topic_id_partition: PressureTrim(offset=last, drops=True, last_resort=resort)}
     trim = replaced_ownership(shell.trim, NotOurs(error))
     with capture_logs() as logs, nullcontext() if goes else pytest.raises(NotOwnedError):
         await trim.run(first)
     assert [offset for _, offset in shell.broker.deleted] == ([last] if goes else [])
-    lost = [one for one in logs if one["event"] == "segment.dropped"]
-    assert len(lost) == (len(shell.table.local.partitions[tip].sealed_segments) if goes else 0)
+    lost = [log for log in logs if log["event"] == "segment.dropped"]
+    assert len(lost) == (len(shell.table.local.partitions[topic_id_partition].sealed_segments) if goes else 0)
 
 
 async def test_what_is_undone_right_before_it_goes_stays(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
     """An undelete that came while the process stood still: it has said that all is back."""
     shell = pressed.shell
     tiered, _ = await across_the_start(pressed, log_start_offset=0)
-    tip = tiered.view.topic_id_partition
+    topic_id_partition = tiered.view.topic_id_partition
     pressed.disks.free_bytes = SIZE // 10 - 1
     await pressed.watch(TRIM).look()
     catch_up = shell.state.catch_up
@@ -414,7 +428,7 @@ async def test_what_is_undone_right_before_it_goes_stays(pressed: Pressed, monke
         back = PartitionState(
             remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1
         )
-        await shell.state.publish_partition_state(tip, back)
+        await shell.state.publish_partition_state(topic_id_partition, back)
         await catch_up()
 
     monkeypatch.setattr(shell.state, "catch_up", with_an_undelete)
@@ -425,9 +439,9 @@ async def test_what_is_undone_right_before_it_goes_stays(pressed: Pressed, monke
 async def test_a_follower_that_is_late_hides_no_loss(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader has moved its log start, and answers that not all have: nobody was told of what went."""
     tiered = await below_reserve(pressed, DROP, copied=False)
-    shell, tip = pressed.shell, tiered.view.topic_id_partition
-    last = shell.table.local.partitions[tip].segments[-1].base_offset
-    shell.broker.last_stable_offsets[tip] = last + 1
+    shell, topic_id_partition = pressed.shell, tiered.view.topic_id_partition
+    last = shell.table.local.partitions[topic_id_partition].segments[-1].base_offset
+    shell.broker.last_stable_offsets[topic_id_partition] = last + 1
     delete = shell.broker.delete_records
 
     async def late(*args: Any, **options: Any) -> Any:
@@ -437,8 +451,8 @@ async def test_a_follower_that_is_late_hides_no_loss(pressed: Pressed, monkeypat
     monkeypatch.setattr(shell.broker, "delete_records", late)
     with capture_logs() as logs:
         await shell.trim.run(tiered)
-    told = [one["base_offset"] for one in logs if one["event"] == "segment.dropped"]
-    assert told == [one.base_offset for one in shell.table.local.partitions[tip].sealed_segments]
+    told = [log["base_offset"] for log in logs if log["event"] == "segment.dropped"]
+    assert told == [segment.base_offset for segment in shell.table.local.partitions[topic_id_partition].sealed_segments]
 
 
 def replaced_ownership(trim: TrimTask, ownership: NotOurs) -> TrimTask:
@@ -453,7 +467,7 @@ async def test_one_wrong_byte_read_once_does_not_fill_the_disk(
 ) -> None:
     """Nothing but the lack of room asks for this segment: it was never looked at again (simulation, cluster seed 608)."""
     tiered = await below_reserve(pressed, TRIM)
-    shell, tip = pressed.shell, tiered.view.topic_id_partition
+    shell, topic_id_partition = pressed.shell, tiered.view.topic_id_partition
     fetch = shell.store.fetch_object
 
     async def damaged(key: str, *, max_bytes: int | None = None) -> bytes:
@@ -468,14 +482,16 @@ async def test_one_wrong_byte_read_once_does_not_fill_the_disk(
     await pressed.pass_time(10)
     await pressed.watch(TRIM).look()
     await shell.trim.run(tiered)
-    assert shell.broker.deleted == [(tip, shell.table.local.partitions[tip].segments[-1].base_offset)]
+    assert shell.broker.deleted == [
+        (topic_id_partition, shell.table.local.partitions[topic_id_partition].segments[-1].base_offset)
+    ]
 
 
 async def test_what_is_trimmed_and_not_deleted_yet_counts_as_free(pressed: Pressed) -> None:
     """A broker takes minutes: until then nothing more goes."""
     tiered = await below_reserve(pressed, DROP)
     local = pressed.shell.table.local.partitions[tiered.view.topic_id_partition]
-    going = sum(one.size_bytes for one in local.sealed_segments)
+    going = sum(segment.size_bytes for segment in local.sealed_segments)
     pressed.shell.table.record(tiered.view.topic_id_partition).log_start_offset = local.segments[-1].base_offset
     pressed.disks.free_bytes = SIZE // 10 - going
     await pressed.watch(DROP).look()
@@ -484,16 +500,16 @@ async def test_what_is_trimmed_and_not_deleted_yet_counts_as_free(pressed: Press
 
 async def test_what_is_not_remote_goes_only_below_the_high_watermark_and_is_told(pressed: Pressed) -> None:
     tiered = await below_reserve(pressed, DROP, copied=False)
-    shell, tip = pressed.shell, tiered.view.topic_id_partition
-    segments = shell.table.local.partitions[tip].segments
-    shell.broker.last_stable_offsets[tip] = segments[2].base_offset + 1
+    shell, topic_id_partition = pressed.shell, tiered.view.topic_id_partition
+    segments = shell.table.local.partitions[topic_id_partition].segments
+    shell.broker.last_stable_offsets[topic_id_partition] = segments[2].base_offset + 1
     with capture_logs() as logs:
         await shell.trim.run(tiered)
-    state = shell.state.partition_state(tip)
+    state = shell.state.partition_state(topic_id_partition)
     assert (state.trim_offset, state.held_offset) == (segments[2].base_offset, 0)
-    assert shell.broker.deleted == [(tip, segments[2].base_offset)]
-    assert shell.state.partition_state(tip).trim_offset == segments[2].base_offset
-    lost = [one for one in logs if one["event"] == "segment.dropped"]
+    assert shell.broker.deleted == [(topic_id_partition, segments[2].base_offset)]
+    assert shell.state.partition_state(topic_id_partition).trim_offset == segments[2].base_offset
+    lost = [log for log in logs if log["event"] == "segment.dropped"]
     assert [one["base_offset"] for one in lost] == [0, segments[1].base_offset]
     assert {(one["log_level"], one["data_lost"]) for one in lost} == {("error", True)}
 
@@ -520,14 +536,17 @@ async def test_with_the_store_away_drop_oldest_does_not_wait_for_it(
 async def older_and_other(pressed: Pressed) -> tuple[TieredPartition, TieredPartition]:
     """Two partitions that are remote; of the first the segments are older."""
     shell = pressed.shell
-    first, other = shell.tiered(shell.tip("plain-0")), shell.tiered(shell.tip("compressed-0"))
+    first, other = (
+        shell.tiered(shell.topic_id_partition("plain-0")),
+        shell.tiered(shell.topic_id_partition("compressed-0")),
+    )
     for tiered in (first, other):
         await shell.copy.run(tiered)
         shell.broker.last_stable_offsets[tiered.view.topic_id_partition] = 10**9
-    tip = first.view.topic_id_partition
-    local = shell.table.local.partitions[tip]
-    old = replace(local, segments=tuple(replace(one, modified_ms=0) for one in local.segments))
-    shell.table.local = replace(shell.table.local, partitions={**shell.table.local.partitions, tip: old})
+    topic_id_partition = first.view.topic_id_partition
+    local = shell.table.local.partitions[topic_id_partition]
+    old = replace(local, segments=tuple(replace(segment, modified_ms=0) for segment in local.segments))
+    shell.table.local = replace(shell.table.local, partitions={**shell.table.local.partitions, topic_id_partition: old})
     return first, other
 
 
@@ -537,8 +556,8 @@ async def test_what_the_store_has_damaged_goes_last_with_drop_oldest(pressed: Pr
     partition had enough to give that is whole in the store; and all after it were told as lost, which they were not."""
     shell = pressed.shell
     first, other = await older_and_other(pressed)
-    tip = first.view.topic_id_partition
-    damaged = list(shell.metadata.list_remote_log_segments(tip))[1]
+    topic_id_partition = first.view.topic_id_partition
+    damaged = list(shell.metadata.list_remote_log_segments(topic_id_partition))[1]
     key = recorded_keys(damaged, shell.settings.key_prefix).log
     if damage == "missing":
         await shell.store.delete_objects([key])
@@ -546,12 +565,12 @@ async def test_what_the_store_has_damaged_goes_last_with_drop_oldest(pressed: Pr
         data = bytearray(await shell.store.fetch_object(key))
         data[200] ^= 1
         await shell.store.put_object(key, BytesBody(bytes(data)))
-    missing = sum(one.size_bytes for one in shell.table.local.partitions[tip].segments[:3])
+    missing = sum(segment.size_bytes for segment in shell.table.local.partitions[topic_id_partition].segments[:3])
     pressed.disks.free_bytes = SIZE // 10 - missing
     await pressed.watch(DROP).look()
-    assert set(shell.table.pressure_trims) == {tip}
+    assert set(shell.table.pressure_trims) == {topic_id_partition}
     await shell.trim.run(first)
-    assert shell.broker.deleted == [(tip, damaged.start_offset)], "up to the damaged one"
+    assert shell.broker.deleted == [(topic_id_partition, damaged.start_offset)], "up to the damaged one"
     await pressed.watch(DROP).look()
     assert set(shell.table.pressure_trims) == {other.view.topic_id_partition}, (
         "it is known now, and the other has enough"
@@ -560,9 +579,12 @@ async def test_what_the_store_has_damaged_goes_last_with_drop_oldest(pressed: Pr
     await pressed.watch(DROP).look()
     with capture_logs() as logs:
         await shell.trim.run(first)
-    assert shell.broker.deleted[-1] == (tip, shell.table.local.partitions[tip].segments[-1].base_offset)
+    assert shell.broker.deleted[-1] == (
+        topic_id_partition,
+        shell.table.local.partitions[topic_id_partition].segments[-1].base_offset,
+    )
     assert [one["base_offset"] for one in logs if one["event"] == "segment.dropped"] == [damaged.start_offset]
-    assert shell.table.record(tip).unproven is None, "what is gone waits for nothing"
+    assert shell.table.record(topic_id_partition).unproven is None, "what is gone waits for nothing"
 
 
 async def test_trim_copied_never_passes_a_store_that_is_away(pressed: Pressed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,7 +616,7 @@ async def test_what_is_known_of_each_disk_is_on_the_table_and_measured(pressed: 
     log_dir = pressed.disks.log_dir
     for state in ("ok", "filling", "below_reserve"):
         assert pressed.telemetry.value(DISK_STATE, log_dir=log_dir, state=state) == (state == "below_reserve")
-    (told,) = [one for one in logs if one["event"] == "disk.pressure"]
+    (told,) = [log for log in logs if log["event"] == "disk.pressure"]
     assert (
         told.items()
         >= {
@@ -615,7 +637,7 @@ async def test_an_alarm_does_not_end_and_begin_with_each_look(pressed: Pressed) 
         for free_bytes in (SIZE // 10 - 1, SIZE // 10, SIZE // 10 - 1, SIZE // 10):
             pressed.disks.free_bytes = free_bytes
             await watch.look()
-    assert [one["state"] for one in logs if one["event"] == "disk.pressure"] == ["below_reserve"]
+    assert [log["state"] for log in logs if log["event"] == "disk.pressure"] == ["below_reserve"]
 
 
 async def test_it_looks_every_five_seconds(pressed: Pressed) -> None:
@@ -646,7 +668,7 @@ async def test_a_disk_that_is_gone_is_judged_anew_when_it_is_back(
     assert (pressed.shell.table.disks, pressed.shell.table.disk_troubles) == ([], {})
     with capture_logs() as logs:
         await watch.look()
-    assert [one["state"] for one in logs if one["event"] == "disk.pressure"] == ["below_reserve"]
+    assert [log["state"] for log in logs if log["event"] == "disk.pressure"] == ["below_reserve"]
 
 
 async def test_pins_that_go_first_count_as_free(pressed: Pressed) -> None:

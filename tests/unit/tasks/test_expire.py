@@ -15,7 +15,7 @@ import pytest
 from tests.support.expiry import HOUR_MS, NOW_MS, segment, segments
 from tests.support.expiry_world import FixedLineage, Sidecar, StoppedClock, World, run, run_until
 from tests.support.recopy_requests import request_for
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays, needless
 from tiersidecar.domain.epochs import Lineage
@@ -74,7 +74,7 @@ def test_the_start_says_in_which_history_it_counts() -> None:
     """The broker's file forgets where an epoch began once what was written in it is gone."""
     world, lineage = world_of(*TWO_OLD), Lineage.of([(0, 0), (3, 150)])
     run(sidecar(world, lineage=lineage).round())
-    assert world.state.partition_state(world.tip).leader_epochs == lineage.entries
+    assert world.state.partition_state(world.topic_id_partition).leader_epochs == lineage.entries
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_epochs_that_were_not_said_with_the_start_are_said_once(said_before: Lin
         run(sidecar(world, lineage=said_before, leader_epoch=3).round())
     else:
         start = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(3))
-        run(world.state.publish_partition_state(world.tip, start))
+        run(world.state.publish_partition_state(world.topic_id_partition, start))
     assert run(sidecar(world, lineage=lineage, leader_epoch=3).round()).count("state.sent") == 1
-    assert world.state.partition_state(world.tip).leader_epochs == lineage.entries
+    assert world.state.partition_state(world.topic_id_partition).leader_epochs == lineage.entries
     assert run(sidecar(world, lineage=lineage, leader_epoch=3).round()) == []
 
 
@@ -256,7 +256,9 @@ def test_what_is_copied_right_now_is_not_touched() -> None:
     """T-31; and held in flight itself while it is deleted."""
     world = world_of(segment(0, 99, age_h=9), segment(100, 199, age_h=9, state=State.COPY_SEGMENT_STARTED))
     one = sidecar(world)
-    copying = RemoteLogSegmentId(topic_id_partition=TIP, uuid=world.segments()[1].remote_log_segment_id.uuid)
+    copying = RemoteLogSegmentId(
+        topic_id_partition=TOPIC_ID_PARTITION, uuid=world.segments()[1].remote_log_segment_id.uuid
+    )
     with one.in_flight.holding(copying):
         run(one.round())
         assert [left.start_offset for left in world.segments()] == [100]
@@ -274,7 +276,7 @@ def test_a_topic_that_the_broker_tiers_itself_is_left_alone() -> None:
     """DESIGN.md section 5: two writers would each delete what the other counts on."""
     world = world_of(*TWO_OLD)
     one = sidecar(world)
-    one.table.refused_topics[TIP.topic] = "remote.storage.enable is true"
+    one.table.refused_topics[TOPIC_ID_PARTITION.topic] = "remote.storage.enable is true"
     assert run(one.round()) == []
 
 
@@ -290,17 +292,17 @@ def test_a_stop_is_said_once_and_is_not_cleared_by_what_is_copied_meanwhile() ->
     limits = ExpiryLimits(max_share=0.5)
     one = sidecar(world, telemetry=gauges, limits=limits)
     run(one.round())
-    assert "2 segments are due at once" in one.table.record(TIP).expiry_stop
+    assert "2 segments are due at once" in one.table.record(TOPIC_ID_PARTITION).expiry_stop
     assert gauges.values["tiersidecar_expiry_stopped"][-1] == 1
     world.add(segment(200, 499, age_h=0, size_bytes=4096))
     assert run(one.round()) == [], "nothing is new"
     for again in (sidecar(world, limits=limits), sidecar(world, limits=limits, leader_epoch=1)):
         run(again.round())
-        assert "2 segments are due at once" in again.table.record(TIP).expiry_stop
+        assert "2 segments are due at once" in again.table.record(TOPIC_ID_PARTITION).expiry_stop
     assert len(world.readable()) == 3
     last = sidecar(world, TopicPolicy(retention_ms=12 * HOUR_MS), telemetry=gauges, limits=limits, leader_epoch=1)
     run(last.round())
-    assert last.table.record(TIP).expiry_stop == ""
+    assert last.table.record(TOPIC_ID_PARTITION).expiry_stop == ""
     assert gauges.values["tiersidecar_expiry_stopped"][-1] == 0
     assert len(world.readable()) == 3
     run(sidecar(world, limits=limits, leader_epoch=2).round())
@@ -321,7 +323,7 @@ def test_a_clock_that_jumps_while_the_process_runs_stops_expiry() -> None:
     one = sidecar(world, clock=clock)
     clock.skew_ms = 10 * 365 * 24 * HOUR_MS
     run(one.round())
-    assert "jumped" in one.table.record(TIP).expiry_stop
+    assert "jumped" in one.table.record(TOPIC_ID_PARTITION).expiry_stop
     assert len(world.readable()) == 4
 
 
@@ -329,19 +331,19 @@ def test_what_a_user_deleted_goes_remotely_and_locally() -> None:
     """Also in the middle of a segment, which stays until its last offset is below the start; the start never falls back."""
     world = world_of(*segments(3))
     published = world.state.publish_partition_state(
-        TIP, PartitionState(remote_log_start_offset=Offset(250), remote_log_start_epoch=LeaderEpoch(0))
+        TOPIC_ID_PARTITION, PartitionState(remote_log_start_offset=Offset(250), remote_log_start_epoch=LeaderEpoch(0))
     )
     run(published)
     one = sidecar(world, FOREVER, local=local_segments(200, 300, 400))
-    one.broker.log_starts[TIP] = 200
+    one.broker.log_starts[TOPIC_ID_PARTITION] = 200
     run(one.round())
     assert ([left.start_offset for left in world.segments()], world.start) == ([200], 250)
-    assert one.broker.deleted == [(TIP, 250)]
-    assert world.state.partition_state(TIP).trim_offset == 250
-    one.broker.log_starts[TIP] = 200  # the broker crashed, and its log start fell back
-    one.table.record(TIP).log_start_offset = NO_OFFSET
+    assert one.broker.deleted == [(TOPIC_ID_PARTITION, 250)]
+    assert world.state.partition_state(TOPIC_ID_PARTITION).trim_offset == 250
+    one.broker.log_starts[TOPIC_ID_PARTITION] = 200  # the broker crashed, and its log start fell back
+    one.table.record(TOPIC_ID_PARTITION).log_start_offset = NO_OFFSET
     run(one.round())
-    assert one.broker.deleted == [(TIP, 250)] * 2
+    assert one.broker.deleted == [(TOPIC_ID_PARTITION, 250)] * 2
     assert world.start == 250
 
 
@@ -350,25 +352,25 @@ def test_what_was_given_up_proves_no_loss_once_it_is_brought_back() -> None:
     the metadata topic has lost events, and retention goes on."""
     world = world_of(*segments(1, youngest_h=1))
     start = PartitionState(remote_log_start_offset=Offset(300), remote_log_start_epoch=LeaderEpoch(0))
-    run(world.state.publish_partition_state(TIP, start))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, start))
     before = sidecar(world, FOREVER, local=local_segments(0, 100, 300, 400))
-    before.broker.log_starts[TIP] = 0
+    before.broker.log_starts[TOPIC_ID_PARTITION] = 0
     run_until(before.round(), "expire.records.deleted")
-    assert before.broker.deleted == [(TIP, 300)]
+    assert before.broker.deleted == [(TOPIC_ID_PARTITION, 300)]
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
-    run(world.state.publish_partition_state(TIP, back))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, back))
     after = sidecar(world, FOREVER, local=local_segments(300, 400))
-    after.broker.log_starts[TIP] = 300
+    after.broker.log_starts[TOPIC_ID_PARTITION] = 300
     run(after.round())
-    assert after.table.record(TIP).expiry_stop == ""
+    assert after.table.record(TOPIC_ID_PARTITION).expiry_stop == ""
 
 
 def test_a_log_start_is_raised_no_further_than_the_high_watermark() -> None:
     world = world_of(*segments(1, youngest_h=9))
     one = sidecar(world, local=local_segments(0, 100, 200, modified_ms=NOW_MS - 9 * HOUR_MS))
-    one.broker.last_stable_offsets[TIP] = 150
+    one.broker.last_stable_offsets[TOPIC_ID_PARTITION] = 150
     run(one.round())
-    assert (world.start, one.broker.deleted) == (100, [(TIP, 100)])
+    assert (world.start, one.broker.deleted) == (100, [(TOPIC_ID_PARTITION, 100)])
 
 
 def test_the_trim_is_published_before_the_records_are_deleted() -> None:
@@ -382,7 +384,7 @@ def test_a_later_history_does_not_take_the_start_of_one_that_an_unclean_election
     """The old leader deleted up to 200; of its log the new leader has 50 offsets only."""
     world = world_of(segment(50, 149, epochs=((2, 50),)))
     said = PartitionState(remote_log_start_offset=Offset(200), remote_log_start_epoch=LeaderEpoch(0))
-    run(world.state.publish_partition_state(TIP, said))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, said))
     run(sidecar(world, FOREVER, leader_epoch=2, lineage=Lineage.of([(0, 0), (2, 50)])).round())
     assert (world.start, len(world.readable())) == (50, 1)
 
@@ -392,7 +394,7 @@ def test_a_users_delete_holds_though_the_next_leader_said_a_lower_start_before_i
     world = world_of(*segments(3))
     for offset, leader_epoch in ((250, 1), (0, 2)):
         said = PartitionState(remote_log_start_offset=Offset(offset), remote_log_start_epoch=LeaderEpoch(leader_epoch))
-        run(world.state.publish_partition_state(TIP, said))
+        run(world.state.publish_partition_state(TOPIC_ID_PARTITION, said))
     run(sidecar(world, FOREVER, leader_epoch=2, lineage=Lineage.of([(0, 0), (1, 100), (2, 300)])).round())
     assert (world.start, [left.start_offset for left in world.segments()]) == (250, [200])
 
@@ -470,11 +472,15 @@ def test_a_lineage_that_cannot_be_read_deletes_nothing_and_says_why(error: Excep
 def test_a_log_start_that_fell_back_after_a_crash_moves_nothing_remote() -> None:
     """DESIGN.md section 5: DeleteRecords to 300, kill -9, and the earliest offset is 0 again; nor does one that moved ahead."""
     world = world_of(*segments(3))
-    run(world.state.publish_partition_state(TIP, PartitionState(trim_offset=Offset(300), trim_epoch=LeaderEpoch(0))))
+    run(
+        world.state.publish_partition_state(
+            TOPIC_ID_PARTITION, PartitionState(trim_offset=Offset(300), trim_epoch=LeaderEpoch(0))
+        )
+    )
     one = sidecar(world)
     run(one.round())
     for log_start in (300, 0, 10_000):
-        one.broker.log_starts[TIP] = log_start
+        one.broker.log_starts[TOPIC_ID_PARTITION] = log_start
         one.clock.true_ms += 60_000
         run(one.round())
         assert (world.start, len(world.readable())) == (0, 3)
@@ -511,7 +517,7 @@ def test_after_the_grace_the_topics_settings_are_asked_right_before(
     if settings is None:
         ours.broker.hides_settings = True
     else:
-        ours.broker.settings[TIP.topic] = settings
+        ours.broker.settings[TOPIC_ID_PARTITION.topic] = settings
     run(ours.round())
     assert world.segments() == ([] if goes else [copy])
 
@@ -520,10 +526,10 @@ def test_nothing_of_a_topic_that_the_broker_has_begun_to_tier_is_deleted() -> No
     """Settings are asked at the beginning of a round that acts, not only at the watch's next look."""
     world = world_of(*TWO_OLD)
     ours = sidecar(world)
-    ours.broker.settings[TIP.topic] = {"remote.storage.enable": "true"}
+    ours.broker.settings[TOPIC_ID_PARTITION.topic] = {"remote.storage.enable": "true"}
     run(ours.round())
     assert (world.start, world.segments()) == (-1, list(TWO_OLD))
-    assert "remote.storage.enable" in ours.table.refused_topics[TIP.topic]
+    assert "remote.storage.enable" in ours.table.refused_topics[TOPIC_ID_PARTITION.topic]
 
 
 DELAYED = TrashDelays(retention_ms=24 * HOUR_MS, user_ms=HOUR_MS)
@@ -536,7 +542,7 @@ def test_the_entry_is_durable_before_the_start_moves_and_nothing_goes() -> None:
     passed = run(sidecar(world, delays=DELAYED).round())
     assert passed.index("expire.trash.published") < passed.index("expire.start.published")
     assert (world.start, len(world.readable())) == (200, 3)
-    (entry,) = world.state.trash(TIP)
+    (entry,) = world.state.trash(TOPIC_ID_PARTITION)
     assert (entry.kind, entry.up_to, entry.due_ms - NOW_MS) == (TrashKind.RETENTION, 200, 24 * HOUR_MS)
 
 
@@ -579,7 +585,7 @@ def test_ended_when_it_is_due_the_next_process_finishes_and_takes_the_entry_out(
     run(last.round())
     run(last.round())
     assert ([one.start_offset for one in world.segments()], world.orphans()) == ([200], set())
-    assert world.state.trash(TIP) == []
+    assert world.state.trash(TOPIC_ID_PARTITION) == []
 
 
 def test_a_clock_that_jumped_makes_nothing_due() -> None:
@@ -594,10 +600,10 @@ def test_a_clock_that_jumped_makes_nothing_due() -> None:
 def test_what_a_former_release_left_below_its_start_is_decided_now() -> None:
     world = world_of(*OLD_AND_NEW)
     said = PartitionState(remote_log_start_offset=Offset(200), remote_log_start_epoch=LeaderEpoch(0))
-    run(world.state.publish_partition_state(TIP, said))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, said))
     run(sidecar(world, delays=DELAYED).round())
     assert len(world.readable()) == 3
-    assert [one.up_to for one in world.state.trash(TIP)] == [200]
+    assert [one.up_to for one in world.state.trash(TOPIC_ID_PARTITION)] == [200]
 
 
 def test_a_start_that_was_set_back_is_not_moved_again_while_it_is_held() -> None:
@@ -609,15 +615,19 @@ def test_a_start_that_was_set_back_is_not_moved_again_while_it_is_held() -> None
     back = PartitionState(
         remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1, hold=hold
     )
-    run(world.state.publish_partition_state(TIP, back))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, back))
     clock.true_ms += 48 * HOUR_MS
     run(one.round())
-    assert (world.start, len(world.readable()), world.state.trash(TIP)) == (0, 3, [])
-    assert "tiersidecar release" in one.table.record(TIP).expiry_stop
-    run(world.state.publish_partition_state(TIP, PartitionState(hold=replace(hold, serial=2, is_held=False))))
+    assert (world.start, len(world.readable()), world.state.trash(TOPIC_ID_PARTITION)) == (0, 3, [])
+    assert "tiersidecar release" in one.table.record(TOPIC_ID_PARTITION).expiry_stop
+    run(
+        world.state.publish_partition_state(
+            TOPIC_ID_PARTITION, PartitionState(hold=replace(hold, serial=2, is_held=False))
+        )
+    )
     run(one.round())
     assert (world.start >= 200, len(world.readable())) == (True, 3)
-    assert [one.id.generation for one in world.state.trash(TIP)] == [1]
+    assert [one.id.generation for one in world.state.trash(TOPIC_ID_PARTITION)] == [1]
 
 
 @pytest.mark.parametrize("place", ["expire.trash.published", "state.sent", "delete.finished.published"])
@@ -633,7 +643,7 @@ def test_undone_while_a_round_is_at_it(place: str) -> None:
         pass
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
     gone = 3 - len(world.readable())
-    world.state.partition_states[TIP] = world.state.partition_state(TIP).merged_with(back)
+    world.state.partition_states[TOPIC_ID_PARTITION] = world.state.partition_state(TOPIC_ID_PARTITION).merged_with(back)
     run(steps)
     assert world.start == 0
     assert len(world.readable()) == 3 - gone
@@ -654,7 +664,7 @@ def test_undone_right_before_what_cannot_be_undone(place: str) -> None:
         pass
     before = (list(one.broker.deleted), len(world.readable()))
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
-    world.state.publish_elsewhere(TIP, back)
+    world.state.publish_elsewhere(TOPIC_ID_PARTITION, back)
     run(steps)
     assert (one.broker.deleted, len(world.readable())) == before
 
@@ -672,9 +682,9 @@ def test_what_only_the_broker_has_is_deleted_there_when_it_is_due() -> None:
     run(one.round())
     one.clock.true_ms += 24 * HOUR_MS
     run(one.round())
-    assert one.broker.deleted == [(TIP, 200)]
+    assert one.broker.deleted == [(TOPIC_ID_PARTITION, 200)]
     run(one.round())
-    assert world.state.trash(TIP) == []
+    assert world.state.trash(TOPIC_ID_PARTITION) == []
 
 
 def test_while_a_broker_has_a_sidecar_of_a_former_release_nothing_is_decided() -> None:
@@ -683,7 +693,7 @@ def test_while_a_broker_has_a_sidecar_of_a_former_release_nothing_is_decided() -
     one = sidecar(world, delays=DELAYED)
     one.guard.remote_delete_blocker = "brokers 2 have no sidecar of this version"
     run(one.round())
-    assert (world.start, world.state.trash(TIP), len(world.readable())) == (-1, [], 3)
+    assert (world.start, world.state.trash(TOPIC_ID_PARTITION), len(world.readable())) == (-1, [], 3)
     one.guard.remote_delete_blocker = ""
     run(one.round())
     assert world.start == 200
@@ -697,21 +707,21 @@ def needless_entry(*names: RemoteLogSegmentMetadata, ago_h: float = 25, generati
     decided_ms = int(NOW_MS - ago_h * HOUR_MS)
     entries = [
         needless(
-            one, LeaderEpoch(0), generation=generation, delays=DELAY, now_ms=decided_ms, reason="twins", by="repair"
+            name, LeaderEpoch(0), generation=generation, delays=DELAY, now_ms=decided_ms, reason="twins", by="repair"
         )
-        for one in names
+        for name in names
     ]
     return functools.reduce(TrashEntry.merged_with, entries)
 
 
 def twins() -> tuple[RemoteLogSegmentMetadata, RemoteLogSegmentMetadata]:
     kept = segment(0, 99, age_h=1)
-    again = RemoteLogSegmentId(topic_id_partition=TIP, uuid=Uuid(b"the-other-twin--"))
+    again = RemoteLogSegmentId(topic_id_partition=TOPIC_ID_PARTITION, uuid=Uuid(b"the-other-twin--"))
     return kept, replace(kept, remote_log_segment_id=again)
 
 
 def repair_put(world: World, entry: TrashEntry) -> None:
-    run(world.state.put_into_trash(TIP, [entry]))
+    run(world.state.put_into_trash(TOPIC_ID_PARTITION, [entry]))
 
 
 def left(world: World) -> list[RemoteLogSegmentId]:
@@ -737,7 +747,7 @@ def test_what_repair_found_needless_goes_when_it_is_due(ago_h: float, purged: bo
         run(one.round())
     expected = {kept.remote_log_segment_id} if goes else {kept.remote_log_segment_id, again.remote_log_segment_id}
     assert set(left(world)) == expected
-    assert any(entry.kind is TrashKind.REPAIR for entry in world.state.trash(TIP)) is not goes
+    assert any(entry.kind is TrashKind.REPAIR for entry in world.state.trash(TOPIC_ID_PARTITION)) is not goes
     assert world.orphans() == set()
 
 
@@ -757,7 +767,7 @@ def test_what_was_needless_when_repair_decided_stays_once_nothing_covers_it(how:
         case "has lost an object":
             world.store.keys.discard(planned_keys(kept).log)
         case _:
-            world.state.partition_states[TIP] = replace(PartitionState(), start_generation=1)
+            world.state.partition_states[TOPIC_ID_PARTITION] = replace(PartitionState(), start_generation=1)
     one = sidecar(world, FOREVER, delays=DELAY)
     for _ in range(3):
         run(one.round())
@@ -787,14 +797,14 @@ def test_what_comes_back_is_for_the_copy_lane_to_look_at() -> None:
     world = world_of(*OLD_AND_NEW)
     one = sidecar(world, delays=DELAYED)
     run(one.round())
-    one.table.record(TIP).remote_log_start, one.table.record(TIP).copied_offset = 200, 299
+    one.table.record(TOPIC_ID_PARTITION).remote_log_start, one.table.record(TOPIC_ID_PARTITION).copied_offset = 200, 299
     run(one.round())
-    assert one.table.record(TIP).copied_offset == 299
+    assert one.table.record(TOPIC_ID_PARTITION).copied_offset == 299
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
-    world.state.partition_states[TIP] = world.state.partition_state(TIP).merged_with(back)
+    world.state.partition_states[TOPIC_ID_PARTITION] = world.state.partition_state(TOPIC_ID_PARTITION).merged_with(back)
     one.clock.true_ms += HOUR_MS
     run(one.round())
-    assert one.table.record(TIP).copied_offset is None
+    assert one.table.record(TOPIC_ID_PARTITION).copied_offset is None
 
 
 class LostRole(Unquestioned):
@@ -806,9 +816,9 @@ def test_without_the_role_no_undelete_is_answered() -> None:
     """A process that thaws may have been replaced: that one deletes by what it knows, and this answer would not be its."""
     world = world_of(*TWO_OLD)
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
-    run(world.state.publish_partition_state(TIP, back))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, back))
     with pytest.raises(LeaseLostError):
         run(sidecar(world, ownership=LostRole()).round())
-    assert world.state.partition_state(TIP) == back
+    assert world.state.partition_state(TOPIC_ID_PARTITION) == back
     run(sidecar(world).round())
-    assert not world.state.partition_state(TIP).awaits_answer
+    assert not world.state.partition_state(TOPIC_ID_PARTITION).awaits_answer

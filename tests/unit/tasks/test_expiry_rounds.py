@@ -12,7 +12,7 @@ from tests.support.expiry import HOUR_MS, NOW_MS, SEGMENT_BYTES, segment, segmen
 from tests.support.expiry_world import Sidecar, StoppedClock, run, run_until
 from tests.support.recopy_requests import request_for
 from tests.support.recorded_telemetry import RecordedTelemetry
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tests.support.trash_clock import trash_clock
 from tests.unit.decide.test_trash import entry
 from tests.unit.tasks.test_expire import FIVE_HOURS, FOREVER, TWO_OLD, sidecar, world_of
@@ -48,7 +48,7 @@ def shown(one: Sidecar) -> ExpiryView:
     views: list[ExpiryView] = []
 
     async def ask() -> None:
-        views.append(await one.expire.asked_view(one.partition, await one.lineages.lineage(TIP)))
+        views.append(await one.expire.asked_view(one.partition, await one.lineages.lineage(TOPIC_ID_PARTITION)))
 
     run(ask())
     return views[0]
@@ -76,11 +76,11 @@ def test_the_decision_is_shown_all_that_is_known() -> None:
         user_deletes=(SaidDelete(leader_epoch=LeaderEpoch(0), offset=Offset(20)),),
         hold=Hold(serial=1, is_held=True, until=Offset(100), by="Ann", reason="an undelete"),
     )
-    run(world.state.publish_partition_state(TIP, said))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, said))
     waiting = entry(50)
-    run(world.state.put_into_trash(TIP, [waiting]))
+    run(world.state.put_into_trash(TOPIC_ID_PARTITION, [waiting]))
     run(world.state.request_recopy(request_for(remote[1])))
-    one.broker.log_starts[TIP], one.broker.last_stable_offsets[TIP] = 200, 350
+    one.broker.log_starts[TOPIC_ID_PARTITION], one.broker.last_stable_offsets[TOPIC_ID_PARTITION] = 200, 350
     with one.in_flight.holding(remote[3].remote_log_segment_id):
         view = shown(one)
     assert view == ExpiryView(
@@ -109,15 +109,21 @@ def test_the_decision_is_shown_all_that_is_known() -> None:
         limits=ExpiryLimits(max_share=0.25),
     )
     assert [each.start_offset for each in view.remote_segments] == [0, 100, 200, 300]
-    assert one.table.record(TIP).log_start_offset == 200, "and the table the log start, not the high watermark"
+    assert one.table.record(TOPIC_ID_PARTITION).log_start_offset == 200, (
+        "and the table the log start, not the high watermark"
+    )
 
 
 def test_a_hold_of_nobody_in_particular_is_an_operators() -> None:
     one = sidecar(world_of(*segments(3)))
     hold = Hold(serial=1, is_held=True, until=Offset(100), reason="an undelete")
-    run(one.world.state.publish_partition_state(TIP, PartitionState(hold=hold)))
+    run(one.world.state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState(hold=hold)))
     assert shown(one).hold == "an operator holds it (an undelete); `tiersidecar release` ends that"
-    run(one.world.state.publish_partition_state(TIP, PartitionState(hold=replace(hold, serial=2, is_held=False))))
+    run(
+        one.world.state.publish_partition_state(
+            TOPIC_ID_PARTITION, PartitionState(hold=replace(hold, serial=2, is_held=False))
+        )
+    )
     assert shown(one).hold == ""
 
 
@@ -155,7 +161,7 @@ def test_a_broker_that_refuses_is_named(error: str) -> None:
     one.broker.error = error
     with pytest.raises(BrokerRefusedError, match=f"ListOffsets.*{error}") as refused:
         run(one.round())
-    assert str(TIP) in str(refused.value)
+    assert str(TOPIC_ID_PARTITION) in str(refused.value)
     assert len(one.world.readable()) == 2
 
 
@@ -205,7 +211,7 @@ def test_each_change_of_a_stop_is_numbered_in_its_epoch() -> None:
     for policy in (FIVE_HOURS, FOREVER, FIVE_HOURS):
         one.policy = policy
         run(one.round())
-        stop = world.state.partition_state(TIP).guard_stop
+        stop = world.state.partition_state(TOPIC_ID_PARTITION).guard_stop
         assert stop is not None
         orders.append((stop.order, stop.is_over))
     assert orders == [((3, 0), False), ((3, 1), True), ((3, 2), False)]
@@ -259,7 +265,7 @@ def test_a_leader_that_is_deposed_while_it_is_asked_decides_nothing() -> None:
         pass
     one.resign()
     run(steps)
-    assert world.state.trash(TIP) == []
+    assert world.state.trash(TOPIC_ID_PARTITION) == []
     assert world.start == -1
 
 
@@ -278,7 +284,7 @@ def test_copying_waits_for_no_more_than_a_look(prepare: Any, is_looked: bool) ->
         run(one.round())
     except BrokerRefusedError:
         assert one.broker.error
-    assert one.table.record(TIP).expiry_looked is is_looked
+    assert one.table.record(TOPIC_ID_PARTITION).expiry_looked is is_looked
 
 
 def test_a_round_that_failed_is_due_again_at_once() -> None:
@@ -299,10 +305,10 @@ def test_an_undelete_is_answered_at_once(observe_only: bool, has_work: bool) -> 
     run(one.round())
     assert not one.expire.may_have_work(one.partition)
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
-    run(world.state.publish_partition_state(TIP, back))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, back))
     assert one.expire.may_have_work(one.partition) is has_work
     run(one.round())
-    assert world.state.partition_state(TIP).awaits_answer is observe_only
+    assert world.state.partition_state(TOPIC_ID_PARTITION).awaits_answer is observe_only
     assert not one.expire.may_have_work(one.partition)
 
 
@@ -317,9 +323,9 @@ def test_the_answer_to_an_undelete_says_who_answers_and_what_only_pins_hold() ->
         start_generation=1,
         kept=(kept,),
     )
-    run(world.state.publish_partition_state(TIP, back))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, back))
     places = run(one.round())
-    seen = world.state.partition_state(TIP).seen
+    seen = world.state.partition_state(TOPIC_ID_PARTITION).seen
     assert seen is not None
     assert (seen.generation, seen.leader_epoch, seen.pinned) == (1, 7, ((300, 400),))
     assert "state.read_back" in places
@@ -352,7 +358,7 @@ def test_an_undone_decision_is_told_and_moves_nothing() -> None:
     while steps.send(None) != "expire.trash.published":
         pass
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0), start_generation=1)
-    run(world.state.publish_partition_state(TIP, back))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, back))
     with capture_logs() as told:
         run(steps)
     assert [(each["event"], each["topic"], each["partition"]) for each in told if each["event"] == "expire.undone"] == [
@@ -367,7 +373,7 @@ def test_a_deposed_leader_says_so() -> None:
     one = sidecar(world)
     run_until(one.round(), "state.sent")
     later = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(5))
-    run(world.state.publish_partition_state(TIP, later))
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, later))
     with capture_logs() as told:
         run(sidecar(world).round())
     assert [each["event"] for each in told if each["log_level"] == "warning"] == ["expire.deposed"]

@@ -67,7 +67,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Asked]:
 
 
 async def test_a_segment_on_its_way_from_the_broker_to_the_store_alone(asked: Asked) -> None:
-    tiered = asked.shell.tiered(asked.shell.tip(f"{TOPIC}-0"))
+    tiered = asked.shell.tiered(asked.shell.topic_id_partition(f"{TOPIC}-0"))
     state, finding = await asked.finding("copy")
     assert (state, finding.says, finding.is_due) == (RowState.LOCAL, "it is copied next", True)
     await asked.shell.copy.run(tiered)
@@ -84,12 +84,12 @@ async def test_asking_changes_nothing(asked: Asked) -> None:
     assert await asked.task.rows(TOPIC, 0) == rows
     assert [row.state for row in rows[-2:]] == [RowState.LOCAL, RowState.ACTIVE]
     assert asked.shell.broker.deleted == []
-    assert list(asked.shell.metadata.list_remote_log_segments(asked.shell.tip(f"{TOPIC}-0"))) == []
+    assert list(asked.shell.metadata.list_remote_log_segments(asked.shell.topic_id_partition(f"{TOPIC}-0"))) == []
 
 
 async def test_what_keeps_it_from_acting_is_told(asked: Asked) -> None:
-    tip = asked.shell.tip(f"{TOPIC}-0")
-    await asked.shell.copy.run(asked.shell.tiered(tip))
+    topic_id_partition = asked.shell.topic_id_partition(f"{TOPIC}-0")
+    await asked.shell.copy.run(asked.shell.tiered(topic_id_partition))
     asked.shell.table.untrimmable_topics[TOPIC] = "retention.ms is 1, must be -1"
     _, finding = await asked.finding("trim")
     assert (finding.is_due, "retention.ms is 1, must be -1" in finding.says) == (False, True)
@@ -101,7 +101,7 @@ async def test_what_keeps_it_from_acting_is_told(asked: Asked) -> None:
 
 
 async def test_only_the_leader_tells(asked: Asked) -> None:
-    asked.shell.depose(asked.shell.tip(f"{TOPIC}-0"))
+    asked.shell.depose(asked.shell.topic_id_partition(f"{TOPIC}-0"))
     with pytest.raises(NotLedHereError, match=f"plain-0 is led by broker {BROKER}"):
         await asked.task.rows(TOPIC, 0)
     with pytest.raises(NotLedHereError, match="nowhere-7 is no tiered partition"):

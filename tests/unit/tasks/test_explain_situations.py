@@ -70,7 +70,7 @@ async def do(world: ExplainedWorld, act: Act) -> None:
 
 
 def set_lso(offset: int) -> Act:
-    return lambda world: world.shell.broker.last_stable_offsets.update({world.tip: offset})
+    return lambda world: world.shell.broker.last_stable_offsets.update({world.topic_id_partition: offset})
 
 
 def policy(**wanted: Any) -> Act:
@@ -117,12 +117,14 @@ def change_a_byte(world: ExplainedWorld) -> Awaitable[None]:
 
 
 async def start_moved(world: ExplainedWorld) -> None:
-    await world.shell.state.publish_partition_state(world.tip, PartitionState().with_start(Offset(49), LeaderEpoch(6)))
+    await world.shell.state.publish_partition_state(
+        world.topic_id_partition, PartitionState().with_start(Offset(49), LeaderEpoch(6))
+    )
 
 
 def hold(serial: int, *, is_held: bool) -> Act:
     one = Hold(serial=serial, is_held=is_held, until=Offset(1000), by="ops", reason="look first")
-    return lambda world: world.shell.state.publish_partition_state(world.tip, PartitionState(hold=one))
+    return lambda world: world.shell.state.publish_partition_state(world.topic_id_partition, PartitionState(hold=one))
 
 
 async def add_of_another_history(world: ExplainedWorld) -> None:
@@ -142,7 +144,7 @@ async def add(world: ExplainedWorld, *, epochs: tuple[tuple[int, int], ...], sta
     made = segment(0, 48, epochs=epochs, age_h=0, uuid=b"x" * 16)
     made = replace(
         made,
-        remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=world.tip, uuid=Uuid(b"x" * 16)),
+        remote_log_segment_id=RemoteLogSegmentId(topic_id_partition=world.topic_id_partition, uuid=Uuid(b"x" * 16)),
         max_timestamp_ms=NOW_MS - 60_000,
         event_timestamp_ms=NOW_MS - 60_000,
         state=State.COPY_SEGMENT_STARTED,
@@ -198,7 +200,7 @@ SITUATIONS = [
             state=RowState.LOCAL,
             says="last stable offset 30 is below its end 49",
             given=set_lso(30),
-            told=lambda world: world.shell.table.record(world.tip).copy_held_back,
+            told=lambda world: world.shell.table.record(world.topic_id_partition).copy_held_back,
             mended=set_lso(196),
         ),
         id="an open transaction holds its last records",
@@ -210,7 +212,7 @@ SITUATIONS = [
             offset=100,
             says="the segment at 49 must be copied first, and waits: last stable offset 60",
             given=set_lso(60),
-            told=lambda world: world.shell.table.record(world.tip).copy_held_back,
+            told=lambda world: world.shell.table.record(world.topic_id_partition).copy_held_back,
             mended=set_lso(196),
         ),
         id="an open transaction holds a segment before it",
@@ -221,7 +223,7 @@ SITUATIONS = [
             state=RowState.LOCAL,
             says="the lag is 2h; ",
             policy={"copy_lag_ms": 2 * HOUR_MS, "copy_lag_bytes": 10**9},
-            told=lambda world: world.shell.table.record(world.tip).copy_held_back,
+            told=lambda world: world.shell.table.record(world.topic_id_partition).copy_held_back,
             at_ms=FIRST_IS_OF_MS + 2 * HOUR_MS,
         ),
         id="remote.copy.lag.ms is not over",
@@ -243,7 +245,7 @@ SITUATIONS = [
             state=RowState.LOCAL,
             says="remote.log.copy.disable is true",
             policy={"copy_disabled": True},
-            told=lambda world: world.shell.table.record(world.tip).copy_held_back,
+            told=lambda world: world.shell.table.record(world.topic_id_partition).copy_held_back,
             mended=policy(copy_disabled=False),
         ),
         id="copying of the topic is switched off",
@@ -384,7 +386,7 @@ SITUATIONS = [
             policy={"local_retention_ms": 0, "holds": TrimHolds(groups=("billing",))},
             given=reads("billing", 49),
             says="but it is held: consumer group billing has read up to 49",
-            told=lambda world: str(getattr(world.shell.table.record(world.tip).trim_hold, "reason", "")),
+            told=lambda world: str(getattr(world.shell.table.record(world.topic_id_partition).trim_hold, "reason", "")),
             mended=reads("billing", 196),
         ),
         id="a consumer group has not read it",
@@ -398,7 +400,7 @@ SITUATIONS = [
             policy={"local_retention_ms": 0},
             given=reads("workers", 49, shares=True),
             says="but it is held: share group workers has read up to 49",
-            told=lambda world: str(getattr(world.shell.table.record(world.tip).trim_hold, "reason", "")),
+            told=lambda world: str(getattr(world.shell.table.record(world.topic_id_partition).trim_hold, "reason", "")),
             mended=reads("workers", 196, shares=True),
         ),
         id="a share group has not read it",
@@ -411,7 +413,7 @@ SITUATIONS = [
             policy={"local_retention_ms": 0},
             given=change_a_byte,
             says="its remote copy must be proven first",
-            told=lambda world: str(getattr(world.shell.table.record(world.tip).unproven, "reason", "")),
+            told=lambda world: str(getattr(world.shell.table.record(world.topic_id_partition).unproven, "reason", "")),
             mended=change_a_byte,
         ),
         id="its remote copy is corrupt",
@@ -518,7 +520,7 @@ SITUATIONS = [
             policy={"retention_ms": 60_000},
             limits=ExpiryLimits(max_share=0.5, idle_slack_ms=10**12),
             says="nothing of the partition expires: 4 segments are due at once",
-            told=lambda world: world.shell.table.record(world.tip).expiry_stop,
+            told=lambda world: world.shell.table.record(world.topic_id_partition).expiry_stop,
             mended=lambda world: world.delete_records(196),
         ),
         id="more is due at once than the guard lets go",
@@ -581,7 +583,7 @@ SITUATIONS = [
             policy={"retention_ms": 60_000},
             given=hold(1, is_held=True),
             says="nothing of the partition expires: ops holds it (look first)",
-            told=lambda world: world.shell.table.record(world.tip).expiry_stop,
+            told=lambda world: world.shell.table.record(world.topic_id_partition).expiry_stop,
             mended=hold(2, is_held=False),
         ),
         id="an operator holds it after an undelete",
@@ -638,7 +640,7 @@ async def test_what_it_says_is_what_happens(situation: Situation, tmp_path: Path
 async def asked(world: ExplainedWorld, situation: Situation) -> Finding:
     explanation = await world.explain(situation.offset)
     account = next(one for one in explanation.accounts if one.row.state is situation.state)
-    return next(one for one in account.findings if one.about == situation.about)
+    return next(finding for finding in account.findings if finding.about == situation.about)
 
 
 async def it_happens_then(world: ExplainedWorld, situation: Situation, finding: Finding) -> None:
@@ -672,7 +674,7 @@ async def test_what_is_gone_is_said_to_be_gone(tmp_path: Path) -> None:
 
 async def test_a_leader_that_is_deposed_says_nothing_and_does_nothing(tmp_path: Path) -> None:
     async with open_explained_world(tmp_path) as world:
-        world.shell.depose(world.tip)
+        world.shell.depose(world.topic_id_partition)
         with pytest.raises(NotLedHereError):
             await world.explain(0)
         await world.round()
@@ -684,7 +686,7 @@ async def test_a_gap_is_told_and_what_lies_behind_it_is_copied(tmp_path: Path) -
         await world.set_policy(mode=RetentionMode.RACE)
         set_lso(49)(world)
         await world.round()
-        world.shell.broker.log_starts[world.tip] = 98
+        world.shell.broker.log_starts[world.topic_id_partition] = 98
         await world.broker_removes()
         set_lso(196)(world)
         explanation = await world.explain(60)

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import BrokerRefusedError, MetadataNotReadyError, PinError
 from tiersidecar.domain.ids import BrokerId
@@ -25,7 +25,7 @@ from tiersidecar.ports.state_log import PartitionState
 
 async def test_a_leader_pins_what_lies_below_the_high_watermark_that_the_broker_tells() -> None:
     shell = PinShell()
-    shell.broker.last_stable_offsets[TIP] = 100
+    shell.broker.last_stable_offsets[TOPIC_ID_PARTITION] = 100
     await shell.open(0, 50, 100, 150)
     await shell.round()
     assert shell.pins.ranges == shell.known == [(0, 50), (50, 100)]
@@ -37,7 +37,7 @@ async def test_a_follower_takes_the_high_watermark_from_the_checkpoint() -> None
     await shell.open(0, 50, 100)
     await shell.round()
     assert shell.pins.ranges == [], "not in the checkpoint yet"
-    shell.log_dirs.offsets[TIP] = 50
+    shell.log_dirs.offsets[TOPIC_ID_PARTITION] = 50
     await shell.round()
     assert shell.pins.ranges == [(0, 50)]
 
@@ -134,7 +134,7 @@ async def test_a_partition_with_nothing_sealed_has_no_lane() -> None:
 async def test_a_refused_topic_is_left_alone() -> None:
     shell = PinShell()
     await shell.open(0, 50)
-    shell.table.refused_topics[TIP.topic] = "remote.storage.enable is true"
+    shell.table.refused_topics[TOPIC_ID_PARTITION.topic] = "remote.storage.enable is true"
     assert not shell.follow.has_work(shell.tiered)
 
 
@@ -196,15 +196,19 @@ async def test_a_leader_pins_what_retention_has_renamed_and_not_removed_yet() ->
     shell.see(120, deleted=(0, 50))
     await shell.round()
     assert shell.pins.ranges == shell.known == [(0, 50), (50, 120)]
-    local = shell.table.local_partition(TIP)
+    local = shell.table.local_partition(TOPIC_ID_PARTITION)
     assert local is not None
-    assert [(one.base_offset, one.pinned) for one in local.segments] == [(0, True), (50, True), (120, False)]
+    assert [(segment.base_offset, segment.pinned) for segment in local.segments] == [
+        (0, True),
+        (50, True),
+        (120, False),
+    ]
 
 
 async def test_what_was_renamed_before_this_epoch_may_have_been_cut_off() -> None:
     shell = PinShell()
     shell.see(120, deleted=(0, 50))
-    await shell.metadata.assign([TIP])
+    await shell.metadata.assign([TOPIC_ID_PARTITION])
     await shell.keeper.keep()
     for _ in range(4):
         await shell.round()
@@ -212,7 +216,7 @@ async def test_what_was_renamed_before_this_epoch_may_have_been_cut_off() -> Non
     shell.see(160, deleted=(0, 50, 120))
     await shell.round()
     assert shell.pins.ranges == [(120, 160)]
-    shell.table.forget(TIP)
+    shell.table.forget(TOPIC_ID_PARTITION)
     shell.see(200, deleted=(160,))
     await shell.round()
     assert shell.pins.ranges == [(120, 160)], "the first look of a new epoch"
@@ -222,7 +226,7 @@ async def test_a_follower_pins_nothing_that_was_renamed() -> None:
     """It truncates: to its leader's log start, or after an election."""
     shell = PinShell()
     shell.be(role=PartitionRole.FOLLOWER)
-    shell.log_dirs.offsets[TIP] = 10_000
+    shell.log_dirs.offsets[TOPIC_ID_PARTITION] = 10_000
     await shell.open(50)
     for _ in range(3):
         await shell.round()
@@ -262,7 +266,7 @@ async def test_what_nobody_has_a_right_to_is_not_pinned_again() -> None:
     await shell.open(0, 50)
     await shell.round()
     assert shell.pins.ranges == [(0, 50)]
-    shell.state.partition_states[TIP] = PartitionState(
+    shell.state.partition_states[TOPIC_ID_PARTITION] = PartitionState(
         remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(0)
     )
     await shell.keeper.keep()
@@ -271,7 +275,7 @@ async def test_what_nobody_has_a_right_to_is_not_pinned_again() -> None:
     assert shell.pins.ranges == []
     shell.see(50, 100)
     await shell.keeper.keep()
-    assert shell.table.pins.refused_of(TIP) == frozenset()
+    assert shell.table.pins.refused_of(TOPIC_ID_PARTITION) == frozenset()
 
 
 async def test_links_that_cannot_be_made_are_tried_again() -> None:
@@ -308,7 +312,7 @@ async def test_observe_mode_neither_pins_nor_drops() -> None:
 
 def lost(shell: PinShell) -> RecopyRequest:
     """The request to copy again what the store has lost of the first segment."""
-    (segment, *_) = shell.metadata.list_remote_log_segments(TIP)
+    (segment, *_) = shell.metadata.list_remote_log_segments(TOPIC_ID_PARTITION)
     return request_for(segment)
 
 

@@ -11,7 +11,7 @@ from tiersidecar.domain.offsets import ByteRange
 from tiersidecar.ports.metrics.copying import GAP_OFFSETS
 from tiersidecar.tasks.copy import GapReport
 
-TIP = TopicIdPartition(topic_id=Uuid(bytes(range(1, 17))), topic="orders", partition=3)
+TOPIC_ID_PARTITION = TopicIdPartition(topic_id=Uuid(bytes(range(1, 17))), topic="orders", partition=3)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ def test_each_lost_offset_is_told_once(
     report = GapReport(telemetry)
     with capture_logs() as events:
         for gap in found:
-            report.report(TIP, None if gap is None else ByteRange(*gap), log_start_offset)
+            report.report(TOPIC_ID_PARTITION, None if gap is None else ByteRange(*gap), log_start_offset)
     assert [(event["start_offset"], event["stop_offset"]) for event in events] == told
     assert telemetry.value(GAP_OFFSETS, topic="orders") == offsets

@@ -34,7 +34,9 @@ class World:
     def __init__(self) -> None:
         self.table, self.broker, self.clock = PartitionTable(), ScriptedBroker(), ManualClock()
         self.state, self.telemetry, self.resting = MemoryStateLog(), RecordedTelemetry(), ""
-        self.tips = [TopicIdPartition(topic_id=Uuid(bytes(16)), topic="orders", partition=n) for n in range(2)]
+        self.topic_id_partitions = [
+            TopicIdPartition(topic_id=Uuid(bytes(16)), topic="orders", partition=n) for n in range(2)
+        ]
         self.lead()
         self.begin_at(LOCAL_START, LOCAL_START)
         self.watch = GroupsBelowTrim(
@@ -47,14 +49,14 @@ class World:
         )
 
     def begin_at(self, *log_starts: int) -> None:
-        for tip, log_start in zip(self.tips, log_starts, strict=True):
-            self.table.record(tip).log_start_offset = log_start
+        for topic_id_partition, log_start in zip(self.topic_id_partitions, log_starts, strict=True):
+            self.table.record(topic_id_partition).log_start_offset = log_start
 
     def lead(self, role: PartitionRole = PartitionRole.LEADER, mode: RetentionMode = RetentionMode.STRICT) -> None:
         self.table.assignment = {
-            tip: TieredPartition(
+            topic_id_partition: TieredPartition(
                 view=LeaderView(
-                    topic_id_partition=tip,
+                    topic_id_partition=topic_id_partition,
                     leader_id=BrokerId(1),
                     leader_epoch=LeaderEpoch(0),
                     replicas=(BrokerId(1),),
@@ -63,7 +65,7 @@ class World:
                 role=role,
                 policy=TopicPolicy(mode=mode),
             )
-            for tip in self.tips
+            for topic_id_partition in self.topic_id_partitions
         }
 
     def commit(self, group: str, *offsets: int) -> None:
@@ -141,7 +143,7 @@ async def test_what_a_user_has_deleted_is_no_loss_of_the_group() -> None:
     """Below the remote log start no address has anything."""
     world = World()
     start = PartitionState(remote_log_start_offset=Offset(90), remote_log_start_epoch=LeaderEpoch(0))
-    await world.state.publish_partition_state(world.tips[0], start)
+    await world.state.publish_partition_state(world.topic_id_partitions[0], start)
     world.commit("billing", 40, 150)
     await world.looks()
     assert world.told == {"billing": 10}

@@ -32,7 +32,7 @@ async def test_a_copy_is_in_the_journal_when_it_is_published_and_no_more_when_it
         known.append(last_id(shell) in shell.journal.begun)
 
     shell.failpoints.actions["copy.started.published"] = look
-    await shell.copy.run(shell.tiered(shell.tip("plain-0")))
+    await shell.copy.run(shell.tiered(shell.topic_id_partition("plain-0")))
     assert known
     assert all(known)
     assert shell.journal.begun == set()
@@ -45,13 +45,13 @@ async def test_a_process_that_ends_in_the_middle_leaves_an_entry(shell: TierShel
 
     shell.failpoints.actions[place] = die
     with pytest.raises(KilledHere):
-        await shell.copy.run(shell.tiered(shell.tip("plain-0")))
+        await shell.copy.run(shell.tiered(shell.topic_id_partition("plain-0")))
     assert shell.journal.begun == {last_id(shell)}
 
 
 async def test_a_disk_that_takes_no_entry_stops_no_copy(shell: TierShell) -> None:
     shell.journal.full = True
-    await shell.copy.run(shell.tiered(shell.tip("plain-0")))
+    await shell.copy.run(shell.tiered(shell.topic_id_partition("plain-0")))
     states = [event.state for event in shell.metadata.events]
     assert states.count(State.COPY_SEGMENT_FINISHED) == states.count(State.COPY_SEGMENT_STARTED) > 0
 

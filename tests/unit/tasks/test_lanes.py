@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.recorded_telemetry import RecordedTelemetry
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.domain.errors import CorruptDataError, PartitionCountError, StoreError, TopicLossError
 from tiersidecar.ports.metrics.process import HALTED_PARTITIONS
@@ -62,7 +62,7 @@ async def test_what_is_told_as_an_outage_is_not_told_by_each_lane(
     )
     async with lanes:
         with capture_logs() as told:
-            lanes.start(TIP, Lane.COPY, Work(AWAY), "copy")
+            lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(AWAY), "copy")
             await settle()
     assert [(one["event"], one["log_level"]) for one in told] == [("lane.retry", level)]
 
@@ -73,23 +73,23 @@ async def test_a_retriable_error_backs_off_twice_as_long_each_time(clock: Manual
         waited = []
         for runs in range(1, 6):
             began_s = clock.monotonic_s()
-            while not lanes.start(TIP, Lane.COPY, work, "copy"):
+            while not lanes.start(TOPIC_ID_PARTITION, Lane.COPY, work, "copy"):
                 await clock.advance(0.5)
             waited.append(clock.monotonic_s() - began_s)
             await settle()
             assert work.runs == runs
-            assert "away" in lanes.trouble(TIP)
+            assert "away" in lanes.trouble(TOPIC_ID_PARTITION)
         assert waited == [0, 1, 2, 4, 8]
 
 
 async def test_success_forgets_the_failures(clock: ManualClock) -> None:
     work = Work(AWAY, None)
     async with make_lanes(clock) as lanes:
-        lanes.start(TIP, Lane.COPY, work, "copy")
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, work, "copy")
         await clock.advance(1)
-        assert lanes.start(TIP, Lane.COPY, work, "copy")
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, work, "copy")
         await settle()
-        assert lanes.trouble(TIP) == ""
+        assert lanes.trouble(TOPIC_ID_PARTITION) == ""
 
 
 @pytest.mark.parametrize(
@@ -97,23 +97,25 @@ async def test_success_forgets_the_failures(clock: ManualClock) -> None:
 )
 async def test_a_partition_is_parked_alone(clock: ManualClock, error: Exception) -> None:
     async with make_lanes(clock) as lanes:
-        lanes.start(TIP, Lane.COPY, Work(error), "copy")
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(error), "copy")
         await settle()
-        assert lanes.halted(TIP)
-        assert lanes.start(TIP, Lane.RETAIN, Work(), "retain"), "the other lane goes on"
+        assert lanes.halted(TOPIC_ID_PARTITION)
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.RETAIN, Work(), "retain"), "the other lane goes on"
         await clock.advance(99)
-        assert not lanes.start(TIP, Lane.COPY, Work(), "copy")
+        assert not lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy")
         await clock.advance(1)
-        assert lanes.start(TIP, Lane.COPY, Work(), "copy"), "tried again after the long back-off"
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy"), "tried again after the long back-off"
         await settle()
-        assert not lanes.halted(TIP)
+        assert not lanes.halted(TOPIC_ID_PARTITION)
 
 
 async def test_a_fatal_error_ends_everything(clock: ManualClock) -> None:
     async def run() -> None:
         async with make_lanes(clock) as lanes:
-            lanes.start(TIP, Lane.RETAIN, until(asyncio.Event()), "other")
-            lanes.start(TIP, Lane.COPY, Work(PartitionCountError(topic="t", actual=5, configured=50)), "copy")
+            lanes.start(TOPIC_ID_PARTITION, Lane.RETAIN, until(asyncio.Event()), "other")
+            lanes.start(
+                TOPIC_ID_PARTITION, Lane.COPY, Work(PartitionCountError(topic="t", actual=5, configured=50)), "copy"
+            )
             await asyncio.Event().wait()
 
     with pytest.raises(ExceptionGroup) as caught:
@@ -125,11 +127,11 @@ async def test_one_run_at_a_time(clock: ManualClock) -> None:
     """S-178."""
     gate = asyncio.Event()
     async with make_lanes(clock) as lanes:
-        assert lanes.start(TIP, Lane.COPY, until(gate), "copy")
-        assert not lanes.start(TIP, Lane.COPY, until(gate), "copy")
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, until(gate), "copy")
+        assert not lanes.start(TOPIC_ID_PARTITION, Lane.COPY, until(gate), "copy")
         gate.set()
         await settle()
-        assert lanes.start(TIP, Lane.COPY, until(gate), "copy")
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, until(gate), "copy")
 
 
 async def test_stop_cancels_at_the_next_await_and_a_new_epoch_starts_afresh(clock: ManualClock) -> None:
@@ -143,21 +145,23 @@ async def test_stop_cancels_at_the_next_await_and_a_new_epoch_starts_afresh(cloc
             cancelled.set()
 
     async with make_lanes(clock) as lanes:
-        lanes.start(TIP, Lane.COPY, work, "copy orders-3@5")
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, work, "copy orders-3@5")
         await settle()
-        lanes.stop(TIP)
+        lanes.stop(TOPIC_ID_PARTITION)
         await settle()
         assert cancelled.is_set()
-        assert lanes.start(TIP, Lane.COPY, Work(), "copy orders-3@6")
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy orders-3@6")
 
 
 async def test_what_an_operator_mends_outside_is_looked_for_soon(clock: ManualClock) -> None:
     async with make_lanes(clock) as lanes:
-        assert lanes.start(TIP, Lane.COPY, Work(TopicLossError(subject="orders-3", reason="lost")), "copy")
+        assert lanes.start(
+            TOPIC_ID_PARTITION, Lane.COPY, Work(TopicLossError(subject="orders-3", reason="lost")), "copy"
+        )
         await settle()
-        assert lanes.halted(TIP) == "orders-3: lost"
+        assert lanes.halted(TOPIC_ID_PARTITION) == "orders-3: lost"
         await clock.advance(BACKOFF.maximum_s)
-        assert lanes.start(TIP, Lane.COPY, Work(), "copy")
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy")
 
 
 async def test_why_a_partition_is_parked_is_said_once(clock: ManualClock) -> None:
@@ -165,11 +169,11 @@ async def test_why_a_partition_is_parked_is_said_once(clock: ManualClock) -> Non
     async with make_lanes(clock) as lanes:
         with capture_logs() as logs:
             for _ in range(3):
-                assert lanes.start(TIP, Lane.COPY, Work(CORRUPT), "copy")
+                assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(CORRUPT), "copy")
                 await settle()
-                assert lanes.halted(TIP)
+                assert lanes.halted(TOPIC_ID_PARTITION)
                 await clock.advance(100)
-    assert [one["log_level"] for one in logs if one["event"] == "lane.halted"] == ["error", "debug", "debug"]
+    assert [log["log_level"] for log in logs if log["event"] == "lane.halted"] == ["error", "debug", "debug"]
 
 
 @pytest.mark.parametrize(
@@ -196,23 +200,23 @@ def lanes_with(clock: ManualClock, telemetry: RecordedTelemetry) -> Lanes:
 async def test_what_the_status_page_says_of_lanes(clock: ManualClock) -> None:
     async with make_lanes(clock) as lanes:
         waits = asyncio.Event()
-        lanes.start(TIP, Lane.COPY, Work(AWAY), "copy")
-        lanes.start(TIP, Lane.RETAIN, Work(CORRUPT), "retain")
-        lanes.start(TIP, Lane.FOLLOW, until(waits), "follow")
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(AWAY), "copy")
+        lanes.start(TOPIC_ID_PARTITION, Lane.RETAIN, Work(CORRUPT), "retain")
+        lanes.start(TOPIC_ID_PARTITION, Lane.FOLLOW, until(waits), "follow")
         await settle()
-        assert lanes.running(TIP) == (Lane.FOLLOW,)
-        assert (lanes.trouble(TIP), lanes.halted(TIP)) == (str(AWAY), str(CORRUPT))
-        lanes.start(TIP, Lane.RECOPY, Work(ValueError("a bug")), "recopy")
+        assert lanes.running(TOPIC_ID_PARTITION) == (Lane.FOLLOW,)
+        assert (lanes.trouble(TOPIC_ID_PARTITION), lanes.halted(TOPIC_ID_PARTITION)) == (str(AWAY), str(CORRUPT))
+        lanes.start(TOPIC_ID_PARTITION, Lane.RECOPY, Work(ValueError("a bug")), "recopy")
         waits.set()
         await settle()
-        assert lanes.running(TIP) == ()
-        assert lanes.halted(TIP) == f"{CORRUPT}; unexpected ValueError: a bug"
+        assert lanes.running(TOPIC_ID_PARTITION) == ()
+        assert lanes.halted(TOPIC_ID_PARTITION) == f"{CORRUPT}; unexpected ValueError: a bug"
         await clock.advance(1)
-        lanes.start(TIP, Lane.COPY, Work(), "copy")
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy")
         await settle()
-        assert lanes.trouble(TIP) == "", "it has succeeded since"
-        lanes.stop(TIP)
-        assert lanes.halted(TIP) == ""
+        assert lanes.trouble(TOPIC_ID_PARTITION) == "", "it has succeeded since"
+        lanes.stop(TOPIC_ID_PARTITION)
+        assert lanes.halted(TOPIC_ID_PARTITION) == ""
 
 
 async def test_a_parked_partition_is_measured_until_all_its_lanes_go_on(clock: ManualClock) -> None:
@@ -223,21 +227,21 @@ async def test_a_parked_partition_is_measured_until_all_its_lanes_go_on(clock: M
 
     async with lanes_with(clock, telemetry) as lanes:
         for lane in (Lane.COPY, Lane.RETAIN):
-            lanes.start(TIP, lane, Work(CORRUPT), lane.value)
+            lanes.start(TOPIC_ID_PARTITION, lane, Work(CORRUPT), lane.value)
         await settle()
         assert gauge() == 1
         await clock.advance(99.9)
-        assert not lanes.start(TIP, Lane.COPY, Work(), "copy")
+        assert not lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy")
         await clock.advance(0.1)
-        assert lanes.start(TIP, Lane.COPY, Work(), "copy")
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(), "copy")
         await settle()
         assert gauge() == 1, "the other one is still parked"
-        assert lanes.start(TIP, Lane.RETAIN, Work(), "retain")
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.RETAIN, Work(), "retain")
         await settle()
         assert gauge() == 0
-        lanes.start(TIP, Lane.COPY, Work(CORRUPT), "copy")
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(CORRUPT), "copy")
         await settle()
-        lanes.stop(TIP)
+        lanes.stop(TOPIC_ID_PARTITION)
         assert gauge() is None
 
 
@@ -245,16 +249,16 @@ async def test_each_failure_is_told_with_its_count_and_its_rest(clock: ManualClo
     async with make_lanes(clock) as lanes:
         with capture_logs() as told:
             for _ in range(3):
-                lanes.start(TIP, Lane.COPY, Work(AWAY), "copy")
+                lanes.start(TOPIC_ID_PARTITION, Lane.COPY, Work(AWAY), "copy")
                 await settle()
                 await clock.advance(8)
-            lanes.start(TIP, Lane.RETAIN, Work(ValueError("a bug")), "retain")
+            lanes.start(TOPIC_ID_PARTITION, Lane.RETAIN, Work(ValueError("a bug")), "retain")
             await settle()
     retries = [dict(one) for one in told if one["event"] == "lane.retry"]
-    assert [(one["failures"], one["backoff_ms"]) for one in retries] == [(1, 1000), (2, 2000), (3, 4000)]
-    assert {(one["topic"], one["partition"], one["lane"], one["error"], one["log_level"]) for one in retries} == {
-        ("orders", 3, "copy", str(AWAY), "warning")
-    }
+    assert [(retry["failures"], retry["backoff_ms"]) for retry in retries] == [(1, 1000), (2, 2000), (3, 4000)]
+    assert {
+        (retry["topic"], retry["partition"], retry["lane"], retry["error"], retry["log_level"]) for retry in retries
+    } == {("orders", 3, "copy", str(AWAY), "warning")}
     (bug,) = [dict(one) for one in told if one["event"] == "lane.halted"]
     assert (bug["lane"], bug["error"], bug["log_level"]) == ("retain", "a bug", "error")
 
@@ -271,25 +275,25 @@ async def test_a_lane_that_ends_late_does_not_end_the_one_that_follows_it(clock:
             raise
 
     async with make_lanes(clock) as lanes:
-        lanes.start(TIP, Lane.COPY, slow, "slow")
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, slow, "slow")
         await settle()
-        lanes.stop(TIP)
+        lanes.stop(TOPIC_ID_PARTITION)
         await settle()
-        assert lanes.running(TIP) == (Lane.COPY,), "not two at once"
-        assert not lanes.start(TIP, Lane.COPY, until(going), "next")
+        assert lanes.running(TOPIC_ID_PARTITION) == (Lane.COPY,), "not two at once"
+        assert not lanes.start(TOPIC_ID_PARTITION, Lane.COPY, until(going), "next")
         may_end.set()
         await settle()
-        assert lanes.running(TIP) == ()
-        assert lanes.start(TIP, Lane.COPY, until(going), "next")
+        assert lanes.running(TOPIC_ID_PARTITION) == ()
+        assert lanes.start(TOPIC_ID_PARTITION, Lane.COPY, until(going), "next")
         await settle()
-        assert lanes.running(TIP) == (Lane.COPY,)
+        assert lanes.running(TOPIC_ID_PARTITION) == (Lane.COPY,)
         going.set()
 
 
 async def test_what_begins_or_ends_is_a_turn_for_the_watchdog(clock: ManualClock) -> None:
     async with make_lanes(clock) as lanes:
         ends = asyncio.Event()
-        lanes.start(TIP, Lane.COPY, until(ends), "copy")
+        lanes.start(TOPIC_ID_PARTITION, Lane.COPY, until(ends), "copy")
         await settle()
         assert (lanes.turns, lanes.any_running()) == (1, True)
         ends.set()

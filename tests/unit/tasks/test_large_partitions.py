@@ -13,7 +13,7 @@ import pytest
 from tests.support.expiry_world import run
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.support.tier_shell import TierShell
 from tests.unit.tasks.test_expire import TWO_OLD, sidecar, world_of
 from tests.unit.tasks.test_topic_deletion import SAID, WITNESS, Cluster, Shell
@@ -53,7 +53,7 @@ def makers(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 async def test_where_there_are_many_they_are_made_in_a_thread(
     makers: list[threading.Thread], count: int, *, in_a_thread: bool
 ) -> None:
-    cache = RemoteLogMetadataCache(TIP)
+    cache = RemoteLogMetadataCache(TOPIC_ID_PARTITION)
     for n in range(count):
         cache.apply(remote_segment(10 * n, 10 * n + 9, state=State.COPY_SEGMENT_STARTED))
     async with ThreadBlocking(max_threads=1) as blocking:
@@ -70,7 +70,7 @@ async def test_a_trim_makes_the_segments_in_a_thread_and_so_does_the_lineage(
         clock = ManualClock(now_ms=2_000_000_000_000)
         shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0), clock=clock)
         await shell.look()
-        tiered = shell.tiered(shell.tip("plain-0"))
+        tiered = shell.tiered(shell.topic_id_partition("plain-0"))
         await shell.copy.run(tiered)
         await shell.trim.run(tiered)
     assert shell.broker.deleted
@@ -86,11 +86,11 @@ def test_an_expiry_lists_nothing_on_the_loop(makers: list[threading.Thread]) -> 
 
 
 def test_nor_does_the_deletion_of_a_topic(makers: list[threading.Thread]) -> None:
-    world, cluster = world_of(*TWO_OLD), Cluster(TIP, WITNESS)
-    run(world.state.publish_partition_state(TIP, SAID))
+    world, cluster = world_of(*TWO_OLD), Cluster(TOPIC_ID_PARTITION, WITNESS)
+    run(world.state.publish_partition_state(TOPIC_ID_PARTITION, SAID))
     shell = Shell(world, cluster)
     shell.topic_goes()
-    cluster.existing.remove(TIP)
+    cluster.existing.remove(TOPIC_ID_PARTITION)
     shell.sweep()
     shell.sweep(after_s=60)
     assert (world.store.keys, len(makers)) == (set(), 1)
@@ -101,17 +101,17 @@ async def test_how_far_is_copied_is_found_in_a_thread_where_an_election_has_cut_
     makers: list[threading.Thread], count: int
 ) -> None:
     metadata = MemoryMetadataLog()
-    await metadata.assign([TIP])
+    await metadata.assign([TOPIC_ID_PARTITION])
     for n in range(count):
         segment = remote_segment(10 * n, 10 * n + 9, state=State.COPY_SEGMENT_STARTED)
         await metadata.publish(segment)
         await metadata.publish(_finished(segment))
     whole, cut = Lineage.of([(0, 0)]), Lineage.of([(0, 0), (1, 10 * count - 15)])
     async with ThreadBlocking(max_threads=1) as blocking:
-        assert await copied_offset_of(metadata, TIP, whole, blocking) == 10 * count - 1
+        assert await copied_offset_of(metadata, TOPIC_ID_PARTITION, whole, blocking) == 10 * count - 1
         assert makers == [], "some look-ups do"
-        assert await copied_offset_of(metadata, TIP, cut, blocking) == 10 * count - 21
-    assert [one is threading.main_thread() for one in makers] == [count == 256]
+        assert await copied_offset_of(metadata, TOPIC_ID_PARTITION, cut, blocking) == 10 * count - 21
+    assert [maker is threading.main_thread() for maker in makers] == [count == 256]
 
 
 async def test_so_is_what_can_take_the_place_of_a_damaged_copy(
@@ -121,12 +121,12 @@ async def test_so_is_what_can_take_the_place_of_a_damaged_copy(
         shell = TierShell(tmp_path, blocking, LayoutSettings(), TopicPolicy(local_retention_bytes=0))
         await shell.look()
         shell.table.pins.unread = frozenset()
-        tip = shell.tip("plain-0")
-        await shell.copy.run(shell.tiered(tip))
-        victim = shell.metadata.picture(tip).segments()[1]
+        topic_id_partition = shell.topic_id_partition("plain-0")
+        await shell.copy.run(shell.tiered(topic_id_partition))
+        victim = shell.metadata.picture(topic_id_partition).segments()[1]
         await shell.store.delete_objects([recorded_keys(victim).log])
         request = RecopyRequest(
-            topic_id_partition=tip,
+            topic_id_partition=topic_id_partition,
             start_offset=victim.start_offset,
             end_offset=victim.end_offset,
             segment_uuid=victim.remote_log_segment_id.uuid,
@@ -136,8 +136,8 @@ async def test_so_is_what_can_take_the_place_of_a_damaged_copy(
         await shell.look()
         makers.clear()
         monkeypatch.setattr(pictured_segments, "_MADE_ON_THE_LOOP", -1)
-        await shell.recopy.run(shell.tiered(tip))
-        assert not shell.state.recopies(tip)
+        await shell.recopy.run(shell.tiered(topic_id_partition))
+        assert not shell.state.recopies(topic_id_partition)
     assert makers
     assert threading.main_thread() not in makers
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.segments import TIP, local_segments, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import ByteRange
@@ -26,9 +26,9 @@ def spans(found: Iterable[ByteRange]) -> list[tuple[int, int]]:
 
 async def remote(*segments: RemoteLogSegmentMetadata) -> MemoryMetadataLog:
     metadata = MemoryMetadataLog()
-    await metadata.assign([TIP])
-    for one in segments:
-        await finish(metadata, one)
+    await metadata.assign([TOPIC_ID_PARTITION])
+    for segment in segments:
+        await finish(metadata, segment)
     return metadata
 
 
@@ -64,39 +64,39 @@ async def finish(metadata: MemoryMetadataLog, segment: RemoteLogSegmentMetadata)
 async def test_holes(
     segments: list[tuple[int, int]], start: int, copied: int, lineage: Lineage, expected: list[tuple[int, int]]
 ) -> None:
-    metadata = await remote(*(remote_segment(*one) for one in segments))
-    assert spans(LocalHoles(metadata).find(TIP, LOCAL, lineage, copied, start)) == expected
+    metadata = await remote(*(remote_segment(*segment) for segment in segments))
+    assert spans(LocalHoles(metadata).find(TOPIC_ID_PARTITION, LOCAL, lineage, copied, start)) == expected
 
 
 async def test_a_pin_is_no_hole_of_this_kind() -> None:
     pinned = (replace(LOCAL[0], pinned=True), *LOCAL[1:])
     holes = LocalHoles(await remote(remote_segment(100, 299)))
-    assert holes.find(TIP, pinned, ONE_EPOCH, 299, -1) == ()
+    assert holes.find(TOPIC_ID_PARTITION, pinned, ONE_EPOCH, 299, -1) == ()
 
 
 async def test_a_copy_that_has_only_begun_fills_nothing() -> None:
     begun = remote_segment(0, 99, state=State.COPY_SEGMENT_STARTED)
     holes = LocalHoles(await remote(begun, remote_segment(100, 299)))
-    assert spans(holes.find(TIP, LOCAL, ONE_EPOCH, 299, -1)) == [(0, 100)]
+    assert spans(holes.find(TOPIC_ID_PARTITION, LOCAL, ONE_EPOCH, 299, -1)) == [(0, 100)]
 
 
 async def test_what_was_found_holds_until_a_segment_comes() -> None:
     metadata = await remote(remote_segment(200, 299))
     holes = LocalHoles(metadata)
-    assert len(holes.find(TIP, LOCAL, ONE_EPOCH, 299, -1)) == 2
+    assert len(holes.find(TOPIC_ID_PARTITION, LOCAL, ONE_EPOCH, 299, -1)) == 2
     await finish(metadata, remote_segment(0, 99))
-    assert spans(holes.find(TIP, LOCAL, ONE_EPOCH, 299, -1)) == [(100, 200)]
-    assert spans(holes.find(TIP, LOCAL, ONE_EPOCH, 299, 200)) == []
+    assert spans(holes.find(TOPIC_ID_PARTITION, LOCAL, ONE_EPOCH, 299, -1)) == [(100, 200)]
+    assert spans(holes.find(TOPIC_ID_PARTITION, LOCAL, ONE_EPOCH, 299, 200)) == []
 
 
 async def test_what_a_copy_did_not_fill_is_not_copied_without_end() -> None:
     """A store that takes objects and metadata that never come."""
     metadata = await remote(remote_segment(100, 299))
     holes = LocalHoles(metadata)
-    assert spans(holes.find(TIP, LOCAL, ONE_EPOCH, 299, -1)) == [(0, 100)]
-    holes.fill(TIP, LOCAL[0])
+    assert spans(holes.find(TOPIC_ID_PARTITION, LOCAL, ONE_EPOCH, 299, -1)) == [(0, 100)]
+    holes.fill(TOPIC_ID_PARTITION, LOCAL[0])
     await finish(metadata, remote_segment(300, 399))
-    assert holes.find(TIP, LOCAL, ONE_EPOCH, 299, -1) == ()
+    assert holes.find(TOPIC_ID_PARTITION, LOCAL, ONE_EPOCH, 299, -1) == ()
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ async def test_up_to_where_readers_go_on(
 ) -> None:
     """An unclean election: epoch 2 has no record of epoch 1, whose segment's front both histories share."""
     metadata = await remote(*(remote_segment(*span, epochs=epochs) for span, epochs in segments))
-    assert LocalHoles(metadata).readable_stop(TIP, Lineage.of([(0, 0), (2, 170)]), copied) == stop
+    assert LocalHoles(metadata).readable_stop(TOPIC_ID_PARTITION, Lineage.of([(0, 0), (2, 170)]), copied) == stop

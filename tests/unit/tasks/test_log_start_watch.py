@@ -14,7 +14,7 @@ from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, run
 from tests.support.manual_clock import ManualClock
 from tests.support.pins import local_partition
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tests.unit.tasks.test_expire import Gauges
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.epochs import Lineage
@@ -29,12 +29,12 @@ from tiersidecar.tasks.log_start_watch import LogStartWatch
 class Shell:
     def __init__(self, policy: TopicPolicy | None = None) -> None:
         self.world, self.gauges = World(), Gauges()
-        for one in segments(3):
-            self.world.add(one)
+        for segment in segments(3):
+            self.world.add(segment)
         self.sidecar = Sidecar(
             self.world, policy=policy or TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock()
         )
-        self.sidecar.table.record(TIP).copied_offset = 299
+        self.sidecar.table.record(TOPIC_ID_PARTITION).copied_offset = 299
         self.watch = LogStartWatch(
             table=self.sidecar.table,
             broker=self.sidecar.broker,
@@ -45,7 +45,7 @@ class Shell:
 
     def look(self, log_start: int) -> list[Any]:
         """The alarms when the broker's log starts there."""
-        self.sidecar.broker.log_starts[TIP] = log_start
+        self.sidecar.broker.log_starts[TOPIC_ID_PARTITION] = log_start
         with capture_logs() as logs:
             run(self.watch.look())
         return [entry for entry in logs if entry["event"] == "log_start.unexplained"]
@@ -53,7 +53,7 @@ class Shell:
     def say(self, **fields: int) -> None:
         offsets = {name: Offset(offset) for name, offset in fields.items()}
         epochs = {name.replace("offset", "epoch"): LeaderEpoch(0) for name in fields}
-        run(self.world.state.publish_partition_state(TIP, PartitionState(**offsets, **epochs)))  # type: ignore[arg-type]
+        run(self.world.state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState(**offsets, **epochs)))  # type: ignore[arg-type]
 
     @property
     def alarm(self) -> float:
@@ -95,7 +95,7 @@ def test_what_was_meant_in_a_history_that_was_cut_off_explains_nothing(said: str
     shell.say(**{"trim_offset": 100, said: 250})
     sidecar = shell.sidecar
     local = local_partition(local_segments(0, 400), epochs=((0, 0), (1, 100)))
-    sidecar.table.local = LogDirsView(partitions={TIP: local}, faults={})
+    sidecar.table.local = LogDirsView(partitions={TOPIC_ID_PARTITION: local}, faults={})
     (alarm,) = shell.look(250)
     assert (alarm["log_start_offset"], alarm["trim_offset"]) == (250, 100)
 
@@ -105,7 +105,7 @@ def test_a_start_that_a_later_leader_had_not_heard_of_is_no_alarm() -> None:
     shell = Shell()
     shell.say(trim_offset=100, remote_log_start_offset=250)
     later = PartitionState(remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(1))
-    run(shell.world.state.publish_partition_state(TIP, later))
+    run(shell.world.state.publish_partition_state(TOPIC_ID_PARTITION, later))
     assert shell.look(250) == []
 
 
@@ -149,9 +149,9 @@ def test_what_is_led_elsewhere_meanwhile_is_judged_anew() -> None:
     shell = Shell()
     assert shell.look(120) == []
     (led,) = shell.sidecar.table.assignment.values()
-    shell.sidecar.table.assignment = {TIP: replace(led, role=PartitionRole.FOLLOWER)}
+    shell.sidecar.table.assignment = {TOPIC_ID_PARTITION: replace(led, role=PartitionRole.FOLLOWER)}
     assert shell.look(130) == []
-    shell.sidecar.table.assignment = {TIP: led}
+    shell.sidecar.table.assignment = {TOPIC_ID_PARTITION: led}
     assert shell.look(130) == []
     assert len(shell.look(140)) == 1
 
@@ -179,22 +179,22 @@ def test_a_broker_that_answers_with_an_error_says_nothing_of_its_log_start() -> 
     shell.say(trim_offset=100)
     shell.sidecar.broker.error = "NOT_LEADER_OR_FOLLOWER"
     assert shell.look(250) == []
-    assert shell.sidecar.table.record(TIP).log_start_offset == NO_OFFSET
+    assert shell.sidecar.table.record(TOPIC_ID_PARTITION).log_start_offset == NO_OFFSET
     shell.sidecar.broker.error = None
     assert len(shell.look(250)) == 1
-    assert shell.sidecar.table.record(TIP).log_start_offset == 250
+    assert shell.sidecar.table.record(TOPIC_ID_PARTITION).log_start_offset == 250
 
 
 def test_what_is_lost_counts_from_the_higher_of_what_is_remote_and_what_was_meant() -> None:
     shell = Shell()
-    shell.sidecar.table.record(TIP).copied_offset = None
+    shell.sidecar.table.record(TOPIC_ID_PARTITION).copied_offset = None
     shell.say(trim_offset=100)
     (alarm,) = shell.look(250)
     assert alarm["lost_offsets"] == 150
-    shell.sidecar.table.record(TIP).copied_offset = 50
+    shell.sidecar.table.record(TOPIC_ID_PARTITION).copied_offset = 50
     (alarm,) = shell.look(260)
     assert alarm["lost_offsets"] == 160
-    shell.sidecar.table.record(TIP).copied_offset = 149
+    shell.sidecar.table.record(TOPIC_ID_PARTITION).copied_offset = 149
     (alarm,) = shell.look(270)
     assert alarm["lost_offsets"] == 120
 
@@ -216,7 +216,7 @@ async def test_it_looks_at_each_interval_and_goes_on_when_the_broker_was_away(mo
     monkeypatch.setattr(shell.sidecar.broker, "list_offsets", away)
     begun_s, running = clock.monotonic_s(), asyncio.create_task(watch.run(30))
     await clock.advance(61)
-    assert [one - begun_s for one in looks] == [0, 30, 60]
+    assert [look - begun_s for look in looks] == [0, 30, 60]
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running

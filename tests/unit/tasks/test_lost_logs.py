@@ -9,7 +9,7 @@ import pytest
 from tests.support.expiry_world import FixedLineage
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.unit.tasks.test_catch_up import Story, led
 from tiersidecar.domain.epochs import EpochEntry, Lineage
 from tiersidecar.domain.errors import TopicLossError
@@ -62,20 +62,20 @@ class Stage:
         """What stopped the lane; empty where it worked."""
         worked = len(self.story.lines)
         try:
-            await self.work(led(0, TIP))
+            await self.work(led(0, TOPIC_ID_PARTITION))
         except TopicLossError as error:
             reason = str(error)
         else:
             reason = ""
         assert len(self.story.lines) == worked + (not reason)
-        assert self.table.record(TIP).lost_log == reason
+        assert self.table.record(TOPIC_ID_PARTITION).lost_log == reason
         return reason
 
 
 @pytest.fixture
 async def stage() -> Stage:
     made = Stage()
-    await made.metadata.assign([TIP])
+    await made.metadata.assign([TOPIC_ID_PARTITION])
     return made
 
 
@@ -102,12 +102,12 @@ async def test_what_native_tiering_left_is_taken_over(stage: Stage) -> None:
 async def test_a_record_that_says_nothing_is_one(stage: Stage) -> None:
     """As a release before this one left it."""
     await stage.copy()
-    await stage.state.publish_partition_state(TIP, PartitionState())
+    await stage.state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState())
     assert await stage.run() == ""
 
 
 async def test_a_trim_without_remote_segments_halts_until_they_are_back_or_that_is_accepted(stage: Stage) -> None:
-    await stage.state.publish_partition_state(TIP, TRIMMED)
+    await stage.state.publish_partition_state(TOPIC_ID_PARTITION, TRIMMED)
     assert "the topic lost its events" in await stage.run()
     await stage.start_copy()
     assert "the topic lost its events" in await stage.run()
@@ -118,5 +118,5 @@ async def test_a_trim_without_remote_segments_halts_until_they_are_back_or_that_
 async def test_a_topic_that_is_refused_is_no_affair_of_ours(stage: Stage) -> None:
     """Its segments are the broker's own."""
     await stage.copy()
-    stage.table.refused_topics = {TIP.topic: "native tiering is on"}
+    stage.table.refused_topics = {TOPIC_ID_PARTITION.topic: "native tiering is on"}
     assert await stage.run() == ""

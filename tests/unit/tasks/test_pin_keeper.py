@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.support.pin_shell import LOG_DIR, PinShell
 from tests.support.pins import pin_of
 from tests.support.recopy_requests import request_for
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.trash import TrashDelays, user_delete
 from tiersidecar.domain.epochs import EpochEntry
@@ -37,9 +37,9 @@ async def test_before_the_pins_are_read_nothing_may_be_copied() -> None:
     shell.pins.faults.clear()
     await shell.keeper.keep()
     assert shell.table.pins.are_known(LOG_DIR)
-    local = shell.table.local_partition(TIP)
+    local = shell.table.local_partition(TOPIC_ID_PARTITION)
     assert local is not None
-    assert [(one.base_offset, one.pinned) for one in local.segments] == [
+    assert [(segment.base_offset, segment.pinned) for segment in local.segments] == [
         (0, True),
         (50, True),
         (100, False),
@@ -70,7 +70,7 @@ async def test_the_table_knows_the_epochs_that_the_broker_has_dropped() -> None:
     shell = PinShell(pin_of(0, 50), pin_of(50, 100, epochs=[(0, 0), (2, 60)]))
     await shell.open(100, 150)
     shell.see(100, 150, epochs=((2, 100),))
-    known = shell.table.leader_epochs_with_pins(TIP)
+    known = shell.table.leader_epochs_with_pins(TOPIC_ID_PARTITION)
     assert known == (EpochEntry(LeaderEpoch(0), Offset(0)), EpochEntry(LeaderEpoch(2), Offset(60)))
 
 
@@ -84,7 +84,7 @@ async def test_over_pins_max_bytes_the_oldest_go_with_a_data_loss_event() -> Non
         ("error", True, 0),
         ("error", True, 50),
     ]
-    assert lost[0]["topic"] == TIP.topic
+    assert lost[0]["topic"] == TOPIC_ID_PARTITION.topic
     assert shell.telemetry.value(PINS_DROPPED, reason="pins_max_bytes") == 2
 
 
@@ -100,7 +100,7 @@ async def test_what_the_broker_still_has_takes_no_room() -> None:
 async def test_below_disk_reserve_those_go_first_that_are_remote() -> None:
     shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
     shell.see(150, 200)
-    await shell.metadata.assign([TIP])
+    await shell.metadata.assign([TOPIC_ID_PARTITION])
     await shell.finish_copy(100, 149)
     shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=850)
     await shell.keeper.keep()
@@ -114,9 +114,9 @@ async def test_what_is_to_be_copied_again_is_not_taken_for_remote() -> None:
     turn and with a data-loss event, not first and without."""
     shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
     shell.see(150, 200)
-    await shell.metadata.assign([TIP])
+    await shell.metadata.assign([TOPIC_ID_PARTITION])
     await shell.finish_copy(100, 149)
-    (remote,) = shell.metadata.list_remote_log_segments(TIP)
+    (remote,) = shell.metadata.list_remote_log_segments(TOPIC_ID_PARTITION)
     await shell.state.request_recopy(request_for(remote))
     shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=850)
     await shell.keeper.keep()
@@ -164,9 +164,9 @@ async def test_a_full_disk_frees_the_pins_in_a_log_dir_that_the_partition_has_le
     shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
     await shell.open(0, 50, 100, 150)
     assert shell.pins.ranges == [(0, 50), (50, 100), (100, 150)]
-    local = shell.table.local.partitions[TIP]
+    local = shell.table.local.partitions[TOPIC_ID_PARTITION]
     moved = replace(local, log_dir="/logs2", directory="/logs2/x")
-    shell.table.local = replace(shell.table.local, partitions={TIP: moved})
+    shell.table.local = replace(shell.table.local, partitions={TOPIC_ID_PARTITION: moved})
     shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=900)
     await shell.keeper.keep()
     assert shell.pins.ranges == [(50, 100), (100, 150)]
@@ -175,7 +175,7 @@ async def test_a_full_disk_frees_the_pins_in_a_log_dir_that_the_partition_has_le
 
 async def test_below_the_remote_log_start_a_pin_has_no_right() -> None:
     shell = PinShell(*PINS)
-    shell.state.partition_states[TIP] = PartitionState(
+    shell.state.partition_states[TOPIC_ID_PARTITION] = PartitionState(
         remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(0)
     )
     await shell.open(150, 200)
@@ -185,7 +185,7 @@ async def test_below_the_remote_log_start_a_pin_has_no_right() -> None:
 async def test_a_log_start_of_a_history_that_was_cut_off_counts_no_further() -> None:
     """It was said in epoch 0, of which only the offsets below 60 are left."""
     shell = PinShell(pin_of(0, 50), pin_of(60, 100, epochs=[(0, 0), (1, 60)]))
-    shell.state.partition_states[TIP] = PartitionState(
+    shell.state.partition_states[TOPIC_ID_PARTITION] = PartitionState(
         remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(0)
     )
     shell.see(100, 150, epochs=((0, 0), (1, 60)))
@@ -197,7 +197,7 @@ async def test_a_pin_below_the_log_start_stays_until_what_gave_it_up_is_due() ->
     """It may be the only copy, in race mode: an undelete brings it back (issue 16, trash)."""
     shell = PinShell(pin_of(0, 50), pin_of(50, 100))
     start = PartitionState(remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(0))
-    shell.state.partition_states[TIP] = start
+    shell.state.partition_states[TOPIC_ID_PARTITION] = start
     now_ms = shell.clock.now_ms()
     entry = user_delete(
         Offset(100),
@@ -207,14 +207,14 @@ async def test_a_pin_below_the_log_start_stays_until_what_gave_it_up_is_due() ->
         now_ms=now_ms,
         by="a user",
     )
-    await shell.state.put_into_trash(TIP, [entry])
+    await shell.state.put_into_trash(TOPIC_ID_PARTITION, [entry])
     shell.see(100, 150)
     await shell.keeper.keep()
     assert shell.pins.ranges == [(0, 50), (50, 100)]
     shell.clock.jump(2 * 3600)
     await shell.keeper.keep()
     assert shell.pins.ranges == [(0, 50), (50, 100)], "nothing is due by a clock that jumped"
-    await shell.state.put_into_trash(TIP, [replace(entry, purged_ms=entry.decided_ms)])
+    await shell.state.put_into_trash(TOPIC_ID_PARTITION, [replace(entry, purged_ms=entry.decided_ms)])
     await shell.keeper.keep()
     assert shell.pins.ranges == []
 
@@ -229,7 +229,7 @@ async def test_a_pin_that_an_undelete_left_in_the_trash_stays_though_the_undelet
         now_ms=shell.clock.now_ms(),
         by="a user",
     )
-    shell.state.partition_states[TIP] = PartitionState(
+    shell.state.partition_states[TOPIC_ID_PARTITION] = PartitionState(
         remote_log_start_offset=Offset(50),
         remote_log_start_epoch=LeaderEpoch(0),
         start_generation=1,
@@ -243,7 +243,7 @@ async def test_a_pin_that_an_undelete_left_in_the_trash_stays_though_the_undelet
 async def test_what_is_undone_while_pins_are_dropped_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader answers an undelete with what its pins hold: that must still be there."""
     shell = PinShell(pin_of(0, 50), pin_of(50, 100))
-    shell.state.partition_states[TIP] = PartitionState(
+    shell.state.partition_states[TOPIC_ID_PARTITION] = PartitionState(
         remote_log_start_offset=Offset(100), remote_log_start_epoch=LeaderEpoch(0)
     )
     shell.see(100, 150)
@@ -254,7 +254,7 @@ async def test_what_is_undone_while_pins_are_dropped_is_not_dropped(monkeypatch:
         back = PartitionState(
             remote_log_start_offset=Offset(50), remote_log_start_epoch=LeaderEpoch(0), start_generation=1
         )
-        await shell.state.publish_partition_state(TIP, back)
+        await shell.state.publish_partition_state(TOPIC_ID_PARTITION, back)
 
     monkeypatch.setattr(shell.pins, "unpin", unpin_slowly)
     await shell.keeper.keep()
@@ -265,7 +265,12 @@ async def test_what_is_undone_while_pins_are_dropped_is_not_dropped(monkeypatch:
     ("topic_ids", "reason", "is_loss"),
     [
         pytest.param({}, "topic_gone", False, id="its topic was deleted"),
-        pytest.param({TIP.topic: TIP.topic_id}, "partition_gone", True, id="it has left this broker"),
+        pytest.param(
+            {TOPIC_ID_PARTITION.topic: TOPIC_ID_PARTITION.topic_id},
+            "partition_gone",
+            True,
+            id="it has left this broker",
+        ),
     ],
 )
 async def test_a_partition_that_is_gone_for_a_minute_takes_its_pins_along(
@@ -357,7 +362,7 @@ async def test_what_is_dropped_is_told_with_all_that_somebody_needs_to_find_it()
         "event": "pin.dropped",
         "log_level": "error",
         "topic": "orders",
-        "topic_id": format_uuid(TIP.topic_id),
+        "topic_id": format_uuid(TOPIC_ID_PARTITION.topic_id),
         "partition": 3,
         "base_offset": 0,
         "next_base_offset": 50,
@@ -371,12 +376,12 @@ async def test_what_is_dropped_is_told_with_all_that_somebody_needs_to_find_it()
 async def test_a_pin_that_is_remote_goes_without_a_word() -> None:
     shell = PinShell(*PINS, limits=PinLimits(disk_reserve_percent=10))
     shell.see(150, 200)
-    await shell.metadata.assign([TIP])
+    await shell.metadata.assign([TOPIC_ID_PARTITION])
     await shell.finish_copy(0, 149)
     shell.pins.spaces[LOG_DIR] = DiskSpace(device=1, size_bytes=10_000, free_bytes=950)
     with capture_logs() as events:
         await shell.keeper.keep()
-    dropped = [(one["log_level"], one["data_lost"]) for one in events if one["event"] == "pin.dropped"]
+    dropped = [(event["log_level"], event["data_lost"]) for event in events if event["event"] == "pin.dropped"]
     assert dropped == [("debug", False)]
 
 
@@ -417,7 +422,7 @@ async def test_each_reason_for_which_nothing_can_be_linked_is_told_once() -> Non
             await shell.open(100, 150)
             assert shell.keeper.can_pin(LOG_DIR) is (reason is None)
             assert shell.telemetry.value(PINS_UNAVAILABLE, log_dir=LOG_DIR) == (reason is not None)
-    told = [(one["log_dir"], one["reason"]) for one in events if one["event"] == "pins.unavailable"]
+    told = [(event["log_dir"], event["reason"]) for event in events if event["event"] == "pins.unavailable"]
     assert told == [(LOG_DIR, "another file system"), (LOG_DIR, "read-only"), (LOG_DIR, "read-only")]
 
 
@@ -426,5 +431,5 @@ async def test_what_was_found_at_start_is_told_in_sum() -> None:
     with capture_logs() as events:
         await shell.open(100, 150)
         await shell.keeper.keep()
-    found = [(one["segments"], one["bytes"]) for one in events if one["event"] == "pins.found"]
+    found = [(event["segments"], event["bytes"]) for event in events if event["event"] == "pins.found"]
     assert found == [(3, 300)]

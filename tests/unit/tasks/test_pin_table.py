@@ -7,25 +7,25 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pins import LOG_DIR, epochs_of, pin_of
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.domain.pins import Pin, PinnedPartition
 from tiersidecar.tasks.pin_table import PinTable
 
-OTHER = replace(TIP, partition=9)
-US, THEM = PinnedPartition.of(TIP), PinnedPartition.of(OTHER)
+OTHER = replace(TOPIC_ID_PARTITION, partition=9)
+US, THEM = PinnedPartition.of(TOPIC_ID_PARTITION), PinnedPartition.of(OTHER)
 FIRST, SECOND, THIRD = pin_of(0, 50), pin_of(50, 100, epochs=[(0, 0), (2, 60)]), pin_of(100, 150, epochs=[(2, 100)])
-FOREIGN = pin_of(0, 70, tip=OTHER, epochs=[(7, 0)])
+FOREIGN = pin_of(0, 70, topic_id_partition=OTHER, epochs=[(7, 0)])
 
 
 def table_of(*pins: Pin) -> PinTable:
     table = PinTable()
-    for one in pins:
-        table.add(one)
+    for pin in pins:
+        table.add(pin)
     return table
 
 
 def ranges(pins: tuple[Pin, ...]) -> list[tuple[int, int]]:
-    return [(one.base_offset, one.next_base_offset) for one in pins]
+    return [(pin.base_offset, pin.next_base_offset) for pin in pins]
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["as at start", "one by one"])
@@ -36,7 +36,7 @@ def test_pins_of_a_partition_ascend_whenever_they_came(at_once: bool) -> None:
     else:
         for one in (FOREIGN, THIRD, FIRST):
             table.add(one)
-    assert ranges(table.of(TIP)) == ranges(table.of_owner(US)) == [(0, 50), (50, 100), (100, 150)]
+    assert ranges(table.of(TOPIC_ID_PARTITION)) == ranges(table.of_owner(US)) == [(0, 50), (50, 100), (100, 150)]
     assert ranges(table.of(OTHER)) == [(0, 70)]
     assert set(table.partitions) == {US, THEM}
     assert sorted(ranges(tuple(table))) == [(0, 50), (0, 70), (50, 100), (100, 150)]
@@ -50,30 +50,30 @@ def test_a_pin_of_the_same_offsets_takes_the_place_of_the_former(at_once: bool) 
         table.add_all([moved])
     else:
         table.add(moved)
-    assert [(one.base_offset, one.log_dir) for one in table.of(TIP)] == [(0, "/logs2"), (50, LOG_DIR)]
+    assert [(one.base_offset, one.log_dir) for one in table.of(TOPIC_ID_PARTITION)] == [(0, "/logs2"), (50, LOG_DIR)]
 
 
 def test_a_pin_that_was_dropped_is_forgotten_and_with_the_last_the_partition() -> None:
     table = table_of(FIRST, SECOND, FOREIGN)
     table.remove(FIRST)
     table.remove(FIRST)
-    assert ranges(table.of(TIP)) == [(50, 100)]
+    assert ranges(table.of(TOPIC_ID_PARTITION)) == [(50, 100)]
     table.remove(SECOND)
     table.remove(THIRD)
-    assert (table.of(TIP), table.partitions) == ((), (THEM,))
+    assert (table.of(TOPIC_ID_PARTITION), table.partitions) == ((), (THEM,))
 
 
 def test_the_epochs_of_a_partition_follow_its_pins() -> None:
     table = table_of(FIRST, SECOND, FOREIGN)
-    known = table.epochs_of(TIP)
+    known = table.epochs_of(TOPIC_ID_PARTITION)
     assert known == epochs_of((0, 0), (2, 60))
-    assert table.epochs_of(TIP) is known, "each read asks for it"
+    assert table.epochs_of(TOPIC_ID_PARTITION) is known, "each read asks for it"
     assert table.epochs_of(OTHER) == epochs_of((7, 0))
     table.add(pin_of(100, 150, epochs=[(0, 0), (2, 60), (5, 120)]))
-    assert table.epochs_of(TIP) == epochs_of((0, 0), (2, 60), (5, 120))
-    for one in table.of(TIP):
+    assert table.epochs_of(TOPIC_ID_PARTITION) == epochs_of((0, 0), (2, 60), (5, 120))
+    for one in table.of(TOPIC_ID_PARTITION):
         table.remove(one)
-    assert table.epochs_of(TIP) == ()
+    assert table.epochs_of(TOPIC_ID_PARTITION) == ()
     assert US not in table._epochs, "nothing is kept of a partition without pins"
     assert table.epochs_of(OTHER) == epochs_of((7, 0))
 
@@ -97,11 +97,11 @@ def test_what_nobody_has_a_right_to_is_not_pinned_again_until_it_cannot_be() -> 
     table = PinTable()
     for one in (FIRST, SECOND, THIRD, FOREIGN):
         table.refuse(one)
-    assert table.refused_of(TIP) == {(0, 50), (50, 100), (100, 150)}
+    assert table.refused_of(TOPIC_ID_PARTITION) == {(0, 50), (50, 100), (100, 150)}
     assert set(table.refused_partitions) == {US, THEM}
     table.forget_refused(US, 100)
-    assert table.refused_of(TIP) == {(100, 150)}
+    assert table.refused_of(TOPIC_ID_PARTITION) == {(100, 150)}
     assert table.refused_of(OTHER) == {(0, 70)}
     table.forget_refused(US, 150)
     table.forget_refused(US, 150)
-    assert (table.refused_of(TIP), table.refused_partitions) == (frozenset(), (THEM,))
+    assert (table.refused_of(TOPIC_ID_PARTITION), table.refused_partitions) == (frozenset(), (THEM,))

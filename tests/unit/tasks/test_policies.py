@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.scripted import MemoryStateLog
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.domain.policy import RetentionMode, TopicPolicy, TrimHolds
 from tiersidecar.ports.state_log import TopicState
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -120,10 +120,10 @@ def test_a_topic_that_only_enable_speaks_of_has_what_the_configuration_says_of_a
 def test_the_state_is_of_a_topic_id_not_of_a_name() -> None:
     """A topic made anew under the name starts with the configuration."""
     table, state = PartitionTable(), MemoryStateLog()
-    asyncio.run(state.publish_topic_state(TIP.topic_id, STATE))
+    asyncio.run(state.publish_topic_state(TOPIC_ID_PARTITION.topic_id, STATE))
     policies = TopicPolicies(table=table, state=state, defaults=lambda topic: CONFIGURED, unnamed=TopicPolicy())
     assert policies.policy_for("orders") == CONFIGURED
-    table.topic_ids = {"orders": TIP.topic_id}
+    table.topic_ids = {"orders": TOPIC_ID_PARTITION.topic_id}
     found = policies.policy_for("orders")
     assert found is not None
     assert found.retention_ms == 2000
@@ -131,8 +131,8 @@ def test_the_state_is_of_a_topic_id_not_of_a_name() -> None:
 
 def test_whom_trims_wait_for_where_no_rule_names_the_topic_comes_from_all() -> None:
     table, state = PartitionTable(), MemoryStateLog()
-    asyncio.run(state.publish_topic_state(TIP.topic_id, STATE))
-    table.topic_ids = {"orders": TIP.topic_id}
+    asyncio.run(state.publish_topic_state(TOPIC_ID_PARTITION.topic_id, STATE))
+    table.topic_ids = {"orders": TOPIC_ID_PARTITION.topic_id}
     unnamed = TopicPolicy(holds=TrimHolds(groups=("billing",)))
     policies = TopicPolicies(table=table, state=state, defaults=lambda topic: None, unnamed=unnamed)
     found = policies.policy_for("orders")

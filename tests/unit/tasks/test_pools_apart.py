@@ -66,7 +66,7 @@ class DeletesAll:
 
 
 def finished(shell: TierShell, name: str) -> list[RemoteLogSegmentMetadata]:
-    segments = shell.metadata.list_remote_log_segments(shell.tip(name))
+    segments = shell.metadata.list_remote_log_segments(shell.topic_id_partition(name))
     return [segment for segment in segments if segment.state is State.COPY_SEGMENT_FINISHED]
 
 
@@ -87,10 +87,10 @@ class Stage:
         )
 
     async def copy(self, name: str) -> None:
-        await self.shell.copy.run(self.shell.tiered(self.shell.tip(name)))
+        await self.shell.copy.run(self.shell.tiered(self.shell.topic_id_partition(name)))
 
     async def delete(self, name: str) -> None:
-        await self.retain.run(self.shell.tiered(self.shell.tip(name)))
+        await self.retain.run(self.shell.tiered(self.shell.topic_id_partition(name)))
 
     @asynccontextmanager
     async def all_slots_taken(self, work: Callable[[str], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ import structlog
 from tests.support.leaders_sidecar import CLUSTER, LeadersSidecar
 from tests.support.manual_clock import ManualClock
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
-from tests.unit.decide.test_proposals import ANEW, PROPOSAL, TIP, view
+from tests.unit.decide.test_proposals import ANEW, PROPOSAL, TOPIC_ID_PARTITION, view
 from tiersidecar.adapters.proposals_topic.log import write_proposal
 from tiersidecar.decide.proposals import MAX_AGE_MS, NEWS_MS
 from tiersidecar.decide.trash import TrashDelays
@@ -34,13 +34,13 @@ class World:
     def __init__(self, **fields: Any) -> None:
         self.clock, self.broker, self.state = ManualClock(), ScriptedBroker(), MemoryStateLog()
         self.broker.views = (view(),)
-        self.broker.log_starts[TIP], self.broker.last_stable_offsets[TIP] = 200, 246
+        self.broker.log_starts[TOPIC_ID_PARTITION], self.broker.last_stable_offsets[TOPIC_ID_PARTITION] = 200, 246
         self.sidecar = LeadersSidecar(broker=self.broker, state=self.state, clock=self.clock, delays=DELAYS, **fields)
         self.sidecar.tiers(view())
 
     @property
     def start(self) -> int:
-        return self.state.partition_state(TIP).remote_log_start_offset
+        return self.state.partition_state(TOPIC_ID_PARTITION).remote_log_start_offset
 
     def count(self, outcome: str) -> float:
         return self.sidecar.telemetry.value(PROPOSALS, outcome=outcome) or 0
@@ -53,9 +53,9 @@ def proposal(**fields: Any) -> DeleteProposal:
 async def test_a_delete_below_the_local_start_is_said_and_goes_into_the_trash_with_who_asked() -> None:
     world = World()
     await world.sidecar.propose(proposal())
-    state = world.state.partition_state(TIP)
+    state = world.state.partition_state(TOPIC_ID_PARTITION)
     assert (state.remote_log_start_offset, state.remote_log_start_epoch, state.trim_offset) == (50, 4, -1)
-    (entry,) = world.state.trash(TIP)
+    (entry,) = world.state.trash(TOPIC_ID_PARTITION)
     assert (entry.kind, entry.up_to, entry.due_ms - entry.decided_ms) == (TrashKind.USER, 50, 1_000)
     assert "User:alice (tool, 192.0.2.7)" in entry.by
     assert world.count("carried_out") == 1
@@ -64,25 +64,25 @@ async def test_a_delete_below_the_local_start_is_said_and_goes_into_the_trash_wi
 async def test_a_delete_that_the_broker_has_done_is_said_with_its_trim() -> None:
     world = World()
     await world.sidecar.propose(proposal(offset=Offset(200)))
-    state = world.state.partition_state(TIP)
+    state = world.state.partition_state(TOPIC_ID_PARTITION)
     assert (state.remote_log_start_offset, state.trim_offset, state.trim_epoch) == (200, 200, 4)
 
 
 async def test_a_replayed_proposal_changes_nothing() -> None:
     world = World()
     await world.sidecar.propose(proposal())
-    said, entries = world.state.partition_state(TIP), world.state.trash(TIP)
+    said, entries = world.state.partition_state(TOPIC_ID_PARTITION), world.state.trash(TOPIC_ID_PARTITION)
     world.clock.jump(60)
     for _ in range(3):
         await world.sidecar.propose(proposal())
-    assert (world.state.partition_state(TIP), world.state.trash(TIP)) == (said, entries)
+    assert (world.state.partition_state(TOPIC_ID_PARTITION), world.state.trash(TOPIC_ID_PARTITION)) == (said, entries)
 
 
 async def test_a_replayed_proposal_does_not_undo_an_undelete() -> None:
     world = World()
     await world.sidecar.propose(proposal())
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(4), start_generation=1)
-    await world.state.publish_partition_state(TIP, back)
+    await world.state.publish_partition_state(TOPIC_ID_PARTITION, back)
     await world.sidecar.propose(proposal())
     assert world.start == 0
     assert world.count("refused") == 1
@@ -93,7 +93,7 @@ async def test_a_replayed_proposal_does_not_undo_an_undelete_that_was_not_read_y
     world = World()
     await world.sidecar.propose(proposal())
     back = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(4), start_generation=1)
-    world.state.publish_elsewhere(TIP, back)
+    world.state.publish_elsewhere(TOPIC_ID_PARTITION, back)
     await world.sidecar.propose(proposal())
     await world.state.catch_up()
     assert world.start == 0
@@ -144,7 +144,7 @@ async def test_what_cannot_be_read_is_logged_and_holds_up_nothing() -> None:
     with structlog.testing.capture_logs() as events:
         await world.sidecar.receive(b"\x00garbage", None, b"{}", write_proposal(proposal()))
     assert world.start == 50
-    assert [one["reason"].partition(":")[0] for one in events if one["event"] == "proposal.refused"] == [
+    assert [event["reason"].partition(":")[0] for event in events if event["event"] == "proposal.refused"] == [
         "it cannot be read"
     ] * 3
 
@@ -166,7 +166,7 @@ async def test_a_flood_is_bounded_in_questions_and_in_events() -> None:
         await world.sidecar.receive()
     assert world.start == 50, "an honest one among them is carried out"
     assert next(asked) == 1
-    assert [one["event"] for one in events if "refused" in one["event"]] == ["proposal.refused"] * 5 + [
+    assert [event["event"] for event in events if "refused" in event["event"]] == ["proposal.refused"] * 5 + [
         "proposals.refused"
     ]
     assert world.count("refused") == 99
@@ -183,8 +183,8 @@ async def test_topics_that_the_broker_has_not_shown_us_are_not_asked_for() -> No
         return await ask(topics)
 
     world.broker.describe_partitions = noted  # type: ignore[method-assign]
-    hidden = TopicIdPartition(topic_id=TIP.topic_id, topic="secret", partition=0)
-    forged = [proposal(topic_id_partition=replace_tip(hidden, number)) for number in range(3000)]
+    hidden = TopicIdPartition(topic_id=TOPIC_ID_PARTITION.topic_id, topic="secret", partition=0)
+    forged = [proposal(topic_id_partition=replace_topic_id_partition(hidden, number)) for number in range(3000)]
     for begin in range(0, 3000, 100):
         await world.sidecar.receive(*(write_proposal(one) for one in forged[begin : begin + 100]))
     await world.sidecar.propose(proposal())
@@ -207,8 +207,8 @@ async def test_a_topic_that_may_not_be_described_puts_off_only_its_own() -> None
         return await ask(topics)
 
     world.broker.describe_partitions = describe  # type: ignore[method-assign]
-    hidden = [replace(TIP, topic=topic, topic_id=ANEW.topic_id) for topic in sorted(refused)]
-    forged = [write_proposal(proposal(topic_id_partition=tip)) for tip in hidden]
+    hidden = [replace(TOPIC_ID_PARTITION, topic=topic, topic_id=ANEW.topic_id) for topic in sorted(refused)]
+    forged = [write_proposal(proposal(topic_id_partition=topic_id_partition)) for topic_id_partition in hidden]
     await world.sidecar.receive(*forged, write_proposal(proposal()))
     assert (world.start, world.count("refused")) == (50, 0)
     world.clock.jump(NEWS_MS / 1000 + 1)
@@ -218,7 +218,7 @@ async def test_a_topic_that_may_not_be_described_puts_off_only_its_own() -> None
 
 async def test_a_flood_of_generations_to_come_leaves_places_to_others_and_does_not_last() -> None:
     world = World()
-    other = replace(TIP, partition=1)
+    other = replace(TOPIC_ID_PARTITION, partition=1)
     honest = proposal(topic_id_partition=other)
     await world.sidecar.propose(honest)
     absurd = [proposal(start_generation=2**63 - 1, client_id=str(number)) for number in range(1200)]
@@ -237,8 +237,8 @@ async def test_a_flood_of_generations_to_come_leaves_places_to_others_and_does_n
     assert world.count("refused") == 1200 + 2, "an undelete that nobody has heard of for so long is none"
 
 
-def replace_tip(tip: TopicIdPartition, partition: int) -> TopicIdPartition:
-    return TopicIdPartition(topic_id=tip.topic_id, topic=tip.topic, partition=partition)
+def replace_topic_id_partition(topic_id_partition: TopicIdPartition, partition: int) -> TopicIdPartition:
+    return TopicIdPartition(topic_id=topic_id_partition.topic_id, topic=topic_id_partition.topic, partition=partition)
 
 
 class NoRole(Unquestioned):
@@ -315,8 +315,8 @@ async def test_who_asked_for_what_is_told_whether_it_is_carried_out_or_refused()
     with structlog.testing.capture_logs() as events:
         await world.sidecar.propose(proposal())
         await world.sidecar.propose(proposal(cluster_id="theirs"))
-    (done,) = [one for one in events if one["event"] == "records.deleted"]
-    (refused,) = [one for one in events if one["event"] == "proposal.refused"]
+    (done,) = [event for event in events if event["event"] == "records.deleted"]
+    (refused,) = [event for event in events if event["event"] == "proposal.refused"]
     assert done == {**facts, "event": "records.deleted", "log_level": "info", "remote_log_start_offset": 50}
     assert refused.items() >= {**facts, "log_level": "warning"}.items()
     assert "at" in refused
@@ -328,13 +328,13 @@ async def test_a_replay_is_not_told_as_another_deletion() -> None:
         await world.sidecar.propose(proposal())
         world.clock.jump(60)
         await world.sidecar.propose(proposal())
-    assert [one["event"] for one in events if one["event"] == "records.deleted"] == ["records.deleted"]
+    assert [event["event"] for event in events if event["event"] == "records.deleted"] == ["records.deleted"]
 
 
 async def test_a_client_without_a_name_is_told_as_one() -> None:
     world = World()
     await world.sidecar.propose(proposal(client_id=""))
-    (entry,) = world.state.trash(TIP)
+    (entry,) = world.state.trash(TOPIC_ID_PARTITION)
     assert entry.by == "DeleteRecords through the gateway of broker 1: User:alice (no client id, 192.0.2.7)"
 
 

@@ -31,9 +31,9 @@ class Scene:
     def __init__(self, shell: TierShell, clock: ManualClock) -> None:
         self.shell, self.clock, self.remote_bytes = shell, clock, 0
         self.keeps_bytes: int | None = None
-        tip = shell.tip("plain-0")
-        local = shell.table.local.partitions[tip].segments[0]
-        remote = [one for one in fold(shell.metadata.events) if one.topic_id_partition == tip]
+        topic_id_partition = shell.topic_id_partition("plain-0")
+        local = shell.table.local.partitions[topic_id_partition].segments[0]
+        remote = [one for one in fold(shell.metadata.events) if one.topic_id_partition == topic_id_partition]
         self.step = TrimStep(local=local, remote=(remote[0],), reason="size", from_offset=Offset(0))
         self.spoils = False
         self.read_from(shell.store)
@@ -68,7 +68,7 @@ async def scene(tmp_path: Path) -> Scene:
     clock = ManualClock()
     shell = TierShell(tmp_path, InlineBlocking(), LayoutSettings(chunk_size=1024), TopicPolicy(), clock=clock)
     await shell.look()
-    await shell.copy.run(shell.tiered(shell.tip("plain-0")))
+    await shell.copy.run(shell.tiered(shell.topic_id_partition("plain-0")))
     return Scene(shell, clock)
 
 

@@ -38,7 +38,7 @@ class Damaged:
     """A partition whose segments are all remote, one of which has lost an object, with the request to copy it again."""
 
     def __init__(self, shell: TierShell) -> None:
-        self.shell, self.tip = shell, shell.tip(NAME)
+        self.shell, self.topic_id_partition = shell, shell.topic_id_partition(NAME)
         self.presence = SegmentPresence(shell.store, "")
 
     async def copy_all_and_lose(self, kind: str) -> None:
@@ -50,14 +50,14 @@ class Damaged:
 
     @property
     def partition(self) -> TieredPartition:
-        return self.shell.tiered(self.tip)
+        return self.shell.tiered(self.topic_id_partition)
 
     @property
     def request(self) -> RecopyRequest:
         return request_for(self.victim)
 
     def finished(self) -> list[RemoteLogSegmentMetadata]:
-        listed = self.shell.metadata.list_remote_log_segments(self.tip)
+        listed = self.shell.metadata.list_remote_log_segments(self.topic_id_partition)
         return [one for one in listed if one.state is State.COPY_SEGMENT_FINISHED]
 
     async def serve(self) -> None:
@@ -67,20 +67,20 @@ class Damaged:
 
     async def has_lost_nothing_else(self) -> bool:
         """The damaged one stands as it was, or whole ones hold all of its offsets."""
-        whole = [one for one in self.finished() if await self.presence.is_whole(one)]
+        whole = [segment for segment in self.finished() if await self.presence.is_whole(segment)]
         offsets = {offset for one in whole for offset in range(one.start_offset, one.end_offset + 1)}
-        stands = self.victim.remote_log_segment_id in {one.remote_log_segment_id for one in self.finished()}
+        stands = self.victim.remote_log_segment_id in {segment.remote_log_segment_id for segment in self.finished()}
         return stands or set(range(self.victim.start_offset, self.victim.end_offset + 1)) <= offsets
 
     async def is_mended(self) -> bool:
-        ids = {one.remote_log_segment_id for one in self.finished()}
+        ids = {segment.remote_log_segment_id for segment in self.finished()}
         keys = {stored.key async for stored in self.shell.store.list_objects()}
         return (
             self.victim.remote_log_segment_id not in ids
             and not keys & set(recorded_keys(self.victim).in_upload_order)
-            and all([await self.presence.is_whole(one) for one in self.finished()])
+            and all([await self.presence.is_whole(segment) for segment in self.finished()])
             and await self.has_lost_nothing_else()
-            and not self.shell.state.recopies(self.tip)
+            and not self.shell.state.recopies(self.topic_id_partition)
         )
 
 
@@ -147,7 +147,7 @@ async def test_a_process_that_ends_anywhere_loses_nothing_and_the_next_one_ends_
 
 async def ended_by_the_retain_lane(damaged: Damaged) -> None:
     """What expiry does with leftovers of a process that is no more."""
-    listed = list(damaged.shell.metadata.list_remote_log_segments(damaged.tip))
+    listed = list(damaged.shell.metadata.list_remote_log_segments(damaged.topic_id_partition))
     for removal in decide_cleanup(listed, damaged.shell.journal.begun, frozenset(), damaged.shell.clock.now_ms(), 0):
         await damaged.shell.remover.remove(removal)
 
@@ -160,7 +160,7 @@ async def test_what_is_on_no_disk_is_declined_with_its_offsets(damaged: Damaged)
     if int(first.stem) < damaged.victim.start_offset:
         first.unlink()
     await damaged.serve()
-    (request,) = damaged.shell.state.recopies(damaged.tip)
+    (request,) = damaged.shell.state.recopies(damaged.topic_id_partition)
     assert f"offsets {damaged.victim.start_offset} to {damaged.victim.end_offset}" in request.declined[BROKER]
     assert damaged.victim in damaged.finished(), "what is left of it stays"
     assert not damaged.shell.recopy.has_work(damaged.partition), "it is not looked at again"
@@ -173,7 +173,7 @@ async def test_a_copy_that_is_damaged_here_too_is_declined_and_the_remote_one_st
     data[-1] ^= 1
     path.write_bytes(data)
     await damaged.serve()
-    (request,) = damaged.shell.state.recopies(damaged.tip)
+    (request,) = damaged.shell.state.recopies(damaged.topic_id_partition)
     assert "damaged too" in request.declined[BROKER]
     assert damaged.victim in damaged.finished()
 
@@ -183,7 +183,7 @@ async def test_a_follower_waits_until_the_leader_has_declined(damaged: Damaged) 
     await damaged.shell.look()
     led = damaged.partition
     followed = replace(led, role=PartitionRole.FOLLOWER, view=replace(led.view, leader_id=OTHER))
-    damaged.shell.table.assignment = {**damaged.shell.table.assignment, damaged.tip: followed}
+    damaged.shell.table.assignment = {**damaged.shell.table.assignment, damaged.topic_id_partition: followed}
     assert not damaged.shell.recopy.has_work(followed)
     await damaged.shell.state.decline_recopy(damaged.request, OTHER, "it is on none of its disks")
     assert damaged.shell.recopy.has_work(followed)
@@ -201,7 +201,8 @@ async def test_a_store_that_takes_copies_and_loses_them_is_not_filled_with_more(
         known = {key for one in damaged.finished() for key in recorded_keys(one).in_upload_order}
         keys = [stored.key async for stored in damaged.shell.store.list_objects()]
         newest = max(
-            damaged.finished(), key=lambda one: (one.start_offset == damaged.victim.start_offset, one != damaged.victim)
+            damaged.finished(),
+            key=lambda segment: (segment.start_offset == damaged.victim.start_offset, segment != damaged.victim),
         )
         assert set(keys) <= known
         await damaged.shell.store.delete_objects([recorded_keys(newest).manifest])
@@ -209,31 +210,31 @@ async def test_a_store_that_takes_copies_and_loses_them_is_not_filled_with_more(
     damaged.shell.failpoints.actions["recopy.copied"] = lose_it
     await damaged.serve()
     assert copies == 1
-    (request,) = damaged.shell.state.recopies(damaged.tip)
+    (request,) = damaged.shell.state.recopies(damaged.topic_id_partition)
     assert "has not got the copy" in request.declined[BROKER]
     assert damaged.victim in damaged.finished()
 
 
 async def test_a_partition_that_changes_hands_meanwhile_finishes_nothing(damaged: Damaged) -> None:
     await damaged.copy_all_and_lose("log")
-    before = {one.remote_log_segment_id for one in damaged.finished()}
+    before = {segment.remote_log_segment_id for segment in damaged.finished()}
     await damaged.shell.look()
 
     async def depose() -> None:
-        damaged.shell.depose(damaged.tip)
+        damaged.shell.depose(damaged.topic_id_partition)
 
     damaged.shell.failpoints.actions["copy.manifest.stored"] = depose
     with pytest.raises(Exception, match="changed hands"):
         await damaged.shell.recopy.run(damaged.partition)
-    assert {one.remote_log_segment_id for one in damaged.finished()} == before
+    assert {segment.remote_log_segment_id for segment in damaged.finished()} == before
 
 
 async def test_what_only_a_pin_has_any_more_is_copied_again_from_it(damaged: Damaged) -> None:
     """Of a sidecar that was away while another copied the segment: its broker has deleted the files since."""
-    await pin_all(damaged.shell, damaged.tip)
+    await pin_all(damaged.shell, damaged.topic_id_partition)
     await damaged.copy_all_and_lose("log")
-    await delete_as_retention_does(damaged.shell, damaged.tip, 3)
-    local = damaged.shell.table.local.partitions[damaged.tip]
+    await delete_as_retention_does(damaged.shell, damaged.topic_id_partition, 3)
+    local = damaged.shell.table.local.partitions[damaged.topic_id_partition]
     assert damaged.victim.end_offset < local.segments[0].base_offset
     await damaged.serve()
     assert await damaged.is_mended()
@@ -257,7 +258,7 @@ async def test_the_leader_that_follows_serves_what_the_one_before_had_no_time_fo
     await damaged.serve()
     assert await damaged.is_mended()
     before.state.requests = after.state.requests
-    assert not before.recopy.has_work(before.tiered(damaged.tip))
+    assert not before.recopy.has_work(before.tiered(damaged.topic_id_partition))
 
 
 async def test_nothing_is_given_up_while_nothing_may_be_deleted(damaged: Damaged) -> None:
@@ -269,8 +270,8 @@ async def test_nothing_is_given_up_while_nothing_may_be_deleted(damaged: Damaged
 
     damaged.shell.failpoints.actions["recopy.copied"] = forbid
     await damaged.serve()
-    assert damaged.victim.remote_log_segment_id in {one.remote_log_segment_id for one in damaged.finished()}
-    assert damaged.shell.state.recopies(damaged.tip)
+    assert damaged.victim.remote_log_segment_id in {segment.remote_log_segment_id for segment in damaged.finished()}
+    assert damaged.shell.state.recopies(damaged.topic_id_partition)
     damaged.shell.failpoints.actions.clear()
     damaged.shell.guard.reason_not_to_delete = ""
     await damaged.serve()
@@ -297,5 +298,5 @@ async def test_a_segment_that_cannot_be_copied_keeps_no_other_request_waiting(
     await shell.state.request_recopy(damaged.request)
     with pytest.raises(SegmentNotReadyError):
         await damaged.serve()
-    (left,) = shell.state.recopies(damaged.tip)
+    (left,) = shell.state.recopies(damaged.topic_id_partition)
     assert left.segment_uuid == stuck.remote_log_segment_id.uuid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.tasks.removal import RefusedLast
 
@@ -10,7 +10,7 @@ DUE = [Removal(metadata=remote_segment(start, start + 99), reason="due") for sta
 
 
 def order(refused: RefusedLast, due: list[Removal] = DUE) -> list[int]:
-    return [one.metadata.start_offset for one in refused.order(TIP, due)]
+    return [one.metadata.start_offset for one in refused.order(TOPIC_ID_PARTITION, due)]
 
 
 def test_what_was_refused_comes_last_and_of_that_what_was_refused_longest_ago_first() -> None:

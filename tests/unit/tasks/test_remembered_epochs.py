@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.scripted import MemoryStateLog
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.unit.reading.test_lineage import FixedLog
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import MetadataNotReadyError
@@ -35,8 +35,10 @@ Entries = Sequence[tuple[int, int]]
 )
 async def test_epochs_that_were_said_come_before_the_file(file: Entries, said: Entries, epochs: Entries) -> None:
     state = MemoryStateLog()
-    await state.publish_partition_state(TIP, PartitionState().with_epochs(Lineage.of(said)))
-    assert list(RememberedEpochs(live=FixedLog(dict(file)), state=state).leader_epochs(TIP)) == list(epochs)
+    await state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState().with_epochs(Lineage.of(said)))
+    assert list(RememberedEpochs(live=FixedLog(dict(file)), state=state).leader_epochs(TOPIC_ID_PARTITION)) == list(
+        epochs
+    )
 
 
 def test_while_the_state_topic_is_read_the_file_counts() -> None:
@@ -47,5 +49,5 @@ def test_while_the_state_topic_is_read_the_file_counts() -> None:
     live = FixedLog({7: 657})
     live.pinned = {5: 100}
     remembered = RememberedEpochs(live=live, state=Unread())
-    assert list(remembered.leader_epochs(TIP)) == [(7, 657)]
-    assert list(remembered.pinned_leader_epochs(TIP)) == [(5, 100)]
+    assert list(remembered.leader_epochs(TOPIC_ID_PARTITION)) == [(7, 657)]
+    assert list(remembered.pinned_leader_epochs(TOPIC_ID_PARTITION)) == [(5, 100)]

@@ -12,7 +12,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedFailpoints
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.decide.cleanup import Removal
 from tiersidecar.domain.errors import LeaseLostError, NotOwnedError, PublishTimeoutError, StoreError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
@@ -22,7 +22,7 @@ from tiersidecar.ports.metrics.retention import DELETE_ERRORS, DELETE_REQUESTS
 from tiersidecar.tasks.ownership import Unquestioned
 from tiersidecar.tasks.removal import SegmentRemover
 
-OTHER = replace(TIP, partition=9)
+OTHER = replace(TOPIC_ID_PARTITION, partition=9)
 (SEGMENT,) = segments(1)
 
 
@@ -42,7 +42,7 @@ class Topic(MemoryMetadataLog):
 
     async def publish(self, event: MetadataEvent, *, within_ms: int | None = None) -> None:
         if self.late:
-            raise PublishTimeoutError(subject=str(TIP), waited_ms=1)
+            raise PublishTimeoutError(subject=str(TOPIC_ID_PARTITION), waited_ms=1)
         await super().publish(event)
 
 
@@ -57,9 +57,9 @@ class Owner(Unquestioned):
         if self.asked >= self.lost:
             raise LeaseLostError(reason="standing by")
 
-    async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+    async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
         if self.is_foreign:
-            raise NotOwnedError(topic=tip.topic, key="owner", reason="is another cluster's")
+            raise NotOwnedError(topic=topic_id_partition.topic, key="owner", reason="is another cluster's")
 
 
 class Stage:
@@ -159,7 +159,7 @@ async def test_a_store_that_refuses_is_an_error_and_the_deletion_stays_begun(sta
     with pytest.raises(StoreError):
         await stage.remover.remove(removal)
     assert stage.counted() == (1, 1)
-    assert [one.state for one in stage.topic.events] == [State.DELETE_SEGMENT_STARTED]
+    assert [event.state for event in stage.topic.events] == [State.DELETE_SEGMENT_STARTED]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ async def test_a_process_that_lost_its_role_does_no_more(
     stage.owner.lost = lost
     with pytest.raises(LeaseLostError):
         await stage.remover.remove(removal)
-    assert ([one.state for one in stage.topic.events], len(stage.store.deleted)) == (events, deleted)
+    assert ([event.state for event in stage.topic.events], len(stage.store.deleted)) == (events, deleted)
 
 
 async def test_another_clusters_data_stays(stage: Stage) -> None:
@@ -199,16 +199,16 @@ async def test_another_that_was_faster_is_told_and_no_error(stage: Stage) -> Non
 
 async def test_a_begin_that_nobody_read_back_is_unsure_until_the_topic_tells(stage: Stage) -> None:
     removal = await stage.add(SEGMENT)
-    other = await stage.add(remote_segment(0, 99, tip=OTHER))
+    other = await stage.add(remote_segment(0, 99, topic_id_partition=OTHER))
     stage.topic.late = True
     for one in (removal, other):
         with pytest.raises(PublishTimeoutError):
             await stage.remover.remove(one)
     assert stage.store.deleted == []
-    assert stage.remover.unsure(TIP) == {SEGMENT.remote_log_segment_id}
+    assert stage.remover.unsure(TOPIC_ID_PARTITION) == {SEGMENT.remote_log_segment_id}
     assert stage.remover.unsure(OTHER) == {other.metadata.remote_log_segment_id}
     stage.remover.settle(stage.remover.unsure(OTHER))
-    assert (len(stage.remover.unsure(TIP)), stage.remover.unsure(OTHER)) == (1, frozenset())
+    assert (len(stage.remover.unsure(TOPIC_ID_PARTITION)), stage.remover.unsure(OTHER)) == (1, frozenset())
     stage.topic.late = False
     await stage.remover.remove(removal)
-    assert stage.remover.unsure(TIP) == frozenset()
+    assert stage.remover.unsure(TOPIC_ID_PARTITION) == frozenset()

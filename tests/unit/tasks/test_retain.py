@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.delete_switch import DeleteSwitch
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import CorruptDataError, StoreError
 from tiersidecar.domain.ids import BrokerId, Uuid
@@ -19,7 +19,11 @@ from tiersidecar.tasks.retain import RetainTask
 
 PARTITION = TieredPartition(
     view=LeaderView(
-        topic_id_partition=TIP, leader_id=BrokerId(1), leader_epoch=LeaderEpoch(0), replicas=(), in_sync_replicas=()
+        topic_id_partition=TOPIC_ID_PARTITION,
+        leader_id=BrokerId(1),
+        leader_epoch=LeaderEpoch(0),
+        replicas=(),
+        in_sync_replicas=(),
     ),
     role=PartitionRole.LEADER,
     policy=TopicPolicy(),
@@ -117,7 +121,7 @@ async def test_nothing_runs_where_nothing_may_be_deleted(stage: Stage) -> None:
 
 async def test_an_undelete_is_answered_while_deletes_are_paused(stage: Stage) -> None:
     """Who has found a fault pauses first, and brings back then."""
-    stage.guard.paused, stage.expire.is_asked = {TIP.topic_id: "deletes and trims are paused"}, True
+    stage.guard.paused, stage.expire.is_asked = {TOPIC_ID_PARTITION.topic_id: "deletes and trims are paused"}, True
     assert stage.lane.has_work(PARTITION)
     await stage.lane.run(PARTITION)
     assert stage.done == ["answer"]
@@ -126,7 +130,7 @@ async def test_an_undelete_is_answered_while_deletes_are_paused(stage: Stage) ->
 @pytest.mark.parametrize(
     ("paused", "done"),
     [
-        pytest.param(TIP.topic_id, [], id="this topic"),
+        pytest.param(TOPIC_ID_PARTITION.topic_id, [], id="this topic"),
         pytest.param(Uuid(b"another-16-bytes"), ["expire", "trim"], id="another one"),
     ],
 )

@@ -40,7 +40,7 @@ class Uploaded:
     """All of a partition with transactions is remote.  From its second segment on its broker had no producers' state."""
 
     def __init__(self, shell: TierShell) -> None:
-        self.shell, self.tip = shell, shell.tip("transactions-0")
+        self.shell, self.topic_id_partition = shell, shell.topic_id_partition("transactions-0")
         self.said = [self._entries(number) for number in range(len(self._local()) - 1)]
 
     async def copy_as_a_former_release(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,11 +54,11 @@ class Uploaded:
         with monkeypatch.context() as former:
             former.setattr("tiersidecar.tasks.segment_reading.TransactionWalk", Unseeing)
             former.setattr("tiersidecar.tasks.segment_check.TransactionWalk", Unseeing)
-            await self.shell.copy.run(self.shell.tiered(self.tip))
-        await delete_as_retention_does(self.shell, self.tip, len(self._local()) - 1)
+            await self.shell.copy.run(self.shell.tiered(self.topic_id_partition))
+        await delete_as_retention_does(self.shell, self.topic_id_partition, len(self._local()) - 1)
 
     def finished(self) -> list[RemoteLogSegmentMetadata]:
-        listed = self.shell.metadata.list_remote_log_segments(self.tip)
+        listed = self.shell.metadata.list_remote_log_segments(self.topic_id_partition)
         return [one for one in listed if one.state is State.COPY_SEGMENT_FINISHED]
 
     async def check(self, number: int) -> list[Finding]:
@@ -68,8 +68,8 @@ class Uploaded:
     async def rewrite(self, number: int) -> RemoteLogSegmentMetadata:
         victim = self.finished()[number]
         await self.shell.state.request_recopy(rewrite_of(victim))
-        assert self.shell.recopy.has_work(self.shell.tiered(self.tip))
-        await self.shell.recopy.run(self.shell.tiered(self.tip))
+        assert self.shell.recopy.has_work(self.shell.tiered(self.topic_id_partition))
+        await self.shell.recopy.run(self.shell.tiered(self.topic_id_partition))
         return victim
 
     async def aborted(self, number: int) -> Sequence[AbortedTransaction]:
@@ -78,7 +78,7 @@ class Uploaded:
         return read_transaction_index(files.transaction_index, base_offset=segment.start_offset)
 
     def _local(self) -> list[LocalSegment]:
-        return list(self.shell.table.local.partitions[self.tip].segments)
+        return list(self.shell.table.local.partitions[self.topic_id_partition].segments)
 
     def _entries(self, number: int) -> Sequence[AbortedTransaction]:
         """As the broker has them that has lost nothing."""
@@ -98,7 +98,7 @@ async def uploaded(tmp_path: Path) -> AsyncIterator[Uploaded]:
 
 
 async def test_what_this_release_uploads_lacks_nothing(uploaded: Uploaded) -> None:
-    await uploaded.shell.copy.run(uploaded.shell.tiered(uploaded.tip))
+    await uploaded.shell.copy.run(uploaded.shell.tiered(uploaded.topic_id_partition))
     for number in range(len(uploaded.finished())):
         assert await uploaded.check(number) == []
 
@@ -126,7 +126,7 @@ async def test_an_index_without_an_abort_is_found_and_written_again_though_no_br
             victim.segment_leader_epochs,
         )
         assert uploaded.shell.metadata.segment(victim.remote_log_segment_id) is None
-        assert uploaded.shell.state.recopies(uploaded.tip) == []
+        assert uploaded.shell.state.recopies(uploaded.topic_id_partition) == []
     assert lacking, "a segment whose index lacked an entry is wanted"
     assert [list(await uploaded.aborted(number)) for number in range(len(uploaded.said))] == uploaded.said
     assert list((uploaded.shell.log_dir.parent / "rewritten").iterdir()) == []
@@ -143,5 +143,5 @@ async def test_a_segment_that_cannot_be_read_from_the_store_is_left(
     await uploaded.shell.store.put_object(key, BytesBody(bytes(spoiled)))
     await uploaded.rewrite(1)
     assert victim in uploaded.finished()
-    (request,) = uploaded.shell.state.recopies(uploaded.tip)
+    (request,) = uploaded.shell.state.recopies(uploaded.topic_id_partition)
     assert "it cannot be read from the store" in request.declined[BROKER]

@@ -61,7 +61,7 @@ def roster_of(
 
 async def test_what_is_no_longer_kept_is_forgotten_once_and_a_deleted_topic_only_when_its_remote_data_is_gone() -> None:
     log_dirs = FilesystemLogDirs([str(GOLDEN / "log-dirs" / "clean")], blocking=InlineBlocking(), clock=ManualClock())
-    found = {str(one): one for one in (await log_dirs.scan()).partitions}
+    found = {str(partition): partition for partition in (await log_dirs.scan()).partitions}
     plain, epochs = found["plain-0"], found["epochs-0"]
     table, broker, forgotten = PartitionTable(), ScriptedBroker(), list[TopicIdPartition]()
     roster = roster_of(table, log_dirs, broker, forgotten.append)
@@ -98,7 +98,7 @@ async def test_files_are_looked_at_after_the_broker_said_who_leads(tmp_path: Pat
     """Else a new leader would decide by a history that lacks the epochs of others since its last look."""
     log_dir = shutil.copytree(GOLDEN / "log-dirs" / "clean", tmp_path / "log-dir")
     log_dirs = FilesystemLogDirs([str(log_dir)], blocking=InlineBlocking(), clock=ManualClock())
-    plain = next(one for one in (await log_dirs.scan()).partitions if one.topic == "plain")
+    plain = next(partition for partition in (await log_dirs.scan()).partitions if partition.topic == "plain")
     table, broker = PartitionTable(), ElectedMeanwhile(log_dir, plain)
     broker.views, broker.is_away = (view(plain),), is_away
     with pytest.raises(BrokerUnreachableError) if is_away else nullcontext():

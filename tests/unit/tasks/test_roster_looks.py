@@ -16,7 +16,7 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import local_partition
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId
@@ -30,7 +30,7 @@ from tiersidecar.tasks.roster import Roster, keep_roster
 
 US, OTHER = BrokerId(1), BrokerId(2)
 LED = LeaderView(
-    topic_id_partition=TIP,
+    topic_id_partition=TOPIC_ID_PARTITION,
     leader_id=US,
     leader_epoch=LeaderEpoch(4),
     replicas=(US, OTHER),
@@ -48,7 +48,7 @@ class Dirs:
 
     async def scan(self) -> LogDirsView:
         self.looks += 1
-        return LogDirsView(partitions={TIP: local_partition(local_segments(0, 100))}, faults=self.faults)
+        return LogDirsView(partitions={TOPIC_ID_PARTITION: local_partition(local_segments(0, 100))}, faults=self.faults)
 
     async def changes(self) -> AsyncIterator[None]:
         while True:
@@ -92,7 +92,7 @@ def stage() -> Stage:
 
 async def test_a_look_says_who_leads_what_and_which_topic_has_which_id(stage: Stage) -> None:
     assert await stage.roster.look() == ()
-    assert stage.table.topic_ids == {TIP.topic: TIP.topic_id}
+    assert stage.table.topic_ids == {TOPIC_ID_PARTITION.topic: TOPIC_ID_PARTITION.topic_id}
     (tiered,) = stage.table.assignment.values()
     assert (tiered.view, tiered.role) == (LED, PartitionRole.LEADER)
 

@@ -80,11 +80,12 @@ async def test_every_sealed_segment_below_the_lso_is_finished_once(
 ) -> None:
     """S-014, S-015, S-031, S-036: in order, STARTED before FINISHED, three objects each, no hole."""
     shell = await opened(tmp_path, blocking, partitions=[name])
-    tip = shell.tip(name)
-    await shell.copy.run(shell.tiered(tip))
+    topic_id_partition = shell.topic_id_partition(name)
+    await shell.copy.run(shell.tiered(topic_id_partition))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
-    local = shell.table.local.partitions[tip]
-    expected = [s for s in local.sealed_segments if s.next_base_offset <= shell.broker.last_stable_offsets[tip]]  # type: ignore[operator]
+    local = shell.table.local.partitions[topic_id_partition]
+    stable = shell.broker.last_stable_offsets[topic_id_partition]
+    expected = [s for s in local.sealed_segments if (s.next_base_offset or 0) <= stable]
     assert [s.start_offset for s in finished] == [s.base_offset for s in expected]
     assert [s.next_offset for s in finished] == [s.next_base_offset for s in expected]
     assert len(await keys_of(shell)) == 3 * len(finished)
@@ -93,7 +94,7 @@ async def test_every_sealed_segment_below_the_lso_is_finished_once(
 
 async def test_a_second_run_copies_nothing(shell: TierShell) -> None:
     """S-025."""
-    tiered = shell.tiered(shell.tip("plain-0"))
+    tiered = shell.tiered(shell.topic_id_partition("plain-0"))
     await shell.copy.run(tiered)
     events = len(shell.metadata.events)
     await shell.copy.run(tiered)
@@ -103,9 +104,9 @@ async def test_a_second_run_copies_nothing(shell: TierShell) -> None:
 async def test_nothing_at_or_above_the_lso(tmp_path: Path, blocking: ThreadBlocking) -> None:
     """S-022, T-18: an open transaction holds the segment back that it begins in."""
     shell = await opened(tmp_path, blocking, partitions=["transactions-0"])
-    tip = shell.tip("transactions-0")
-    shell.broker.last_stable_offsets[tip] = 211
-    await shell.copy.run(shell.tiered(tip))
+    topic_id_partition = shell.topic_id_partition("transactions-0")
+    shell.broker.last_stable_offsets[topic_id_partition] = 211
+    await shell.copy.run(shell.tiered(topic_id_partition))
     assert max(s.end_offset for s in fold(shell.metadata.events)) == 179
 
 
@@ -115,42 +116,42 @@ PLACES = ["copy.started.published", "copy.log.stored", "copy.indexes.stored", "c
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_truncation_in_the_middle_of_a_copy_abandons_it(shell: TierShell, place: str) -> None:
     """DESIGN.md section 2: a pin is not a snapshot."""
-    tip = shell.tip("plain-0")
-    log = Path(shell.table.local.partitions[tip].segments[0].log_path)
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    log = Path(shell.table.local.partitions[topic_id_partition].segments[0].log_path)
 
     async def truncate() -> None:
         os.truncate(log, log.stat().st_size - 100)
 
     shell.failpoints.actions[place] = truncate
     with pytest.raises((SegmentChangedError, StoreError)):
-        await shell.copy.run(shell.tiered(tip))
+        await shell.copy.run(shell.tiered(topic_id_partition))
     assert states(shell) == [State.COPY_SEGMENT_STARTED]
 
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_deposed_leader_does_not_finish(shell: TierShell, place: str) -> None:
     """S-236, DESIGN.md section 4 rule 4."""
-    tip = shell.tip("plain-0")
+    topic_id_partition = shell.topic_id_partition("plain-0")
 
     async def depose() -> None:
-        shell.depose(tip)
+        shell.depose(topic_id_partition)
 
     shell.failpoints.actions[place] = depose
     with pytest.raises(SegmentChangedError, match="changed hands"):
-        await shell.copy.run(shell.tiered(tip))
+        await shell.copy.run(shell.tiered(topic_id_partition))
     assert states(shell) == [State.COPY_SEGMENT_STARTED]
 
 
 async def test_a_flipped_bit_never_becomes_an_object(shell: TierShell) -> None:
     """DESIGN.md section 4 rule 9; a second attempt reads first, and publishes nothing."""
-    tip = shell.tip("plain-0")
-    log = Path(shell.table.local.partitions[tip].segments[1].log_path)
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    log = Path(shell.table.local.partitions[topic_id_partition].segments[1].log_path)
     data = bytearray(log.read_bytes())
     data[200] ^= 1
     log.write_bytes(data)
     for _ in range(2):
         with pytest.raises(CorruptDataError, match=r"00000000000000000035\.log"):
-            await shell.copy.run(shell.tiered(tip))
+            await shell.copy.run(shell.tiered(topic_id_partition))
     assert states(shell) == [State.COPY_SEGMENT_STARTED, State.COPY_SEGMENT_FINISHED, State.COPY_SEGMENT_STARTED]
     assert len(await keys_of(shell)) == 3, "the first segment went before it"
 
@@ -162,7 +163,7 @@ async def test_custom_metadata_over_the_limit_deletes_what_was_copied(tmp_path: 
     )
     shell = await opened(tmp_path, blocking, layout=layout)
     with pytest.raises(CustomMetadataTooLargeError, match="limit of 10"):
-        await shell.copy.run(shell.tiered(shell.tip("plain-0")))
+        await shell.copy.run(shell.tiered(shell.topic_id_partition("plain-0")))
     assert states(shell) == [State.COPY_SEGMENT_STARTED, State.DELETE_SEGMENT_STARTED, State.DELETE_SEGMENT_FINISHED]
     assert shell.metadata.events[1].custom_metadata  # type: ignore[union-attr]
     assert await keys_of(shell) == []
@@ -170,7 +171,7 @@ async def test_custom_metadata_over_the_limit_deletes_what_was_copied(tmp_path: 
 
 async def test_while_the_store_is_away_no_copy_is_begun(shell: TierShell, monkeypatch: pytest.MonkeyPatch) -> None:
     """S-233: hours of outage must not swell the metadata topic by an event per retry."""
-    tiered = shell.tiered(shell.tip("plain-0"))
+    tiered = shell.tiered(shell.topic_id_partition("plain-0"))
     await shell.gate.wait_open()
 
     async def away(*_: object, **__: object) -> None:
@@ -191,14 +192,14 @@ async def test_while_the_store_is_away_no_copy_is_begun(shell: TierShell, monkey
 
 async def test_trim_goes_no_further_than_what_was_read_back(shell: TierShell) -> None:
     """S-048, DESIGN.md section 5: intended offset published, then DeleteRecords, at a segment boundary."""
-    tip = shell.tip("plain-0")
-    tiered = shell.tiered(tip)
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    tiered = shell.tiered(topic_id_partition)
     await shell.copy.run(tiered)
     await shell.copy.run(tiered)
     await shell.trim.run(tiered)
-    active = shell.table.local.partitions[tip].segments[-1].base_offset
-    assert shell.broker.deleted == [(tip, active)]
-    assert shell.state.partition_state(tip).trim_offset == active
+    active = shell.table.local.partitions[topic_id_partition].segments[-1].base_offset
+    assert shell.broker.deleted == [(topic_id_partition, active)]
+    assert shell.state.partition_state(topic_id_partition).trim_offset == active
 
 
 @pytest.mark.parametrize(
@@ -225,8 +226,8 @@ async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_prove
         telemetry=telemetry,
     )
     await shell.look()
-    tip = shell.tip("plain-0")
-    tiered = shell.tiered(tip)
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    tiered = shell.tiered(topic_id_partition)
     await shell.copy.run(tiered)
     kind = ".indexes" if damage == "zeros" else ".log"
     (key,) = [key for key in await keys_of(shell) if key.endswith(kind) and "00000000000000000035-" in key]
@@ -243,10 +244,10 @@ async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_prove
         await clock.advance(rest_s)
         for _ in range(2):  # the second finds it resting
             await shell.trim.run(tiered)
-    assert shell.broker.deleted == [(tip, 35)]
+    assert shell.broker.deleted == [(topic_id_partition, 35)]
     assert not shell.trim.may_have_work(tiered)
-    assert telemetry.value(TRIM_REFUSALS, topic=tip.topic, reason=reason) == 3
-    unproven = shell.table.record(tip).unproven
+    assert telemetry.value(TRIM_REFUSALS, topic=topic_id_partition.topic, reason=reason) == 3
+    unproven = shell.table.record(topic_id_partition).unproven
     assert unproven is not None
     assert f"before offset 35, whose remote copy is {reason}" in unproven.reason
     if damage != "gone":
@@ -255,15 +256,18 @@ async def test_trimming_waits_before_a_segment_whose_remote_copy_cannot_be_prove
     await clock.advance(30)
     assert shell.trim.may_have_work(tiered)
     await shell.trim.run(tiered)
-    assert shell.broker.log_starts[tip] == shell.table.local.partitions[tip].segments[-1].base_offset
-    assert shell.table.record(tip).unproven is None
+    assert (
+        shell.broker.log_starts[topic_id_partition]
+        == shell.table.local.partitions[topic_id_partition].segments[-1].base_offset
+    )
+    assert shell.table.record(topic_id_partition).unproven is None
 
 
 @pytest.mark.parametrize("place", ["trim.verified", "trim.intended.published"])
 async def test_a_metadata_topic_that_loses_data_stops_the_trim(shell: TierShell, place: str) -> None:
     """Rule 1: what it says to be remote may be in no record any more; a read-back takes long enough for that."""
-    tip = shell.tip("plain-0")
-    tiered = shell.tiered(tip)
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    tiered = shell.tiered(topic_id_partition)
     await shell.copy.run(tiered)
 
     async def lose() -> None:
@@ -276,30 +280,30 @@ async def test_a_metadata_topic_that_loses_data_stops_the_trim(shell: TierShell,
 
 async def test_broker_retention_put_back_stops_the_trim(shell: TierShell) -> None:
     """DESIGN.md section 5: settings are looked at right before each trim."""
-    tip = shell.tip("plain-0")
-    tiered = shell.tiered(tip)
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    tiered = shell.tiered(topic_id_partition)
     await shell.copy.run(tiered)
 
     async def put_back() -> None:
-        shell.broker.settings[tip.topic] = {"retention.ms": "1000", "retention.bytes": "-1"}
+        shell.broker.settings[topic_id_partition.topic] = {"retention.ms": "1000", "retention.bytes": "-1"}
 
     shell.failpoints.actions["trim.intended.published"] = put_back
     await shell.trim.run(tiered)
     assert shell.broker.deleted == []
-    assert "retention.ms is 1000" in shell.table.untrimmable_topics[tip.topic]
+    assert "retention.ms is 1000" in shell.table.untrimmable_topics[topic_id_partition.topic]
 
 
 async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_copied_again(shell: TierShell) -> None:
     """S-181: read back, STARTED shows all that came before it; seen on real brokers, where the other's FINISHED waited in its
     producer for the metadata topic's next leader."""
-    tip = shell.tip("plain-0")
-    first = shell.table.local.partitions[tip].segments[0]
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    first = shell.table.local.partitions[topic_id_partition].segments[0]
 
     async def finished_by_another() -> None:
         shell.failpoints.actions.clear()
         (ours,) = shell.metadata.events
         assert isinstance(ours, RemoteLogSegmentMetadata)
-        theirs = RemoteLogSegmentId(topic_id_partition=tip, uuid=Uuid(b"a deposed leader"))
+        theirs = RemoteLogSegmentId(topic_id_partition=topic_id_partition, uuid=Uuid(b"a deposed leader"))
         begun = replace(ours, remote_log_segment_id=theirs, broker_id=BrokerId(2))
         await shell.metadata.publish(begun)
         await shell.metadata.publish(
@@ -313,9 +317,9 @@ async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_cop
 
     shell.failpoints.actions["copy.started.published"] = finished_by_another
     with pytest.raises(SegmentChangedError, match="another leader finished a copy of it first"):
-        await shell.copy.run(shell.tiered(tip))
+        await shell.copy.run(shell.tiered(topic_id_partition))
     assert await keys_of(shell) == [], "nothing was uploaded for it"
-    await shell.copy.run(shell.tiered(tip))
+    await shell.copy.run(shell.tiered(topic_id_partition))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert [one.broker_id for one in finished if one.start_offset == first.base_offset] == [2]
     assert len({one.start_offset for one in finished}) == len(finished)
@@ -323,15 +327,15 @@ async def test_what_a_deposed_leader_finished_just_before_our_started_is_not_cop
 
 async def test_what_an_undelete_brought_back_is_copied_below_what_is_remote(shell: TierShell) -> None:
     """It was given up before it was remote: what lies behind it was copied meanwhile (issue 16, trash)."""
-    tip = shell.tip("plain-0")
-    bases = [one.base_offset for one in shell.table.local.partitions[tip].sealed_segments]
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    bases = [segment.base_offset for segment in shell.table.local.partitions[topic_id_partition].sealed_segments]
     start = PartitionState(remote_log_start_offset=bases[2], remote_log_start_epoch=LeaderEpoch(0))
-    await shell.state.publish_partition_state(tip, start)
-    await shell.copy.run(shell.tiered(tip))
+    await shell.state.publish_partition_state(topic_id_partition, start)
+    await shell.copy.run(shell.tiered(topic_id_partition))
     assert [one.start_offset for one in in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)] == bases[2:]
     back = replace(start, remote_log_start_offset=Offset(0), start_generation=1)
-    await shell.state.publish_partition_state(tip, back)
-    await shell.copy.run(shell.tiered(tip))
+    await shell.state.publish_partition_state(topic_id_partition, back)
+    await shell.copy.run(shell.tiered(topic_id_partition))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert sorted(one.start_offset for one in finished) == bases
 
@@ -340,7 +344,7 @@ async def test_a_finish_whose_answer_is_lost_is_said_again_and_nobody_takes_the_
     shell: TierShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S-092; seed 295 of ``make faults``: durable, and not read back in time, it was deleted as a leftover and copied again."""
-    tip, publish = shell.tip("plain-0"), shell.metadata.publish
+    topic_id_partition, publish = shell.topic_id_partition("plain-0"), shell.metadata.publish
     doubtful = set[RemoteLogSegmentId]()
 
     async def answer_lost(event: MetadataEvent) -> None:
@@ -349,27 +353,27 @@ async def test_a_finish_whose_answer_is_lost_is_said_again_and_nobody_takes_the_
         if event.state is State.COPY_SEGMENT_FINISHED and segment_id not in doubtful:
             assert segment_id in shell.in_flight.ids
             doubtful.add(segment_id)
-            raise PublishTimeoutError(subject=str(tip), waited_ms=1)
+            raise PublishTimeoutError(subject=str(topic_id_partition), waited_ms=1)
 
     monkeypatch.setattr(shell.metadata, "publish", answer_lost)
-    await shell.copy.run(shell.tiered(tip))
+    await shell.copy.run(shell.tiered(topic_id_partition))
     finished = in_state(fold(shell.metadata.events), State.COPY_SEGMENT_FINISHED)
     assert {one.remote_log_segment_id for one in finished} == doubtful
-    assert len(finished) == len(shell.table.local.partitions[tip].sealed_segments)
+    assert len(finished) == len(shell.table.local.partitions[topic_id_partition].sealed_segments)
 
 
 async def test_a_deposed_leader_does_not_insist_on_its_finish(
     shell: TierShell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 4 of DESIGN.md: whether it is durable is for the next leader to find out."""
-    tip, publish, said = shell.tip("plain-0"), shell.metadata.publish, list[State]()
-    tiered = shell.tiered(tip)
+    topic_id_partition, publish, said = shell.topic_id_partition("plain-0"), shell.metadata.publish, list[State]()
+    tiered = shell.tiered(topic_id_partition)
 
     async def never_answered(event: MetadataEvent) -> None:
         said.append(event.state)  # type: ignore[arg-type]
         if event.state is State.COPY_SEGMENT_FINISHED:
-            shell.depose(tip)
-            raise PublishTimeoutError(subject=str(tip), waited_ms=1)
+            shell.depose(topic_id_partition)
+            raise PublishTimeoutError(subject=str(topic_id_partition), waited_ms=1)
         await publish(event)
 
     monkeypatch.setattr(shell.metadata, "publish", never_answered)
@@ -382,12 +386,12 @@ async def test_a_deposed_leader_does_not_insist_on_its_finish(
 async def test_a_process_that_stood_still_before_its_delete_records_trims_nobody_elses_log(shell: TierShell) -> None:
     """DeleteRecords carries no epoch (DESIGN.md section 5): frozen between its last look and the request, the process wakes up
     when another leads, whose history may be another one."""
-    tip = shell.tip("plain-0")
-    tiered = shell.tiered(tip)
+    topic_id_partition = shell.topic_id_partition("plain-0")
+    tiered = shell.tiered(topic_id_partition)
     await shell.copy.run(tiered)
 
     async def elected_meanwhile() -> None:
-        shell.broker.leader_epochs[tip] = tiered.view.leader_epoch + 1
+        shell.broker.leader_epochs[topic_id_partition] = tiered.view.leader_epoch + 1
 
     shell.failpoints.actions["trim.allowed"] = elected_meanwhile
     with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
@@ -397,14 +401,14 @@ async def test_a_process_that_stood_still_before_its_delete_records_trims_nobody
 
 async def test_a_partition_is_in_the_state_topic_before_anything_of_it_is_remote(shell: TierShell) -> None:
     """S-183; found by make chaos: a topic deleted before its first expiry left its remote data behind for ever."""
-    tip = shell.tip("plain-0")
+    topic_id_partition = shell.topic_id_partition("plain-0")
     known: list[bool] = []
 
     async def look() -> None:
-        known.append(tip in shell.state.partitions())
+        known.append(topic_id_partition in shell.state.partitions())
 
     shell.failpoints.actions["copy.checked"] = look
     assert shell.state.partitions() == ()
-    await shell.copy.run(shell.tiered(tip))
+    await shell.copy.run(shell.tiered(topic_id_partition))
     assert known
     assert all(known)

@@ -14,7 +14,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.decide.recover import events_of
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.epochs import EpochEntry
@@ -113,25 +113,25 @@ class Stage:
 
     def lead(self, epoch: int = 4, role: PartitionRole = PartitionRole.LEADER) -> None:
         view = LeaderView(
-            topic_id_partition=TIP,
+            topic_id_partition=TOPIC_ID_PARTITION,
             leader_id=BrokerId(1),
             leader_epoch=LeaderEpoch(epoch),
             replicas=(BrokerId(1),),
             in_sync_replicas=(BrokerId(1),),
         )
-        self.table.assignment = {TIP: TieredPartition(view=view, policy=TopicPolicy(), role=role)}
+        self.table.assignment = {TOPIC_ID_PARTITION: TieredPartition(view=view, policy=TopicPolicy(), role=role)}
         local = LocalPartition(
-            topic_id_partition=TIP,
+            topic_id_partition=TOPIC_ID_PARTITION,
             log_dir="/logs",
             directory="/logs/orders-3",
             segments=(),
             leader_epochs=(EpochEntry(LeaderEpoch(epoch), Offset(0)),),
         )
-        self.table.local = LogDirsView(partitions={TIP: local}, faults={})
+        self.table.local = LogDirsView(partitions={TOPIC_ID_PARTITION: local}, faults={})
 
     async def copied(self, start: int, end: int) -> RemoteLogSegmentMetadata:
         segment = remote_segment(start, end, epochs=((4, 0),))
-        await self.metadata.assign([TIP])
+        await self.metadata.assign([TOPIC_ID_PARTITION])
         for event in events_of(segment):
             await self.metadata.publish(event)
         return segment
@@ -147,7 +147,7 @@ class Stage:
 
     @property
     def serials(self) -> list[int]:
-        return [one.version.serial for one in self.shelf.put_ones]
+        return [snapshot.version.serial for snapshot in self.shelf.put_ones]
 
 
 @pytest.fixture
@@ -161,10 +161,10 @@ async def stage() -> Stage:
 async def test_it_has_all_that_both_topics_say(stage: Stage) -> None:
     segment = await stage.copied(0, 9)
     said = PartitionState(remote_log_start_offset=Offset(3), remote_log_start_epoch=LeaderEpoch(4))
-    await stage.state.publish_partition_state(TIP, said)
-    await stage.state.publish_topic_state(TIP.topic_id, TopicState(topic="orders", mode="strict"))
-    await stage.state.put_into_trash(TIP, [ENTRY])
-    for topic_id in (TIP.topic_id, None):
+    await stage.state.publish_partition_state(TOPIC_ID_PARTITION, said)
+    await stage.state.publish_topic_state(TOPIC_ID_PARTITION.topic_id, TopicState(topic="orders", mode="strict"))
+    await stage.state.put_into_trash(TOPIC_ID_PARTITION, [ENTRY])
+    for topic_id in (TOPIC_ID_PARTITION.topic_id, None):
         thing = PausedThing(kind=PauseKind.DELETES, topic_id=topic_id)
         await stage.state.publish_pause(Pause(thing=thing, topic="orders", since_ms=1, by="alice"))
     await stage.turn()
@@ -177,7 +177,7 @@ async def test_it_has_all_that_both_topics_say(stage: Stage) -> None:
 
 
 async def test_nothing_is_written_before_there_is_anything(stage: Stage) -> None:
-    await stage.metadata.assign([TIP])
+    await stage.metadata.assign([TOPIC_ID_PARTITION])
     await stage.turn()
     assert stage.shelf.put_ones == []
 
@@ -199,11 +199,13 @@ async def test_what_decides_about_deletes_does_not_wait(stage: Stage, change: st
     await stage.copied(0, 9)
     await stage.turn()
     if change == "trash":
-        await stage.state.put_into_trash(TIP, [ENTRY])
+        await stage.state.put_into_trash(TOPIC_ID_PARTITION, [ENTRY])
     elif change == "user delete":
-        await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(4)))
+        await stage.state.publish_partition_state(
+            TOPIC_ID_PARTITION, PartitionState().with_delete(Offset(5), LeaderEpoch(4))
+        )
     else:
-        thing = PausedThing(kind=PauseKind.DELETES, topic_id=TIP.topic_id)
+        thing = PausedThing(kind=PauseKind.DELETES, topic_id=TOPIC_ID_PARTITION.topic_id)
         await stage.state.publish_pause(Pause(thing=thing, topic="orders", since_ms=1, by="alice"))
     await stage.soon()
     assert stage.serials == [1, 2]
@@ -215,7 +217,9 @@ async def test_what_decides_about_deletes_does_not_wait_for_a_new_leaders_first_
     await stage.lane.look()
     await stage.soon()
     assert stage.serials == []
-    await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(6)))
+    await stage.state.publish_partition_state(
+        TOPIC_ID_PARTITION, PartitionState().with_delete(Offset(5), LeaderEpoch(6))
+    )
     await stage.soon()
     assert stage.serials == [1]
 
@@ -223,9 +227,9 @@ async def test_what_decides_about_deletes_does_not_wait_for_a_new_leaders_first_
 async def test_a_look_at_thousands_reads_the_pauses_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     (tiered,) = stage.table.assignment.values()
     (local,) = stage.table.local.partitions.values()
-    tips = [replace(TIP, partition=number) for number in range(1000)]
-    stage.table.assignment = dict.fromkeys(tips, tiered)
-    stage.table.local = LogDirsView(partitions=dict.fromkeys(tips, local), faults={})
+    topic_id_partitions = [replace(TOPIC_ID_PARTITION, partition=number) for number in range(1000)]
+    stage.table.assignment = dict.fromkeys(topic_id_partitions, tiered)
+    stage.table.local = LogDirsView(partitions=dict.fromkeys(topic_id_partitions, local), faults={})
     await stage.lane.look()
     asked, pauses = list[int](), stage.state.pauses
 
@@ -276,24 +280,28 @@ async def test_what_is_copied_while_the_store_is_asked_is_in_it_or_not_counted(s
     stage.shelf.latest = latest  # type: ignore[method-assign]
     await stage.turn()
     (found,) = stage.shelf.put_ones
-    assert ([one.end_offset for one in found.segments], found.highest_offsets) == ([9, 19], {4: 19})
+    assert ([segment.end_offset for segment in found.segments], found.highest_offsets) == ([9, 19], {4: 19})
     await stage.turn()
     assert stage.serials == [1], "it is what was written"
 
 
 async def test_a_later_leader_that_never_read_a_delete_does_not_take_it_with_it(stage: Stage) -> None:
     await stage.copied(0, 9)
-    await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(4)))
+    await stage.state.publish_partition_state(
+        TOPIC_ID_PARTITION, PartitionState().with_delete(Offset(5), LeaderEpoch(4))
+    )
     await stage.turn()
     stage.shelf.version, stage.shelf.last = stage.shelf.put_ones[0].version, stage.shelf.put_ones[0]
     stage.state.partition_states.clear()
-    await stage.state.publish_partition_state(TIP, PartitionState().with_start(Offset(0), LeaderEpoch(6)))
+    await stage.state.publish_partition_state(
+        TOPIC_ID_PARTITION, PartitionState().with_start(Offset(0), LeaderEpoch(6))
+    )
     stage.lead(epoch=6)
     await stage.lane.look()
     await stage.turn()
     assert stage.serials == [1], "it stays until recover has put the delete back"
-    last, known = stage.shelf.put_ones[0].state, stage.state.partition_state(TIP)
-    await stage.state.publish_partition_state(TIP, last.merged_with(known))  # as recover does
+    last, known = stage.shelf.put_ones[0].state, stage.state.partition_state(TOPIC_ID_PARTITION)
+    await stage.state.publish_partition_state(TOPIC_ID_PARTITION, last.merged_with(known))  # as recover does
     await stage.turn()
     assert len(stage.shelf.put_ones) == 2
 
@@ -332,7 +340,10 @@ async def test_a_new_leader_goes_on_above_what_the_former_wrote(stage: Stage) ->
     stage.lead(epoch=6)
     await stage.lane.look()
     await stage.turn()
-    assert [(one.version.leader_epoch, one.version.serial) for one in stage.shelf.put_ones] == [(4, 8), (6, 1)]
+    assert [(snapshot.version.leader_epoch, snapshot.version.serial) for snapshot in stage.shelf.put_ones] == [
+        (4, 8),
+        (6, 1),
+    ]
 
 
 async def test_another_process_that_wrote_meanwhile_is_looked_for(stage: Stage) -> None:
@@ -384,7 +395,7 @@ async def test_a_topic_that_lost_segments_does_not_take_the_snapshot_with_it(sta
     for event in events_of(former):  # as recover does
         await fresh.metadata.publish(event)
     await fresh.turn()
-    assert [len(one.segments) for one in fresh.shelf.put_ones] == [2]
+    assert [len(snapshot.segments) for snapshot in fresh.shelf.put_ones] == [2]
 
 
 async def test_what_was_deleted_since_the_last_snapshot_is_not_missed(stage: Stage) -> None:
@@ -399,20 +410,24 @@ async def test_what_was_deleted_since_the_last_snapshot_is_not_missed(stage: Sta
     assert isinstance(deleting, RemoteLogSegmentMetadataUpdate)
     await stage.metadata.publish(deleting)
     await stage.metadata.publish(replace(deleting, state=RemoteLogSegmentState.DELETE_SEGMENT_FINISHED))
-    await stage.state.publish_partition_state(TIP, PartitionState(owner_seen_ms=1))
+    await stage.state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState(owner_seen_ms=1))
     await stage.turn()
-    assert [len(one.segments) for one in stage.shelf.put_ones] == [1, 0]
+    assert [len(snapshot.segments) for snapshot in stage.shelf.put_ones] == [1, 0]
 
 
 async def test_a_state_topic_that_forgot_deletes_does_not_take_them_with_it(stage: Stage) -> None:
     await stage.copied(0, 9)
-    await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(5), LeaderEpoch(4)))
+    await stage.state.publish_partition_state(
+        TOPIC_ID_PARTITION, PartitionState().with_delete(Offset(5), LeaderEpoch(4))
+    )
     await stage.turn()
     stage.shelf.version, stage.shelf.last = stage.shelf.put_ones[0].version, stage.shelf.put_ones[0]
     stage.state.partition_states.clear()
     stage.is_doubted = True
     await stage.turn()
     assert stage.serials == [1]
-    await stage.state.publish_partition_state(TIP, PartitionState().with_delete(Offset(7), LeaderEpoch(4)))
+    await stage.state.publish_partition_state(
+        TOPIC_ID_PARTITION, PartitionState().with_delete(Offset(7), LeaderEpoch(4))
+    )
     await stage.turn()
     assert stage.serials == [1, 2]

@@ -62,14 +62,16 @@ async def opened(directory: Path, blocking: Any, layout: LayoutSettings, name: s
         directory, blocking, layout, TopicPolicy(local_retention_bytes=0), store=Store(), partitions=[name]
     )
     await shell.look()
-    tip = shell.tip(name)
-    shell.broker.last_stable_offsets[tip] = shell.table.local.partitions[tip].segments[2].base_offset
+    topic_id_partition = shell.topic_id_partition(name)
+    shell.broker.last_stable_offsets[topic_id_partition] = (
+        shell.table.local.partitions[topic_id_partition].segments[2].base_offset
+    )
     return shell
 
 
-def tip_of(shell: TierShell) -> TopicIdPartition:
-    (tip,) = shell.table.local.partitions
-    return tip
+def topic_id_partition_of(shell: TierShell) -> TopicIdPartition:
+    (topic_id_partition,) = shell.table.local.partitions
+    return topic_id_partition
 
 
 def finished(shell: TierShell) -> list[RemoteLogSegmentMetadata]:
@@ -77,12 +79,17 @@ def finished(shell: TierShell) -> list[RemoteLogSegmentMetadata]:
 
 
 def files(shell: TierShell) -> list[bytes]:
-    return [Path(one.log_path).read_bytes() for one in shell.table.local.partitions[tip_of(shell)].segments[:2]]
+    return [
+        Path(segment.log_path).read_bytes()
+        for segment in shell.table.local.partitions[topic_id_partition_of(shell)].segments[:2]
+    ]
 
 
 async def objects(shell: TierShell) -> list[bytes]:
     """Of the two finished segments' .log."""
-    return [await shell.store.fetch_object(recorded_keys(one, "").in_upload_order[0]) for one in finished(shell)]
+    return [
+        await shell.store.fetch_object(recorded_keys(segment, "").in_upload_order[0]) for segment in finished(shell)
+    ]
 
 
 LAYOUTS = [
@@ -99,23 +106,23 @@ async def test_what_was_stored_is_read_back_as_the_very_batches(
 ) -> None:
     """Else nothing would be trimmed: each segment is read back whole before."""
     shell = await opened(tmp_path, blocking, layout)
-    tiered = shell.tiered(tip_of(shell))
+    tiered = shell.tiered(topic_id_partition_of(shell))
     await shell.copy.run(tiered)
     await shell.trim.run(tiered)
-    third = shell.table.local.partitions[tip_of(shell)].segments[2]
-    assert shell.broker.deleted == [(tip_of(shell), third.base_offset)]
+    third = shell.table.local.partitions[topic_id_partition_of(shell)].segments[2]
+    assert shell.broker.deleted == [(topic_id_partition_of(shell), third.base_offset)]
 
 
 async def test_what_nothing_is_done_to_is_the_file(tmp_path: Path, blocking: ThreadBlocking) -> None:
     shell = await opened(tmp_path, blocking, PLAIN)
-    await shell.copy.run(shell.tiered(tip_of(shell)))
+    await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
     assert await objects(shell) == files(shell)
 
 
 async def test_each_chunk_is_encrypted_with_an_iv_of_its_own(tmp_path: Path, blocking: ThreadBlocking) -> None:
     """The same IV twice under one key would give the plain bytes away."""
     shell = await opened(tmp_path, blocking, SEALED)
-    await shell.copy.run(shell.tiered(tip_of(shell)))
+    await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
     for stored, file in zip(await objects(shell), files(shell), strict=True):
         chunks = -(-len(file) // CHUNK)
         assert chunks == 4
@@ -126,8 +133,10 @@ async def test_each_chunk_is_encrypted_with_an_iv_of_its_own(tmp_path: Path, blo
 
 async def test_two_segments_have_two_data_keys(tmp_path: Path, blocking: ThreadBlocking) -> None:
     shell = await opened(tmp_path, blocking, SEALED)
-    await shell.copy.run(shell.tiered(tip_of(shell)))
-    manifests = [await shell.store.fetch_object(recorded_keys(one, "").in_upload_order[2]) for one in finished(shell)]
+    await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
+    manifests = [
+        await shell.store.fetch_object(recorded_keys(segment, "").in_upload_order[2]) for segment in finished(shell)
+    ]
     keys = {manifest[manifest.index(b"dataKey") :][:200] for manifest in manifests}
     assert len(keys) == 2
 
@@ -144,7 +153,7 @@ async def test_what_is_compressed(
     tmp_path: Path, blocking: ThreadBlocking, name: str, layout: LayoutSettings, is_smaller: bool
 ) -> None:
     shell = await opened(tmp_path, blocking, layout, name)
-    await shell.copy.run(shell.tiered(tip_of(shell)))
+    await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
     for stored, file in zip(await objects(shell), files(shell), strict=True):
         assert (len(stored) < len(file)) is is_smaller
         assert is_smaller or stored == file
@@ -164,7 +173,7 @@ async def test_a_store_that_begins_anew_gets_the_same_bytes(
     shell = await opened(tmp_path, blocking, layout)
     assert isinstance(shell.store, Store)
     shell.store.takes = twice
-    tiered = shell.tiered(tip_of(shell))
+    tiered = shell.tiered(topic_id_partition_of(shell))
     await shell.copy.run(tiered)
     await shell.trim.run(tiered)
     assert len(shell.broker.deleted) == 1, "read back, they are the very batches"
@@ -198,7 +207,7 @@ async def test_what_a_store_may_read_by_itself(
     shell = await opened(tmp_path, blocking, layout)
     assert isinstance(shell.store, Store)
     shell.store.takes = takes
-    await shell.copy.run(shell.tiered(tip_of(shell)))
+    await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
     assert len(finished(shell)) == 2
 
 
@@ -244,7 +253,7 @@ async def test_what_the_store_says_of_an_object_is_compared(
     shell = await opened(tmp_path, blocking, layout)
     assert isinstance(shell.store, Store)
     shell.store.says = says
-    run = shell.copy.run(shell.tiered(tip_of(shell)))
+    run = shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
     if reason:
         with pytest.raises(StoreError, match=reason):
             await run
@@ -270,7 +279,7 @@ async def test_a_store_that_skips_a_chunk_has_not_stored_the_segment(
 
     monkeypatch.setattr(shell.store, "put_object", skipping)
     with pytest.raises(StoreError, match="did not take the chunks in their order"):
-        await shell.copy.run(shell.tiered(tip_of(shell)))
+        await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
 
 
 async def test_the_places_where_a_copy_may_end_are_passed_in_their_order(tmp_path: Path) -> None:
@@ -281,7 +290,7 @@ async def test_the_places_where_a_copy_may_end_are_passed_in_their_order(tmp_pat
         granted.append(len([name for name in shell.failpoints.passed if name == "copy.log.half"]))
 
     shell.failpoints.actions["copy.log.half"] = half
-    await shell.copy.run(shell.tiered(tip_of(shell)))
+    await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
     places = ["copy.log.half", "copy.log.stored", "copy.indexes.stored", "copy.manifest.stored"]
     assert [name for name in shell.failpoints.passed if name in places] == places * 2
     assert granted == [1, 2], "half is passed once in each"
@@ -296,13 +305,13 @@ async def test_a_copy_that_fails_leaves_nobody_reading_the_file(
 
     async def breaks(body: ObjectBody) -> None:
         await body.piece(0)
-        assert [one for one in asyncio.all_tasks() if one.get_name().startswith("read ahead ")]
+        assert [task for task in asyncio.all_tasks() if task.get_name().startswith("read ahead ")]
         raise StoreError(verb="put", key="k", reason="connection reset")
 
     shell.store.takes = breaks
     with pytest.raises(StoreError, match="connection reset"):
-        await shell.copy.run(shell.tiered(tip_of(shell)))
-    assert not [one for one in asyncio.all_tasks() if one.get_name().startswith("read ahead ")]
+        await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("read ahead ")]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -311,7 +320,7 @@ async def test_a_file_that_becomes_shorter_while_it_is_read_is_never_stored(
 ) -> None:
     shell = await opened(tmp_path, blocking, layout)
     assert isinstance(shell.store, Store)
-    log = Path(shell.table.local.partitions[tip_of(shell)].segments[0].log_path)
+    log = Path(shell.table.local.partitions[topic_id_partition_of(shell)].segments[0].log_path)
 
     async def cut(body: ObjectBody) -> None:
         await body.piece(0)
@@ -319,6 +328,6 @@ async def test_a_file_that_becomes_shorter_while_it_is_read_is_never_stored(
 
     shell.store.takes = cut
     with pytest.raises((SegmentChangedError, SegmentNotReadyError)):
-        await shell.copy.run(shell.tiered(tip_of(shell)))
+        await shell.copy.run(shell.tiered(topic_id_partition_of(shell)))
     assert [one async for one in shell.store.list_objects()] == []
-    assert shell.state.partition_state(tip_of(shell)).trim_offset == Offset(-1)
+    assert shell.state.partition_state(topic_id_partition_of(shell)).trim_offset == Offset(-1)

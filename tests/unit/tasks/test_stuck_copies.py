@@ -78,21 +78,26 @@ class Stage:
         backoff = Backoff(initial_s=0.5, maximum_s=30)
         async with Lanes(clock=self.clock, ids=SystemIds(), telemetry=NoTelemetry(), backoff=backoff) as lanes:
             yield lanes
-            for tip in self.shell.table.local.partitions:
-                lanes.stop(tip)
+            for topic_id_partition in self.shell.table.local.partitions:
+                lanes.stop(topic_id_partition)
 
-    def start(self, lanes: Lanes, tip: TopicIdPartition) -> bool:
-        return lanes.start(tip, Lane.COPY, lambda: self.shell.copy.run(self.shell.tiered(tip)), f"copy {tip}")
+    def start(self, lanes: Lanes, topic_id_partition: TopicIdPartition) -> bool:
+        return lanes.start(
+            topic_id_partition,
+            Lane.COPY,
+            lambda: self.shell.copy.run(self.shell.tiered(topic_id_partition)),
+            f"copy {topic_id_partition}",
+        )
 
-    def finished(self, tip: TopicIdPartition) -> int:
-        events = [one for one in self.shell.metadata.events if _tip(one) == tip]
+    def finished(self, topic_id_partition: TopicIdPartition) -> int:
+        events = [event for event in self.shell.metadata.events if _topic_id_partition(event) == topic_id_partition]
         return sum(one.state is State.COPY_SEGMENT_FINISHED for one in fold(events))
 
-    def sealed(self, tip: TopicIdPartition) -> int:
-        return len(self.shell.table.local.partitions[tip].sealed_segments)
+    def sealed(self, topic_id_partition: TopicIdPartition) -> int:
+        return len(self.shell.table.local.partitions[topic_id_partition].sealed_segments)
 
 
-def _tip(event: object) -> TopicIdPartition:
+def _topic_id_partition(event: object) -> TopicIdPartition:
     return event.remote_log_segment_id.topic_id_partition  # type: ignore[attr-defined,no-any-return]
 
 
@@ -105,9 +110,9 @@ async def stage(tmp_path: Path) -> Stage:
 
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
 async def test_each_object_of_a_segment_may_stick(stage: Stage, suffix: str) -> None:
-    tip = stage.shell.tip("plain-0")
+    topic_id_partition = stage.shell.topic_id_partition("plain-0")
     stage.backend.sticks = lambda key: key.endswith(f".{suffix}")
-    copying = asyncio.ensure_future(stage.shell.copy.run(stage.shell.tiered(tip)))
+    copying = asyncio.ensure_future(stage.shell.copy.run(stage.shell.tiered(topic_id_partition)))
     await stage.clock.advance(119)
     assert not copying.done()
     await stage.clock.advance(2)
@@ -117,26 +122,29 @@ async def test_each_object_of_a_segment_may_stick(stage: Stage, suffix: str) -> 
 
 
 async def test_a_stuck_copy_is_begun_again_under_a_new_id(stage: Stage) -> None:
-    tip = stage.shell.tip("plain-0")
+    topic_id_partition = stage.shell.topic_id_partition("plain-0")
     stage.backend.sticks = lambda key: f"{35:020d}-" in key
     async with stage.lanes() as lanes:
-        assert stage.start(lanes, tip)
+        assert stage.start(lanes, topic_id_partition)
         await settle(200)
         await stage.clock.advance(121)
-        assert "moved" in lanes.trouble(tip)
+        assert "moved" in lanes.trouble(topic_id_partition)
         stage.backend.sticks = nothing
         await stage.clock.advance(1)
-        assert stage.start(lanes, tip)
+        assert stage.start(lanes, topic_id_partition)
         await settle(2000)
-        assert stage.finished(tip) == stage.sealed(tip)
-    started = [one for one in stage.shell.metadata.events if one.state is State.COPY_SEGMENT_STARTED]
+        assert stage.finished(topic_id_partition) == stage.sealed(topic_id_partition)
+    started = [event for event in stage.shell.metadata.events if event.state is State.COPY_SEGMENT_STARTED]
     of_it = {one.remote_log_segment_id for one in started if one.start_offset == 35}  # type: ignore[union-attr]
     assert len(of_it) == 2
 
 
 async def test_a_stuck_copy_holds_up_no_other_partition(stage: Stage) -> None:
     """Not even the slots: they are for segments, and there are ten."""
-    stuck, others = stage.shell.tip("plain-0"), [stage.shell.tip(name) for name in ("plain-1", "epochs-0")]
+    stuck, others = (
+        stage.shell.topic_id_partition("plain-0"),
+        [stage.shell.topic_id_partition(name) for name in ("plain-1", "epochs-0")],
+    )
     stage.backend.sticks = everything
     stage.shell.gate._closed_by = None
     async with stage.lanes() as lanes:
@@ -144,20 +152,22 @@ async def test_a_stuck_copy_holds_up_no_other_partition(stage: Stage) -> None:
         await settle(50)
         assert stage.backend.stuck == 1
         stage.backend.sticks = nothing
-        for tip in others:
-            assert stage.start(lanes, tip)
+        for topic_id_partition in others:
+            assert stage.start(lanes, topic_id_partition)
         await settle(3000)
-        assert [stage.finished(tip) for tip in others] == [stage.sealed(tip) for tip in others]
+        assert [stage.finished(topic_id_partition) for topic_id_partition in others] == [
+            stage.sealed(topic_id_partition) for topic_id_partition in others
+        ]
         assert stage.finished(stuck) == 0
 
 
 async def test_the_age_of_the_oldest_copy_is_told_while_it_is_stuck(stage: Stage) -> None:
     gauges = Gauges()
     stage.shell.in_flight._telemetry = gauges
-    tip = stage.shell.tip("plain-0")
+    topic_id_partition = stage.shell.topic_id_partition("plain-0")
     stage.backend.sticks = everything
     stage.shell.gate._closed_by = None
-    copying = asyncio.ensure_future(stage.shell.copy.run(stage.shell.tiered(tip)))
+    copying = asyncio.ensure_future(stage.shell.copy.run(stage.shell.tiered(topic_id_partition)))
     await stage.clock.advance(90)
     stage.shell.in_flight.report_age()
     assert gauges.values[COPY_OLDEST_AGE.name] == 90
@@ -169,19 +179,21 @@ async def test_the_age_of_the_oldest_copy_is_told_while_it_is_stuck(stage: Stage
 
 async def test_a_store_that_hangs_gets_no_more_copies_until_a_probe_succeeds(stage: Stage) -> None:
     """S-233: one STARTED event, however often the lanes try."""
-    tips = [stage.shell.tip(name) for name in ("plain-0", "plain-1")]
+    topic_id_partitions = [stage.shell.topic_id_partition(name) for name in ("plain-0", "plain-1")]
     await stage.shell.gate.wait_open()
     stage.backend.sticks = everything
     async with stage.lanes() as lanes:
         for _ in range(10):
-            for tip in tips:
-                stage.start(lanes, tip)
+            for topic_id_partition in topic_id_partitions:
+                stage.start(lanes, topic_id_partition)
             await stage.clock.advance(125)
             await settle(100)
-        assert len([one for one in stage.shell.metadata.events if one.state is State.COPY_SEGMENT_STARTED]) == 2
+        assert len([event for event in stage.shell.metadata.events if event.state is State.COPY_SEGMENT_STARTED]) == 2
         stage.backend.sticks = nothing
         await stage.clock.advance(31)
-        for tip in tips:
-            stage.start(lanes, tip)
+        for topic_id_partition in topic_id_partitions:
+            stage.start(lanes, topic_id_partition)
         await settle(3000)
-        assert [stage.finished(tip) for tip in tips] == [stage.sealed(tip) for tip in tips]
+        assert [stage.finished(topic_id_partition) for topic_id_partition in topic_id_partitions] == [
+            stage.sealed(topic_id_partition) for topic_id_partition in topic_id_partitions
+        ]

@@ -11,7 +11,7 @@ import pytest
 from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, pause, run, run_until
 from tests.support.inline_blocking import InlineBlocking
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
@@ -28,8 +28,8 @@ from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.tasks.topic_deletion import TopicDeletion
 
 WITNESS = TopicIdPartition(topic_id=Uuid(b"metadata-topic-i"), topic="__remote_log_metadata", partition=0)
-OTHER = replace(TIP, partition=4)
-ANEW = replace(TIP, topic_id=Uuid(b"made-anew-16byte"))
+OTHER = replace(TOPIC_ID_PARTITION, partition=4)
+ANEW = replace(TOPIC_ID_PARTITION, topic_id=Uuid(b"made-anew-16byte"))
 SAID = PartitionState(remote_log_start_offset=Offset(0), remote_log_start_epoch=LeaderEpoch(0))
 
 
@@ -45,13 +45,17 @@ class Cluster:
         await pause("asked for all")
         if self.away:
             raise BrokerUnreachableError(address="b:1", reason="it is away")
-        return tuple(_led(tip, 1) for tip in self.existing if tip.topic_id not in self.hidden)
+        return tuple(
+            _led(topic_id_partition, 1)
+            for topic_id_partition in self.existing
+            if topic_id_partition.topic_id not in self.hidden
+        )
 
     async def describe_topic_ids(self, topic_ids: Iterable[Uuid]) -> dict[Uuid, str | None]:
-        known = {tip.topic_id for tip in self.existing}
+        known = {topic_id_partition.topic_id for topic_id_partition in self.existing}
         return {
-            one: "TOPIC_AUTHORIZATION_FAILED" if one in self.hidden else None if one in known else "UNKNOWN_TOPIC_ID"
-            for one in topic_ids
+            id_: "TOPIC_AUTHORIZATION_FAILED" if id_ in self.hidden else None if id_ in known else "UNKNOWN_TOPIC_ID"
+            for id_ in topic_ids
         }
 
     async def describe_cluster(self) -> ClusterDescription:
@@ -113,10 +117,14 @@ class _Places:
         await pause(name)
 
 
-def _led(tip: TopicIdPartition, broker_id: int) -> LeaderView:
+def _led(topic_id_partition: TopicIdPartition, broker_id: int) -> LeaderView:
     one = BrokerId(broker_id)
     return LeaderView(
-        topic_id_partition=tip, leader_id=one, leader_epoch=LeaderEpoch(0), replicas=(one,), in_sync_replicas=(one,)
+        topic_id_partition=topic_id_partition,
+        leader_id=one,
+        leader_epoch=LeaderEpoch(0),
+        replicas=(one,),
+        in_sync_replicas=(one,),
     )
 
 
@@ -124,28 +132,32 @@ def _led(tip: TopicIdPartition, broker_id: int) -> LeaderView:
 def world() -> World:
     """Three finished segments, one half copied, one half deleted, of a topic in the state topic."""
     made = World()
-    for one in segments(3):
-        made.add(one)
+    for segment in segments(3):
+        made.add(segment)
     made.add(remote_segment(300, 399, state=State.COPY_SEGMENT_STARTED))
     made.add(remote_segment(400, 499, state=State.DELETE_SEGMENT_STARTED))
-    run(made.state.publish_partition_state(TIP, SAID))
-    run(made.state.publish_topic_state(TIP.topic_id, TopicState(topic=TIP.topic, mode="strict")))
+    run(made.state.publish_partition_state(TOPIC_ID_PARTITION, SAID))
+    run(
+        made.state.publish_topic_state(
+            TOPIC_ID_PARTITION.topic_id, TopicState(topic=TOPIC_ID_PARTITION.topic, mode="strict")
+        )
+    )
     return made
 
 
 def test_who_led_it_last_deletes_it_once_it_was_denied_twice(world: World) -> None:
     """T-46: every segment once, in three steps; then the state of partition and topic."""
-    cluster = Cluster(TIP, WITNESS)
+    cluster = Cluster(TOPIC_ID_PARTITION, WITNESS)
     shell = Shell(world, cluster)
     shell.topic_goes()
-    cluster.existing.remove(TIP)
+    cluster.existing.remove(TOPIC_ID_PARTITION)
     shell.sweep()
     shell.sweep(after_s=59)
     assert len(world.segments()) == 5
     passed = shell.sweep(after_s=1)
     assert passed.count("delete.objects.deleted") == 5
     assert (world.segments(), world.store.keys) == ([], set())
-    assert (world.state.partitions(), world.state.topic_state(TIP.topic_id)) == ((), None)
+    assert (world.state.partitions(), world.state.topic_state(TOPIC_ID_PARTITION.topic_id)) == ((), None)
     assert shell.table.departing == set()
     assert shell.sweep(after_s=60) == ["asked for all"]
 
@@ -224,7 +236,7 @@ def test_one_that_stood_still_itself_does_not_take_that_for_rest(world: World) -
 
 def test_made_anew_under_the_same_name_the_new_topic_keeps_all(world: World) -> None:
     new = World(ANEW)
-    run(world.metadata.assign([TIP, ANEW]))
+    run(world.metadata.assign([TOPIC_ID_PARTITION, ANEW]))
     world.store.keys |= {"orders-new/3/x.log"}
     run(world.state.publish_partition_state(ANEW, SAID))
     shell = Shell(world, Cluster(ANEW, WITNESS))
@@ -240,20 +252,20 @@ def test_made_anew_under_the_same_name_the_new_topic_keeps_all(world: World) -> 
 )
 def test_what_is_no_evidence(world: World, trouble: str) -> None:
     """A broker that cannot be asked, or lists no topics, never says that one is deleted."""
-    cluster = Cluster(TIP, WITNESS)
+    cluster = Cluster(TOPIC_ID_PARTITION, WITNESS)
     shell = Shell(world, cluster)
     shell.topic_goes()
     match trouble:
         case "no topic is listed":
             cluster.existing.clear()
         case "the topic is hidden":
-            cluster.hidden.add(TIP.topic_id)
+            cluster.hidden.add(TOPIC_ID_PARTITION.topic_id)
         case "the broker is away":
             cluster.away = True
         case _:
-            cluster.existing.remove(TIP)
+            cluster.existing.remove(TOPIC_ID_PARTITION)
             shell.sweep()
-            cluster.existing.add(TIP)
+            cluster.existing.add(TOPIC_ID_PARTITION)
     for _ in range(5):
         if cluster.away:
             with pytest.raises(BrokerUnreachableError):
@@ -276,7 +288,7 @@ def test_the_time_that_a_broker_was_away_proves_nothing(world: World) -> None:
 
 def test_a_topic_that_is_paused_keeps_what_is_remote_once_it_is_gone(world: World) -> None:
     shell = Shell(world, Cluster(WITNESS))
-    shell.guard.paused = {TIP.topic_id: "paused"}
+    shell.guard.paused = {TOPIC_ID_PARTITION.topic_id: "paused"}
     shell.sweep()
     shell.sweep(after_s=60)
     assert len(world.segments()) == 5
@@ -317,9 +329,9 @@ def test_a_store_that_is_away_is_tried_again(world: World) -> None:
 def test_metadata_that_are_still_replayed_are_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = Shell(world, Cluster(WITNESS))
     shell.sweep()
-    monkeypatch.setattr(world.metadata, "is_ready", lambda tip: False)
+    monkeypatch.setattr(world.metadata, "is_ready", lambda topic_id_partition: False)
     shell.sweep(after_s=60)
-    assert shell.table.departing == {TIP}
+    assert shell.table.departing == {TOPIC_ID_PARTITION}
     assert len(world.segments()) == 5
     monkeypatch.undo()
     shell.sweep(after_s=60)
@@ -330,9 +342,9 @@ def test_a_topic_that_is_there_after_all_departs_no_more(world: World, monkeypat
     cluster = Cluster(WITNESS)
     shell = Shell(world, cluster)
     shell.sweep()
-    monkeypatch.setattr(world.metadata, "is_ready", lambda tip: False)
+    monkeypatch.setattr(world.metadata, "is_ready", lambda topic_id_partition: False)
     shell.sweep(after_s=60)
-    cluster.existing.add(TIP)
+    cluster.existing.add(TOPIC_ID_PARTITION)
     shell.sweep(after_s=60)
     assert shell.table.departing == set()
 
@@ -345,8 +357,8 @@ def test_observe_only_says_it_once(world: World) -> None:
 
 
 def test_all_partitions_of_a_topic_go(world: World) -> None:
-    run(world.metadata.assign([TIP, OTHER]))
-    world.add(remote_segment(0, 99, tip=OTHER))
+    run(world.metadata.assign([TOPIC_ID_PARTITION, OTHER]))
+    world.add(remote_segment(0, 99, topic_id_partition=OTHER))
     run(world.state.publish_partition_state(OTHER, SAID))
     shell = Shell(world, Cluster(WITNESS))
     shell.sweep()
@@ -356,10 +368,10 @@ def test_all_partitions_of_a_topic_go(world: World) -> None:
 
 def test_an_object_that_the_store_keeps_does_not_keep_the_other_partitions_and_topics(world: World) -> None:
     """A legal hold: what it is on stays, and is tried again; everything else of what is gone goes."""
-    run(world.metadata.assign([TIP, OTHER, ANEW]))
-    for tip in (OTHER, ANEW):
-        world.add(remote_segment(0, 99, tip=tip))
-        run(world.state.publish_partition_state(tip, SAID))
+    run(world.metadata.assign([TOPIC_ID_PARTITION, OTHER, ANEW]))
+    for topic_id_partition in (OTHER, ANEW):
+        world.add(remote_segment(0, 99, topic_id_partition=topic_id_partition))
+        run(world.state.publish_partition_state(topic_id_partition, SAID))
     held = world.segments()[0]
     world.store.held = set(planned_keys(held).in_upload_order)
     shell = Shell(world, Cluster(WITNESS))
@@ -367,8 +379,8 @@ def test_an_object_that_the_store_keeps_does_not_keep_the_other_partitions_and_t
     for _ in range(8):  # nobody knows who led the other topic: it takes longer
         with pytest.raises(StoreError):
             shell.sweep(after_s=60)
-    assert (world.state.partitions(), world.store.keys) == ((TIP,), world.store.held)
-    assert [one.remote_log_segment_id for one in world.segments()] == [held.remote_log_segment_id]
+    assert (world.state.partitions(), world.store.keys) == ((TOPIC_ID_PARTITION,), world.store.held)
+    assert [segment.remote_log_segment_id for segment in world.segments()] == [held.remote_log_segment_id]
     world.store.held = set()
     shell.sweep(after_s=60)
     assert (world.segments(), world.store.keys, world.state.partitions()) == ([], set(), ())
@@ -380,10 +392,10 @@ WITH_DELAY: dict[str, Any] = {"delays": TrashDelays(retention_ms=DAY_S * 1000)}
 
 def gone(world: World, **fields: Any) -> Shell:
     """A sidecar that has seen its topic go, and the grace pass."""
-    cluster = Cluster(TIP, WITNESS)
+    cluster = Cluster(TOPIC_ID_PARTITION, WITNESS)
     shell = Shell(world, cluster, **WITH_DELAY, **fields)
     shell.topic_goes()
-    cluster.existing.remove(TIP)
+    cluster.existing.remove(TOPIC_ID_PARTITION)
     shell.sweep()
     shell.sweep(after_s=60)
     return shell
@@ -392,7 +404,7 @@ def gone(world: World, **fields: Any) -> Shell:
 def test_a_deleted_topic_is_kept_for_the_delay_and_gone_after_it(world: World) -> None:
     """Issue 16, trash: a deleted topic's data is kept and listed likewise."""
     shell = gone(world)
-    (entry,) = world.state.trash(TIP)
+    (entry,) = world.state.trash(TOPIC_ID_PARTITION)
     assert (entry.kind, entry.due_ms - entry.decided_ms) == (TrashKind.TOPIC, DAY_S * 1000)
     assert "delete.begun" not in shell.sweep(after_s=DAY_S - 60)
     assert len(world.segments()) == 5
@@ -403,12 +415,12 @@ def test_a_deleted_topic_is_kept_for_the_delay_and_gone_after_it(world: World) -
 
 def test_another_sidecar_goes_by_what_is_decided_already(world: World) -> None:
     gone(world)
-    (entry,) = world.state.trash(TIP)
+    (entry,) = world.state.trash(TOPIC_ID_PARTITION)
     other = Shell(world, Cluster(WITNESS), broker_id=2, led=False, **WITH_DELAY)
     other.clock.true_ms += DAY_S * 1000 - 300_000
     for _ in range(10):
         other.sweep(after_s=60)
-    assert world.state.trash(TIP) in ([entry], [])
+    assert world.state.trash(TOPIC_ID_PARTITION) in ([entry], [])
     for _ in range(10):
         other.sweep(after_s=60)
     assert world.segments() == []
@@ -418,35 +430,35 @@ def test_nothing_is_due_by_a_clock_that_jumped(world: World) -> None:
     shell = gone(world)
     shell.clock.skew_ms = 2 * DAY_S * 1000
     assert "delete.begun" not in shell.sweep(after_s=60)
-    (entry,) = world.state.trash(TIP)
-    run(world.state.put_into_trash(TIP, [replace(entry, purged_ms=entry.decided_ms)]))
+    (entry,) = world.state.trash(TOPIC_ID_PARTITION)
+    run(world.state.put_into_trash(TOPIC_ID_PARTITION, [replace(entry, purged_ms=entry.decided_ms)]))
     assert "delete.begun" in shell.sweep(after_s=60), "what is purged waits for no clock"
 
 
 def test_a_topic_that_goes_while_the_clock_is_back_waits_its_delay_by_the_right_clock(world: World) -> None:
-    cluster = Cluster(TIP, WITNESS)
+    cluster = Cluster(TOPIC_ID_PARTITION, WITNESS)
     shell = Shell(world, cluster, **WITH_DELAY)
     shell.topic_goes()
-    cluster.existing.remove(TIP)
+    cluster.existing.remove(TOPIC_ID_PARTITION)
     shell.clock.skew_ms = -2 * DAY_S * 1000
     shell.sweep()
     shell.sweep(after_s=60)
-    assert [one.decided_ms for one in world.state.trash(TIP)] == [shell.clock.true_ms]
+    assert [one.decided_ms for one in world.state.trash(TOPIC_ID_PARTITION)] == [shell.clock.true_ms]
     shell.clock.skew_ms = 0
     shell.sweep(after_s=60)
     assert world.segments()
 
 
 def test_ended_between_decision_and_deletion_it_is_taken_up_where_it_was(world: World) -> None:
-    cluster = Cluster(TIP, WITNESS)
+    cluster = Cluster(TOPIC_ID_PARTITION, WITNESS)
     shell = Shell(world, cluster, **WITH_DELAY)
     shell.topic_goes()
-    cluster.existing.remove(TIP)
+    cluster.existing.remove(TOPIC_ID_PARTITION)
     shell.sweep()
     shell.clock.true_ms += 60_000
     run_until(shell.deletion.sweep(), "topic.trash.published")
-    (entry,) = world.state.trash(TIP)
+    (entry,) = world.state.trash(TOPIC_ID_PARTITION)
     shell.sweep(after_s=60)
-    assert list(world.state.trash(TIP)) == [entry]
+    assert list(world.state.trash(TOPIC_ID_PARTITION)) == [entry]
     shell.sweep(after_s=DAY_S)
     assert world.segments() == []

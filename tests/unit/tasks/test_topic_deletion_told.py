@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support.expiry_world import PausingStore, World, run
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.unit.tasks.test_topic_deletion import SAID, WITNESS, Cluster, Shell
 from tests.unit.tasks.test_topic_deletion import world as world
 from tiersidecar.decide.topics import PartitionRole
@@ -18,7 +18,7 @@ from tiersidecar.domain.errors import BrokerUnreachableError, PartitionHaltedErr
 from tiersidecar.domain.ids import format_uuid
 from tiersidecar.ports.state_log import PartitionState
 
-ID = format_uuid(TIP.topic_id)
+ID = format_uuid(TOPIC_ID_PARTITION.topic_id)
 DAY_MS = 86_400_000
 
 
@@ -32,32 +32,32 @@ def told_of(shell: Shell, *sweeps: int) -> list[dict[str, Any]]:
 
 def test_the_end_of_a_topic_is_told_step_by_step(world: World) -> None:
     events = told_of(Shell(world, Cluster(WITNESS)), 0, 30, 30, 60)
-    assert [one["event"] for one in events] == ["topic.gone", "topic.delete.started", "topic.delete.finished"]
-    assert {one["topic_id"] for one in events} == {ID}
+    assert [event["event"] for event in events] == ["topic.gone", "topic.delete.started", "topic.delete.finished"]
+    assert {event["topic_id"] for event in events} == {ID}
     assert events[0]["grace_s"] == 60
-    assert [one.get("topic") for one in events[1:]] == ["orders", "orders"]
+    assert [event.get("topic") for event in events[1:]] == ["orders", "orders"]
     assert events[1]["partitions"] == 1
 
 
 def test_a_decision_is_told_with_when_it_is_due(world: World) -> None:
     shell = Shell(world, Cluster(WITNESS), delays=TrashDelays(retention_ms=DAY_MS), broker_id=1)
     events = told_of(shell, 0, 60, 60)
-    decided = [one for one in events if one["event"] == "topic.delete.decided"]
-    (entry,) = world.state.trash(TIP)
+    decided = [event for event in events if event["event"] == "topic.delete.decided"]
+    (entry,) = world.state.trash(TOPIC_ID_PARTITION)
     assert [(one["topic"], one["topic_id"], one["due_ms"]) for one in decided] == [("orders", ID, entry.due_ms)]
     assert entry.by == "broker 1"
-    assert "topic.delete.started" not in {one["event"] for one in events}
+    assert "topic.delete.started" not in {event["event"] for event in events}
 
 
 def test_one_that_observes_says_so_once_and_claims_nothing(world: World) -> None:
-    world.state.of_the_first_format.add(TIP)
-    shell = Shell(world, Cluster(TIP, WITNESS), observe_only=True)
+    world.state.of_the_first_format.add(TOPIC_ID_PARTITION)
+    shell = Shell(world, Cluster(TOPIC_ID_PARTITION, WITNESS), observe_only=True)
     shell.sweep()
-    assert not world.state.is_ours(TIP)
+    assert not world.state.is_ours(TOPIC_ID_PARTITION)
     world.state.of_the_first_format.clear()
     shell = Shell(world, Cluster(WITNESS), observe_only=True)
     events = told_of(shell, 0, 60, 60, 60)
-    assert [(one["event"], one.get("topic")) for one in events] == [
+    assert [(event["event"], event.get("topic")) for event in events] == [
         ("topic.gone", None),
         ("topic.delete.observed", "orders"),
     ]
@@ -70,19 +70,19 @@ def test_one_that_observes_says_so_once_and_claims_nothing(world: World) -> None
 def test_what_the_first_format_wrote_is_claimed_by_its_leader(
     world: World, role: PartitionRole | None, is_claimed: bool
 ) -> None:
-    world.state.of_the_first_format.add(TIP)
-    shell = Shell(world, Cluster(TIP, WITNESS))
+    world.state.of_the_first_format.add(TOPIC_ID_PARTITION)
+    shell = Shell(world, Cluster(TOPIC_ID_PARTITION, WITNESS))
     (tiered,) = shell.table.assignment.values()
-    shell.table.assignment = {} if role is None else {TIP: replace(tiered, role=role)}
+    shell.table.assignment = {} if role is None else {TOPIC_ID_PARTITION: replace(tiered, role=role)}
     shell.sweep()
-    assert world.state.is_ours(TIP) is is_claimed
+    assert world.state.is_ours(TOPIC_ID_PARTITION) is is_claimed
 
 
 def test_what_is_ours_already_is_not_said_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    shell = Shell(world, Cluster(TIP, WITNESS))
+    shell = Shell(world, Cluster(TOPIC_ID_PARTITION, WITNESS))
     said: list[PartitionState] = []
 
-    async def publish(tip: object, state: PartitionState) -> None:
+    async def publish(topic_id_partition: object, state: PartitionState) -> None:
         said.append(state)
 
     monkeypatch.setattr(world.state, "publish_partition_state", publish)
@@ -92,30 +92,30 @@ def test_what_is_ours_already_is_not_said_again(world: World, monkeypatch: pytes
 
 def test_another_clusters_data_is_not_gone_because_its_topic_is_unknown_here(world: World) -> None:
     """Its state came with a mirrored topic."""
-    world.state.of_the_first_format.add(TIP)
+    world.state.of_the_first_format.add(TOPIC_ID_PARTITION)
     shell = Shell(world, Cluster(WITNESS), led=False)
     assert told_of(shell, 0, 60, 600, 600) == []
     assert len(world.segments()) == 5
 
 
 def test_one_partition_of_ours_makes_the_topic_ours(world: World) -> None:
-    other = replace(TIP, partition=4)
-    run(world.metadata.assign([TIP, other]))
-    world.add(remote_segment(0, 99, tip=other))
+    other = replace(TOPIC_ID_PARTITION, partition=4)
+    run(world.metadata.assign([TOPIC_ID_PARTITION, other]))
+    world.add(remote_segment(0, 99, topic_id_partition=other))
     run(world.state.publish_partition_state(other, SAID))
     world.state.of_the_first_format.add(other)
     shell = Shell(world, Cluster(WITNESS))
     events = told_of(shell, 0, 60)
-    assert [one["partitions"] for one in events if one["event"] == "topic.delete.started"] == [2]
+    assert [event["partitions"] for event in events if event["event"] == "topic.delete.started"] == [2]
     assert (world.store.keys, world.state.partitions()) == (set(), ())
 
 
 def test_a_follower_leaves_it_to_the_one_that_led(world: World) -> None:
     """What was led, and is followed by now, is another's to begin with."""
-    shell = Shell(world, Cluster(TIP, WITNESS))
+    shell = Shell(world, Cluster(TOPIC_ID_PARTITION, WITNESS))
     shell.sweep()
     (tiered,) = shell.table.assignment.values()
-    shell.table.assignment = {TIP: replace(tiered, role=PartitionRole.FOLLOWER)}
+    shell.table.assignment = {TOPIC_ID_PARTITION: replace(tiered, role=PartitionRole.FOLLOWER)}
     shell.sweep()
     assert shell.deletion._led == set()
 
@@ -147,9 +147,9 @@ def test_while_nothing_may_be_deleted_nobody_even_asks_who_is_there(world: World
 
 def test_a_store_that_hangs_is_asked_no_more_in_this_sweep(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request would take minutes."""
-    other = replace(TIP, partition=4)
-    run(world.metadata.assign([TIP, other]))
-    world.add(remote_segment(0, 99, tip=other))
+    other = replace(TOPIC_ID_PARTITION, partition=4)
+    run(world.metadata.assign([TOPIC_ID_PARTITION, other]))
+    world.add(remote_segment(0, 99, topic_id_partition=other))
     run(world.state.publish_partition_state(other, SAID))
     asked: list[object] = []
 

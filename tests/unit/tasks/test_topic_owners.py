@@ -10,7 +10,7 @@ import pytest
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.domain.errors import NotOwnedError, OwnerMissingError
@@ -22,7 +22,7 @@ from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.topic_owners import TopicOwner, TopicOwners, owner_key, read_owning_cluster
 
-KEY = owner_key("prefix/", TIP.topic_id)
+KEY = owner_key("prefix/", TOPIC_ID_PARTITION.topic_id)
 
 
 class Stage:
@@ -44,10 +44,10 @@ class Stage:
             incarnation="x",
         )
 
-    async def copied(self, tip: TopicIdPartition = TIP) -> None:
+    async def copied(self, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION) -> None:
         """A segment of the partition is remote."""
-        await self.metadata.assign([tip])
-        segment = remote_segment(0, 9, tip=tip)
+        await self.metadata.assign([topic_id_partition])
+        segment = remote_segment(0, 9, topic_id_partition=topic_id_partition)
         await self.metadata.publish(replace(segment, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
         await self.metadata.publish(
             RemoteLogSegmentMetadataUpdate(
@@ -69,95 +69,95 @@ def stage() -> Stage:
 
 
 async def test_the_first_claim_makes_the_object_and_holds_for_all_sidecars_of_the_cluster(stage: Stage) -> None:
-    await stage.owners("ours").claim(TIP)
+    await stage.owners("ours").claim(TOPIC_ID_PARTITION)
     assert read_owning_cluster(await stage.store.fetch_object(KEY)) == "ours"
-    await stage.owners("ours").claim(TIP)
+    await stage.owners("ours").claim(TOPIC_ID_PARTITION)
 
 
 async def test_another_clusters_claim_is_respected(stage: Stage) -> None:
-    await stage.owners("theirs").claim(TIP)
+    await stage.owners("theirs").claim(TOPIC_ID_PARTITION)
     with pytest.raises(NotOwnedError, match="says cluster theirs"):
-        await stage.owners("ours").claim(TIP)
+        await stage.owners("ours").claim(TOPIC_ID_PARTITION)
 
 
 async def test_of_two_at_once_one_gets_it(stage: Stage) -> None:
-    claims = [stage.owners(name).claim(TIP) for name in ("ours", "theirs")]
+    claims = [stage.owners(name).claim(TOPIC_ID_PARTITION) for name in ("ours", "theirs")]
     results = await asyncio.gather(*claims, return_exceptions=True)
-    assert sorted(type(one).__name__ for one in results) == ["NoneType", "NotOwnedError"]
+    assert sorted(type(result).__name__ for result in results) == ["NoneType", "NotOwnedError"]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"cluster_id": 7}'])
 async def test_an_object_that_cannot_be_read_is_nobodys_leave(stage: Stage, data: bytes) -> None:
     await stage.overwrite(data)
     with pytest.raises(NotOwnedError, match="cannot be read"):
-        await stage.owners("ours").claim(TIP)
+        await stage.owners("ours").claim(TOPIC_ID_PARTITION)
 
 
 async def test_an_answer_counts_for_ten_seconds(stage: Stage) -> None:
     ours = stage.owners("ours")
-    await ours.claim(TIP)
+    await ours.claim(TOPIC_ID_PARTITION)
     await stage.overwrite(b'{"cluster_id":"theirs"}')
     await stage.clock.advance(9)
-    await ours.claim(TIP)
+    await ours.claim(TOPIC_ID_PARTITION)
     await stage.clock.advance(2)
     with pytest.raises(NotOwnedError):
-        await ours.claim(TIP)
+        await ours.claim(TOPIC_ID_PARTITION)
 
 
 async def test_no_answer_counts_for_whoever_asks_anew(stage: Stage) -> None:
     ours = stage.owners("ours")
-    await ours.claim(TIP)
+    await ours.claim(TOPIC_ID_PARTITION)
     await stage.overwrite(b'{"cluster_id":"theirs"}')
     with pytest.raises(NotOwnedError):
-        await ours.claim(TIP, anew=True)
+        await ours.claim(TOPIC_ID_PARTITION, anew=True)
 
 
 async def test_an_object_that_was_seen_with_segments_is_not_made_anew(stage: Stage) -> None:
     """Another store has taken the place of the one that they were copied to."""
     await stage.copied()
-    await stage.owners("ours").claim(TIP)
+    await stage.owners("ours").claim(TOPIC_ID_PARTITION)
     await stage.store.delete_objects([KEY])
     with pytest.raises(OwnerMissingError, match="not the store that it was") as raised:
-        await stage.owners("ours").claim(TIP)
+        await stage.owners("ours").claim(TOPIC_ID_PARTITION)
     assert list(stage.table.missing_owners.values()) == [str(raised.value)]
     with pytest.raises(OwnerMissingError):  # nor for a partition of the topic of which nothing is remote
-        await stage.owners("ours").claim(replace(TIP, partition=0))
+        await stage.owners("ours").claim(replace(TOPIC_ID_PARTITION, partition=0))
     await stage.overwrite(b'{"cluster_id":"ours"}')
-    await stage.owners("ours").claim(TIP)
+    await stage.owners("ours").claim(TOPIC_ID_PARTITION)
     assert stage.table.missing_owners == {}
 
 
 async def test_until_a_segment_is_remote_the_store_may_be_another_one(stage: Stage) -> None:
-    await stage.metadata.assign([TIP])
+    await stage.metadata.assign([TOPIC_ID_PARTITION])
     ours = stage.owners("ours")
-    await ours.claim(TIP)
+    await ours.claim(TOPIC_ID_PARTITION)
     await stage.store.delete_objects([KEY])
     await stage.clock.advance(11)
-    await ours.claim(TIP)
-    assert stage.state.partition_state(TIP).owner_seen_ms == -1
+    await ours.claim(TOPIC_ID_PARTITION)
+    assert stage.state.partition_state(TOPIC_ID_PARTITION).owner_seen_ms == -1
 
 
 async def test_what_is_believed_is_still_said_to_be_seen(stage: Stage) -> None:
     """The first segment is finished within the ten seconds of the claim before it."""
     ours = stage.owners("ours")
-    await ours.claim(TIP)
+    await ours.claim(TOPIC_ID_PARTITION)
     await stage.copied()
-    await ours.claim(TIP)
-    assert stage.state.partition_state(TIP).owner_seen_ms >= 0
+    await ours.claim(TOPIC_ID_PARTITION)
+    assert stage.state.partition_state(TOPIC_ID_PARTITION).owner_seen_ms >= 0
 
 
 async def test_state_of_a_release_without_owner_objects_is_claimed(stage: Stage) -> None:
     await stage.copied()
-    await stage.state.publish_partition_state(TIP, PartitionState())
-    await stage.owners("ours").claim(TIP)
+    await stage.state.publish_partition_state(TOPIC_ID_PARTITION, PartitionState())
+    await stage.owners("ours").claim(TOPIC_ID_PARTITION)
     assert read_owning_cluster(await stage.store.fetch_object(KEY)) == "ours"
 
 
 def test_an_owner_object_has_these_bytes() -> None:
     """They outlive this release: what a cluster claimed is never claimed anew."""
     owner = TopicOwner(cluster_id="c", topic="orders", claimed_ms=7, broker_id=2, incarnation="host/1")
-    assert owner.write(TIP.topic_id) == (
+    assert owner.write(TOPIC_ID_PARTITION.topic_id) == (
         b'{"version":1,"cluster_id":"c","topic":"orders","topic_id":"'
-        + format_uuid(TIP.topic_id).encode()
+        + format_uuid(TOPIC_ID_PARTITION.topic_id).encode()
         + b'","claimed_ms":7,"broker_id":2,"incarnation":"host/1"}'
     )

@@ -47,9 +47,9 @@ async def shell(tmp_path: Path, clock: ManualClock) -> AsyncIterator[TierShell]:
         yield shell
 
 
-def open_at_a_border(shell: TierShell, tip: TopicIdPartition) -> tuple[int, ProducerState]:
+def open_at_a_border(shell: TierShell, topic_id_partition: TopicIdPartition) -> tuple[int, ProducerState]:
     """The first segment behind which a transaction is open, by its base offset, and the oldest such transaction."""
-    for segment in shell.table.local.partitions[tip].segments[:-1]:
+    for segment in shell.table.local.partitions[topic_id_partition].segments[:-1]:
         snapshot = Path(segment.directory, f"{segment.next_base_offset:020d}.snapshot").read_bytes()
         found = read_open_producers(snapshot)
         if found:
@@ -58,57 +58,59 @@ def open_at_a_border(shell: TierShell, tip: TopicIdPartition) -> tuple[int, Prod
 
 
 def hanging(logs: list[Any]) -> list[Any]:
-    return [one for one in logs if one["event"] == "transaction.hangs"]
+    return [log for log in logs if log["event"] == "transaction.hangs"]
 
 
 async def test_what_holds_back_copying_is_named_and_said_once_to_hang(shell: TierShell, clock: ManualClock) -> None:
     """A wait bounded by transaction.max.timeout.ms: then it is reported, once, and copying goes on as soon as it is ended."""
-    tip = shell.tip("transactions-0")
-    base_offset, producer = open_at_a_border(shell, tip)
+    topic_id_partition = shell.topic_id_partition("transactions-0")
+    base_offset, producer = open_at_a_border(shell, topic_id_partition)
     first_offset = producer.current_transaction_first_offset
-    shell.broker.last_stable_offsets[tip] = first_offset
+    shell.broker.last_stable_offsets[topic_id_partition] = first_offset
     with capture_logs() as logs:
-        await shell.copy.run(shell.tiered(tip))
-        (wait,) = shell.table.record(tip).transaction_waits or ()
+        await shell.copy.run(shell.tiered(topic_id_partition))
+        (wait,) = shell.table.record(topic_id_partition).transaction_waits or ()
         assert (wait.who, wait.producer_id, wait.first_offset) == (WhoWaits.COPYING, producer.producer_id, first_offset)
-        told = wait_told(shell.table.record(tip).transaction_waits or ())
+        told = wait_told(shell.table.record(topic_id_partition).transaction_waits or ())
         assert (
             f"producer {producer.producer_id} (epoch {producer.epoch}) that is open from offset {first_offset}" in told
         )
         await clock.advance(15 * MINUTE_S)
-        await shell.copy.run(shell.tiered(tip))
+        await shell.copy.run(shell.tiered(topic_id_partition))
         shell.waits.report()
         assert hanging(logs) == []
         await clock.advance(1)
         for _ in range(3):
-            await shell.copy.run(shell.tiered(tip))
+            await shell.copy.run(shell.tiered(topic_id_partition))
             shell.waits.report()
-    shell.table.forget(tip)  # another broker led for a moment
-    await shell.copy.run(shell.tiered(tip))
-    assert len(shell.table.record(tip).transaction_waits or ()) == 1
+    shell.table.forget(topic_id_partition)  # another broker led for a moment
+    await shell.copy.run(shell.tiered(topic_id_partition))
+    assert len(shell.table.record(topic_id_partition).transaction_waits or ()) == 1
     (said,) = hanging(logs)
     assert (said["producer_id"], said["first_offset"], said["waiting"]) == (
         producer.producer_id,
         first_offset,
         "copying",
     )
-    assert seconds(shell, tip) == 901
-    assert all(one.start_offset < base_offset for one in shell.metadata.list_remote_log_segments(tip))
+    assert seconds(shell, topic_id_partition) == 901
+    assert all(
+        segment.start_offset < base_offset for segment in shell.metadata.list_remote_log_segments(topic_id_partition)
+    )
 
-    del shell.broker.last_stable_offsets[tip]
+    del shell.broker.last_stable_offsets[topic_id_partition]
     await shell.look()
-    await shell.copy.run(shell.tiered(tip))
+    await shell.copy.run(shell.tiered(topic_id_partition))
     shell.waits.report()
-    assert shell.table.record(tip).transaction_waits is None
-    assert seconds(shell, tip) == 0
+    assert shell.table.record(topic_id_partition).transaction_waits is None
+    assert seconds(shell, topic_id_partition) == 0
 
 
 async def test_a_last_stable_offset_that_waits_for_replicas_is_no_transaction(shell: TierShell) -> None:
-    tip = shell.tip("transactions-0")
-    _, producer = open_at_a_border(shell, tip)
-    shell.broker.last_stable_offsets[tip] = producer.current_transaction_first_offset + 1
-    await shell.copy.run(shell.tiered(tip))
-    assert not shell.table.record(tip).transaction_waits
+    topic_id_partition = shell.topic_id_partition("transactions-0")
+    _, producer = open_at_a_border(shell, topic_id_partition)
+    shell.broker.last_stable_offsets[topic_id_partition] = producer.current_transaction_first_offset + 1
+    await shell.copy.run(shell.tiered(topic_id_partition))
+    assert not shell.table.record(topic_id_partition).transaction_waits
 
 
 @pytest.mark.parametrize(
@@ -130,12 +132,12 @@ async def test_what_the_broker_has_lost_is_reported_until_its_marker_is_copied(
         return told
 
     monkeypatch.setattr(shell.broker, "describe_broker_configs", describe)
-    tip = shell.tip("transactions-0")
-    shell.table.record(tip).copied_offset = 99
+    topic_id_partition = shell.topic_id_partition("transactions-0")
+    shell.table.record(topic_id_partition).copied_offset = 99
     with capture_logs() as logs:
-        await shell.waits.lost(tip, 200, [OPEN])
-        await shell.waits.lost(tip, 300, [OPEN])
-        await shell.waits.lost(tip, 100, [])  # a segment below the border is copied again
+        await shell.waits.lost(topic_id_partition, 200, [OPEN])
+        await shell.waits.lost(topic_id_partition, 300, [OPEN])
+        await shell.waits.lost(topic_id_partition, 100, [])  # a segment below the border is copied again
         shell.waits.report()
         await clock.advance(limit_s)
         shell.waits.report()
@@ -143,14 +145,16 @@ async def test_what_the_broker_has_lost_is_reported_until_its_marker_is_copied(
         await clock.advance(1)
         shell.waits.report()
         shell.waits.report()
-    assert [one["first_offset"] for one in logs if one["event"] == "segment.transactions.undecided"] == [50]
+    assert [log["first_offset"] for log in logs if log["event"] == "segment.transactions.undecided"] == [50]
     assert [one["waiting"] for one in hanging(logs)] == ["read_committed readers"]
-    assert seconds(shell, tip) == limit_s + 1
-    await shell.waits.lost(tip, 400, [])
+    assert seconds(shell, topic_id_partition) == limit_s + 1
+    await shell.waits.lost(topic_id_partition, 400, [])
     shell.waits.report()
-    assert seconds(shell, tip) == 0
+    assert seconds(shell, topic_id_partition) == 0
 
 
-def seconds(shell: TierShell, tip: TopicIdPartition) -> float | None:
+def seconds(shell: TierShell, topic_id_partition: TopicIdPartition) -> float | None:
     assert isinstance(shell.telemetry, RecordedTelemetry)
-    return shell.telemetry.value(OPEN_TRANSACTION_SECONDS, topic=tip.topic, partition=str(tip.partition))
+    return shell.telemetry.value(
+        OPEN_TRANSACTION_SECONDS, topic=topic_id_partition.topic, partition=str(topic_id_partition.partition)
+    )

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.expiry import HOUR_MS
 from tests.support.expiry_world import run
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.undelete_world import DELAYS, UndeleteWorld, command_config
 from tiersidecar.app.commands.trash import look_at_purge
 from tiersidecar.decide.trash import TrashDelays
@@ -40,7 +40,7 @@ def test_a_users_delete_that_died_behind_its_entry_makes_nothing_of_retentions_d
     delete = UserDelete(offset=Offset(60), leader_epoch=LeaderEpoch(0), trims=False)
     with monkeypatch.context() as patch, suppress(ConnectionError):
         patch.setattr(there.world.state, "publish_partition_state", die)
-        run(delete.say(there.world.state, TIP, asker))  # type: ignore[arg-type]
+        run(delete.say(there.world.state, TOPIC_ID_PARTITION, asker))  # type: ignore[arg-type]
     assert there.start == 0
     there.restart(segments_kept=3)
     run(there.sidecar.round())
@@ -51,7 +51,7 @@ def test_a_users_delete_that_died_behind_its_entry_makes_nothing_of_retentions_d
     run(there.sidecar.round())
     run(there.sidecar.round())
     assert len(there.world.readable()) == 3
-    assert there.world.state.trash(TIP) == [], "nor does what nobody said stay in the trash for ever"
+    assert there.world.state.trash(TOPIC_ID_PARTITION) == [], "nor does what nobody said stay in the trash for ever"
 
 
 def test_the_delay_counts_from_when_the_start_follows(there: UndeleteWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_what_is_decided_while_the_clock_is_back_waits_its_delay_once_the_clock_
     there.clock.skew_ms = -25 * HOUR_MS
     there.sidecar.policy = replace(there.sidecar.policy, delete_remote=True)
     run(there.sidecar.round())
-    decided = [one for one in there.world.state.trash(TIP) if one.kind is TrashKind.DISABLE]
+    decided = [one for one in there.world.state.trash(TOPIC_ID_PARTITION) if one.kind is TrashKind.DISABLE]
     assert [one.decided_ms for one in decided] == [there.clock.true_ms]
     there.clock.skew_ms = 0
     there.pass_time(60_000)
@@ -94,7 +94,7 @@ def test_what_is_decided_while_the_clock_is_back_waits_its_delay_once_the_clock_
 
 def purge(there: UndeleteWorld) -> None:
     async def work() -> None:
-        intent = await look_at_purge(there.session, TIP.topic, None, None)
+        intent = await look_at_purge(there.session, TOPIC_ID_PARTITION.topic, None, None)
         assert intent.apply is not None
         await intent.apply()
 
@@ -108,7 +108,7 @@ def test_what_was_purged_is_not_undone_with_a_later_delete_of_its_window(
 ) -> None:
     there.delete(20)
     purge(there)
-    assert there.world.state.partition_state(TIP).user_deletes[-1].opened_ms == FINAL
+    assert there.world.state.partition_state(TOPIC_ID_PARTITION).user_deletes[-1].opened_ms == FINAL
     for _ in range(rounds):
         run(there.sidecar.round())
     assert there.look(to_offset=0).refusal
@@ -137,8 +137,12 @@ def test_a_purge_that_dies_leaves_no_purged_delete_that_can_be_undone(
 def test_a_purge_by_a_former_release_is_not_undone_either(there: UndeleteWorld) -> None:
     """It marked the entry alone."""
     there.delete(20)
-    entries = there.world.state.trash(TIP)
-    run(there.world.state.put_into_trash(TIP, [replace(one, purged_ms=one.decided_ms) for one in entries]))
+    entries = there.world.state.trash(TOPIC_ID_PARTITION)
+    run(
+        there.world.state.put_into_trash(
+            TOPIC_ID_PARTITION, [replace(entry, purged_ms=entry.decided_ms) for entry in entries]
+        )
+    )
     there.pass_time(1000)
     there.delete(30)
     there.undelete()

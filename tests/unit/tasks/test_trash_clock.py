@@ -96,7 +96,7 @@ async def test_a_jump_of_the_wall_clock_is_no_time_that_was_seen(jumped_s: float
     await clock.advance(60)
     clock.jump(jumped_s)
     await lasting.note()
-    assert [one.until_ms for one in disk.kept] == [NOW_MS + 60_000]
+    assert [time.until_ms for time in disk.kept] == [NOW_MS + 60_000]
     doubted = lasting.now()
     assert (doubted.seen_ms, doubted.now_ms) == (NOW_MS + 60_000, NOW_MS + 60_000 + int(jumped_s * 1000))
     assert doubted.unseen == (AWAY,)

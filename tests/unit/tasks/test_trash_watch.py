@@ -9,7 +9,7 @@ import pytest
 from tests.support.expiry import HOUR_MS
 from tests.support.expiry_world import run
 from tests.support.recorded_telemetry import RecordedTelemetry
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.undelete_world import DELAYS, UndeleteWorld, command_config
 from tiersidecar.domain.seen_time import SeenTime
 from tiersidecar.ports.metrics.retention import TRASH_OVERDUE_SECONDS
@@ -61,6 +61,6 @@ def test_nor_is_what_was_undone(there: UndeleteWorld) -> None:
 
 def test_what_another_broker_leads_is_for_its_sidecar_to_tell_and_a_deleted_topic_for_all(there: UndeleteWorld) -> None:
     there.pass_time(3 * HOUR_MS)
-    elsewhere = PartitionTable(topic_ids={TIP.topic: TIP.topic_id})
+    elsewhere = PartitionTable(topic_ids={TOPIC_ID_PARTITION.topic: TOPIC_ID_PARTITION.topic_id})
     assert seconds_of(there, known=None, table=elsewhere) == 0
     assert seconds_of(there, known=None, table=PartitionTable()) == 2 * 3600

@@ -37,18 +37,18 @@ class Stage:
     """A sidecar beside one partition; ``copy`` makes all that is sealed remote."""
 
     def __init__(self, shell: TierShell) -> None:
-        self.shell, self.tip = shell, shell.tip("plain-0")
+        self.shell, self.topic_id_partition = shell, shell.topic_id_partition("plain-0")
         assert isinstance(shell.telemetry, RecordedTelemetry)
         assert isinstance(shell.clock, ManualClock)
         self.telemetry, self.clock = shell.telemetry, shell.clock
 
     @property
     def tiered(self) -> TieredPartition:
-        return self.shell.tiered(self.tip)
+        return self.shell.tiered(self.topic_id_partition)
 
     @property
     def segments(self) -> tuple[LocalSegment, ...]:
-        return self.shell.table.local.partitions[self.tip].segments
+        return self.shell.table.local.partitions[self.topic_id_partition].segments
 
     async def copy(self, policy: TopicPolicy = NOTHING_KEPT) -> None:
         self.shell.policy = policy
@@ -83,15 +83,15 @@ def nothing(stage: Stage) -> None:
 
 
 def unknown_copies(stage: Stage) -> None:
-    stage.shell.table.record(stage.tip).copied_offset = None
+    stage.shell.table.record(stage.topic_id_partition).copied_offset = None
 
 
 def trimmed_already(stage: Stage) -> None:
-    stage.shell.table.record(stage.tip).log_start_offset = stage.segments[-1].base_offset
+    stage.shell.table.record(stage.topic_id_partition).log_start_offset = stage.segments[-1].base_offset
 
 
 def all_but_one_trimmed(stage: Stage) -> None:
-    stage.shell.table.record(stage.tip).log_start_offset = stage.segments[-1].base_offset - 1
+    stage.shell.table.record(stage.topic_id_partition).log_start_offset = stage.segments[-1].base_offset - 1
 
 
 def no_directory(stage: Stage) -> None:
@@ -99,26 +99,26 @@ def no_directory(stage: Stage) -> None:
 
 
 def one_copied(stage: Stage) -> None:
-    stage.shell.table.record(stage.tip).copied_offset = stage.segments[1].base_offset - 1
+    stage.shell.table.record(stage.topic_id_partition).copied_offset = stage.segments[1].base_offset - 1
 
 
 def half_of_one_copied(stage: Stage) -> None:
-    stage.shell.table.record(stage.tip).copied_offset = stage.segments[1].base_offset - 2
+    stage.shell.table.record(stage.topic_id_partition).copied_offset = stage.segments[1].base_offset - 2
 
 
 def pressed(stage: Stage) -> None:
-    stage.shell.table.pressure_trims = {stage.tip: PressureTrim(offset=Offset(35), drops=False)}
-    stage.shell.table.record(stage.tip).log_start_offset = 34
+    stage.shell.table.pressure_trims = {stage.topic_id_partition: PressureTrim(offset=Offset(35), drops=False)}
+    stage.shell.table.record(stage.topic_id_partition).log_start_offset = 34
 
 
 def no_more_pressed(stage: Stage) -> None:
     pressed(stage)
-    stage.shell.table.record(stage.tip).log_start_offset = 35
+    stage.shell.table.record(stage.topic_id_partition).log_start_offset = 35
 
 
 def pressed_at_first(stage: Stage) -> None:
     pressed(stage)
-    stage.shell.table.record(stage.tip).log_start_offset = NO_OFFSET
+    stage.shell.table.record(stage.topic_id_partition).log_start_offset = NO_OFFSET
 
 
 UNLIMITED, RACE = TopicPolicy(), TopicPolicy(mode=RetentionMode.RACE, local_retention_ms=1)
@@ -172,8 +172,8 @@ async def test_what_was_trimmed_is_told_and_measured(stage: Stage) -> None:
     )
     assert stage.telemetry.value(TRIMMED_BYTES, topic="plain") == event["bytes"]
     assert stage.telemetry.value(DROPPED_BYTES, topic="plain") is None
-    assert stage.shell.table.record(stage.tip).log_start_offset == active.base_offset
-    state = stage.shell.state.partition_state(stage.tip)
+    assert stage.shell.table.record(stage.topic_id_partition).log_start_offset == active.base_offset
+    state = stage.shell.state.partition_state(stage.topic_id_partition)
     assert (state.trim_offset, state.trim_epoch) == (active.base_offset, stage.tiered.view.leader_epoch)
     assert not stage.shell.trim.may_have_work(stage.tiered)
 
@@ -184,7 +184,10 @@ async def test_the_daemon_that_only_observes_says_what_it_would_trim(stage: Stag
     told = await stage.trim()
     assert [(one["event"], one["offset"]) for one in told] == [("trim.observed", stage.segments[-1].base_offset)]
     assert await stage.trim() == [], "a decision is told once"
-    assert (stage.shell.broker.deleted, stage.shell.state.partition_state(stage.tip).trim_offset) == ([], -1)
+    assert (stage.shell.broker.deleted, stage.shell.state.partition_state(stage.topic_id_partition).trim_offset) == (
+        [],
+        -1,
+    )
 
 
 def wrong_settings(stage: Stage) -> None:
@@ -200,7 +203,7 @@ def forbidden(stage: Stage) -> None:
 
 
 def paused(stage: Stage) -> None:
-    stage.shell.guard.paused = {stage.tip.topic_id: "deletes and trims are paused"}
+    stage.shell.guard.paused = {stage.topic_id_partition.topic_id: "deletes and trims are paused"}
 
 
 def remote_forbidden(stage: Stage) -> None:
@@ -224,7 +227,10 @@ async def test_what_forbids_a_trim_is_told_before_anything_is_published(
     told = await stage.trim()
     assert [(one["event"], one["reason"]) for one in told] == [("trim.refused", reason)]
     assert stage.telemetry.value(TRIM_REFUSALS, topic="plain", reason="settings") == 1
-    assert (stage.shell.broker.deleted, stage.shell.state.partition_state(stage.tip).trim_offset) == ([], -1)
+    assert (stage.shell.broker.deleted, stage.shell.state.partition_state(stage.topic_id_partition).trim_offset) == (
+        [],
+        -1,
+    )
 
 
 async def test_what_forbids_remote_deletes_forbids_no_trim(stage: Stage) -> None:
@@ -242,7 +248,7 @@ async def test_a_deposed_leader_deletes_nothing(stage: Stage, place: str) -> Non
     await stage.copy()
 
     async def depose() -> None:
-        stage.shell.depose(stage.tip)
+        stage.shell.depose(stage.topic_id_partition)
 
     stage.shell.failpoints.actions[place] = depose
     await stage.trim()
@@ -268,9 +274,9 @@ async def test_a_store_that_is_not_the_one_it_was_stops_the_trim(stage: Stage) -
     asked: list[bool] = []
 
     class NotTheStore(Unquestioned):
-        async def confirm(self, tip: TopicIdPartition, *, anew: bool = False) -> None:
+        async def confirm(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
             asked.append(anew)
-            raise OwnerMissingError(topic=tip.topic, topic_id="id", key="owners/id.json")
+            raise OwnerMissingError(topic=topic_id_partition.topic, topic_id="id", key="owners/id.json")
 
     stage.shell.trim._ownership = NotTheStore()
     with pytest.raises(OwnerMissingError):
@@ -287,7 +293,7 @@ async def test_what_the_broker_refuses_is_named(
     await stage.copy()
 
     async def refuse(offsets: dict[TopicIdPartition, Offset], **_: object) -> dict[TopicIdPartition, TrimAnswer]:
-        return {tip: TrimAnswer(low_watermark=Offset(-1), error=error) for tip in offsets}
+        return {topic_id_partition: TrimAnswer(low_watermark=Offset(-1), error=error) for topic_id_partition in offsets}
 
     if api == "ListOffsets":
         stage.shell.broker.error = error
@@ -295,7 +301,7 @@ async def test_what_the_broker_refuses_is_named(
         monkeypatch.setattr(stage.shell.broker, "delete_records", refuse)
     with pytest.raises(BrokerRefusedError, match=f"{api}.*{error}") as refused:
         await stage.trim()
-    assert str(stage.tip) in str(refused.value)
+    assert str(stage.topic_id_partition) in str(refused.value)
     assert stage.telemetry.value(TRIMMED_BYTES, topic="plain") is None
 
 
@@ -307,30 +313,30 @@ async def test_the_log_starts_where_the_broker_says_after_its_deletion(
     active = stage.segments[-1].base_offset
 
     async def further(offsets: dict[TopicIdPartition, Offset], **_: object) -> dict[TopicIdPartition, TrimAnswer]:
-        stage.shell.broker.log_starts[stage.tip] = active + 2
-        return {tip: TrimAnswer(low_watermark=Offset(active + 2)) for tip in offsets}
+        stage.shell.broker.log_starts[stage.topic_id_partition] = active + 2
+        return {topic_id_partition: TrimAnswer(low_watermark=Offset(active + 2)) for topic_id_partition in offsets}
 
     monkeypatch.setattr(stage.shell.broker, "delete_records", further)
     told = await stage.trim()
     assert [one["log_start_offset"] for one in told if one["event"] == "log.trimmed"] == [active + 2]
-    assert stage.shell.table.record(stage.tip).log_start_offset == active + 2
+    assert stage.shell.table.record(stage.topic_id_partition).log_start_offset == active + 2
 
 
 async def give_up_first_two(stage: Stage) -> None:
     """An expiry moved the start before they were remote; the disk is short of room up to the third segment."""
     third = stage.segments[2].base_offset
     start = PartitionState(remote_log_start_offset=third, remote_log_start_epoch=LeaderEpoch(0))
-    await stage.shell.state.publish_partition_state(stage.tip, start)
+    await stage.shell.state.publish_partition_state(stage.topic_id_partition, start)
     await stage.copy(UNLIMITED)
-    stage.shell.table.pressure_trims = {stage.tip: PressureTrim(offset=third, drops=False)}
-    stage.shell.broker.last_stable_offsets[stage.tip] = 10**9
+    stage.shell.table.pressure_trims = {stage.topic_id_partition: PressureTrim(offset=third, drops=False)}
+    stage.shell.broker.last_stable_offsets[stage.topic_id_partition] = 10**9
 
 
 async def test_what_is_only_here_and_given_up_is_told_with_its_figures(stage: Stage) -> None:
     await give_up_first_two(stage)
     told = await stage.trim()
     first, second, third = stage.segments[:3]
-    assert stage.shell.broker.deleted == [(stage.tip, third.base_offset)]
+    assert stage.shell.broker.deleted == [(stage.topic_id_partition, third.base_offset)]
     dropped = [one for one in told if one["event"] == "trash.dropped"]
     assert [(one["base_offset"], one["next_base_offset"], one["bytes"]) for one in dropped] == [
         (one.base_offset, one.next_base_offset, one.size_bytes) for one in (first, second)
@@ -342,9 +348,9 @@ async def test_what_was_undone_while_the_trim_was_on_its_way_stays(stage: Stage)
     await give_up_first_two(stage)
 
     async def undelete() -> None:
-        state = stage.shell.state.partition_state(stage.tip)
+        state = stage.shell.state.partition_state(stage.topic_id_partition)
         back = replace(state, remote_log_start_offset=Offset(0), start_generation=1)
-        await stage.shell.state.publish_partition_state(stage.tip, back)
+        await stage.shell.state.publish_partition_state(stage.topic_id_partition, back)
         stage.shell.table.pressure_trims = {}
 
     stage.shell.failpoints.actions["trim.intended.published"] = undelete
@@ -360,25 +366,25 @@ async def test_a_trim_behind_the_trash_says_so_and_no_longer_than_that(stage: St
     await stage.trim()
     assert stage.shell.broker.deleted == []
     assert f"below offset {stage.segments[2].base_offset} is not remote, and in the trash" in (
-        stage.shell.table.record(stage.tip).behind_trash
+        stage.shell.table.record(stage.topic_id_partition).behind_trash
     )
-    stage.shell.broker.log_starts[stage.tip] = stage.segments[2].base_offset
+    stage.shell.broker.log_starts[stage.topic_id_partition] = stage.segments[2].base_offset
     await stage.trim()
-    assert stage.shell.table.record(stage.tip).behind_trash == ""
-    assert stage.shell.broker.deleted == [(stage.tip, stage.segments[-1].base_offset)]
+    assert stage.shell.table.record(stage.topic_id_partition).behind_trash == ""
+    assert stage.shell.broker.deleted == [(stage.topic_id_partition, stage.segments[-1].base_offset)]
 
 
 async def test_nothing_is_known_of_the_trash_above_the_high_watermark(stage: Stage) -> None:
     """A broker refuses DeleteRecords beyond it."""
     await give_up_first_two(stage)
-    stage.shell.broker.last_stable_offsets[stage.tip] = stage.segments[1].base_offset
+    stage.shell.broker.last_stable_offsets[stage.topic_id_partition] = stage.segments[1].base_offset
     await stage.trim()
-    assert stage.shell.broker.deleted == [(stage.tip, stage.segments[1].base_offset)]
+    assert stage.shell.broker.deleted == [(stage.topic_id_partition, stage.segments[1].base_offset)]
 
 
 async def lose(stage: Stage, number: int) -> tuple[str, bytes]:
     """The log of one remote segment goes; gives its key and what it was."""
-    lost = list(stage.shell.metadata.list_remote_log_segments(stage.tip))[number]
+    lost = list(stage.shell.metadata.list_remote_log_segments(stage.topic_id_partition))[number]
     key = recorded_keys(lost, "").log
     whole = bytes(await stage.shell.store.fetch_object(key))
     await stage.shell.store.delete_objects([key])
@@ -398,7 +404,7 @@ async def test_a_segment_that_cannot_be_proven_rests_longer_each_time_and_is_tol
         second = stage.segments[1].base_offset
         assert (event["base_offset"], event["failures"], event["reason"]) == (second, failures, "missing")
         assert len(event["segment_ids"]) == 1
-        waits = stage.shell.table.record(stage.tip).unproven
+        waits = stage.shell.table.record(stage.topic_id_partition).unproven
         assert waits is not None
         assert waits.base_offset == second
         waited.append(round(waits.until_s - stage.clock.monotonic_s(), 3))
@@ -423,7 +429,7 @@ async def test_a_segment_that_is_mended_is_told_and_another_behind_it_begins_ane
     ]
     (failed,) = [one for one in told if one["event"] == "trim.read_back.failed"]
     assert (failed["base_offset"], failed["failures"]) == (stage.segments[3].base_offset, 1)
-    waits = stage.shell.table.record(stage.tip).unproven
+    waits = stage.shell.table.record(stage.topic_id_partition).unproven
     assert waits is not None
     assert waits.base_offset == stage.segments[3].base_offset
 
@@ -436,8 +442,8 @@ async def test_what_lies_below_the_log_start_is_waited_for_no_more(stage: Stage,
     await stage.copy()
     await lose(stage, 1)
     await stage.trim()
-    stage.shell.trim._unproven.gone(stage.tip, stage.segments[log_start].base_offset)
-    assert (stage.shell.table.record(stage.tip).unproven is not None) is waits
+    stage.shell.trim._unproven.gone(stage.topic_id_partition, stage.segments[log_start].base_offset)
+    assert (stage.shell.table.record(stage.topic_id_partition).unproven is not None) is waits
 
 
 async def test_missing_is_no_error_of_the_store(stage: Stage) -> None:

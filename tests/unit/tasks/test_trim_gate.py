@@ -39,7 +39,7 @@ async def copied(shell: TierShell, policy: TopicPolicy = POLICY) -> TieredPartit
     """All sealed segments are remote and due."""
     shell.policy = policy
     await shell.look()
-    tiered = shell.tiered(shell.tip("plain-0"))
+    tiered = shell.tiered(shell.topic_id_partition("plain-0"))
     await shell.copy.run(tiered)
     return tiered
 
@@ -49,29 +49,33 @@ async def pass_time(shell: TierShell) -> None:
     await shell.clock.advance(MAX_AGE_S)
 
 
-def hold_of(shell: TierShell, tip: TopicIdPartition) -> TrimHold:
-    hold = shell.table.record(tip).trim_hold
+def hold_of(shell: TierShell, topic_id_partition: TopicIdPartition) -> TrimHold:
+    hold = shell.table.record(topic_id_partition).trim_hold
     assert hold is not None
     return hold
 
 
 async def test_a_trim_goes_as_far_as_the_group_has_read(shell: TierShell) -> None:
     tiered = await copied(shell)
-    tip = tiered.view.topic_id_partition
-    segments = shell.table.local.partitions[tip].segments
+    topic_id_partition = tiered.view.topic_id_partition
+    segments = shell.table.local.partitions[topic_id_partition].segments
     with capture_logs() as logs:
         await shell.trim.run(tiered)
         assert shell.broker.deleted == []
-        assert "billing has no committed offset" in hold_of(shell, tip).reason
-        shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): segments[1].base_offset}
+        assert "billing has no committed offset" in hold_of(shell, topic_id_partition).reason
+        shell.broker.groups.consumers["billing"] = {
+            (topic_id_partition.topic, topic_id_partition.partition): segments[1].base_offset
+        }
         await pass_time(shell)
         await shell.trim.run(tiered)
-        assert shell.broker.deleted == [(tip, segments[1].base_offset)]
-        shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): segments[-1].base_offset}
+        assert shell.broker.deleted == [(topic_id_partition, segments[1].base_offset)]
+        shell.broker.groups.consumers["billing"] = {
+            (topic_id_partition.topic, topic_id_partition.partition): segments[-1].base_offset
+        }
         await pass_time(shell)
         await shell.trim.run(tiered)
-    assert shell.broker.deleted[-1] == (tip, segments[-1].base_offset)
-    assert shell.table.record(tip).trim_hold is None
+    assert shell.broker.deleted[-1] == (topic_id_partition, segments[-1].base_offset)
+    assert shell.table.record(topic_id_partition).trim_hold is None
     told = [entry["event"] for entry in logs if entry["event"].startswith("trim.held_back")]
     assert told == ["trim.held_back", "trim.held_back.cleared"], "once, not at every look"
 
@@ -79,18 +83,18 @@ async def test_a_trim_goes_as_far_as_the_group_has_read(shell: TierShell) -> Non
 async def test_a_group_that_goes_back_meanwhile_stops_the_trim(shell: TierShell) -> None:
     """``kafka-consumer-groups --reset-offsets`` while segments are read back, which may take long."""
     tiered = await copied(shell)
-    tip = tiered.view.topic_id_partition
-    last = shell.table.local.partitions[tip].segments[-1].base_offset
-    shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): last}
+    topic_id_partition = tiered.view.topic_id_partition
+    last = shell.table.local.partitions[topic_id_partition].segments[-1].base_offset
+    shell.broker.groups.consumers["billing"] = {(topic_id_partition.topic, topic_id_partition.partition): last}
 
     async def reset() -> None:
-        shell.broker.groups.consumers["billing"] = {(tip.topic, tip.partition): 0}
+        shell.broker.groups.consumers["billing"] = {(topic_id_partition.topic, topic_id_partition.partition): 0}
         await pass_time(shell)
 
     shell.failpoints.actions["trim.verified"] = reset
     await shell.trim.run(tiered)
     assert shell.broker.deleted == []
-    assert hold_of(shell, tip).held_bytes > 0
+    assert hold_of(shell, topic_id_partition).held_bytes > 0
 
 
 @pytest.mark.parametrize(
@@ -112,8 +116,8 @@ async def test_a_broker_that_refuses(shell: TierShell, policy: TopicPolicy, erro
 
 async def test_partitions_that_are_due_together_share_a_look(shell: TierShell) -> None:
     await copied(shell, ALL)
-    for tip in list(shell.table.assignment)[:3]:
-        tiered = shell.tiered(tip)
+    for topic_id_partition in list(shell.table.assignment)[:3]:
+        tiered = shell.tiered(topic_id_partition)
         await shell.copy.run(tiered)
         await shell.trim.run(tiered)
     assert shell.broker.groups.asked == ["list", "list shares"]
@@ -121,12 +125,14 @@ async def test_partitions_that_are_due_together_share_a_look(shell: TierShell) -
 
 async def test_the_metric_has_a_bounded_number_of_groups(shell: TierShell) -> None:
     tiered = await copied(shell, ALL)
-    tip = tiered.view.topic_id_partition
+    topic_id_partition = tiered.view.topic_id_partition
     telemetry = shell.telemetry
     assert isinstance(telemetry, RecordedTelemetry)
-    shell.broker.groups.consumers = {f"group-{n:02}": {(tip.topic, tip.partition): 0} for n in range(GROUPS_SHOWN + 3)}
+    shell.broker.groups.consumers = {
+        f"group-{n:02}": {(topic_id_partition.topic, topic_id_partition.partition): 0} for n in range(GROUPS_SHOWN + 3)
+    }
     await shell.trim.run(tiered)
-    held = hold_of(shell, tip).held_bytes
+    held = hold_of(shell, topic_id_partition).held_bytes
     shown = telemetry.by_label(TRIM_HELD_BY_GROUP, "group")
     assert len(shown) == GROUPS_SHOWN + 1
     assert shown[OTHERS] == 3 * held

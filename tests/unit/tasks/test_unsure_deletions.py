@@ -10,7 +10,7 @@ import pytest
 from tests.support.expiry import HOUR_MS
 from tests.support.expiry_world import PausingMetadataLog, run, run_until
 from tests.support.memory_metadata_log import MemoryMetadataLog
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.undelete_world import UndeleteWorld, command_config
 from tiersidecar.domain.errors import MetadataNotReadyError, PublishTimeoutError, TrashError
 from tiersidecar.domain.ids import TopicIdPartition
@@ -36,7 +36,7 @@ class LateMetadataLog(PausingMetadataLog):
             await super().publish(event)
             return
         self.on_their_way.append(event)
-        raise PublishTimeoutError(subject=str(TIP), waited_ms=1)
+        raise PublishTimeoutError(subject=str(TOPIC_ID_PARTITION), waited_ms=1)
 
     async def catch_up(self, topic_id_partition: TopicIdPartition) -> None:
         if self.is_away:
@@ -83,7 +83,7 @@ def test_an_undelete_is_not_answered_while_that_cannot_be_known(there: UndeleteW
     _log(there).is_away = True
     with pytest.raises(MetadataNotReadyError):
         there.undelete()
-    assert there.world.state.partition_state(TIP).awaits_answer
+    assert there.world.state.partition_state(TOPIC_ID_PARTITION).awaits_answer
 
 
 def test_a_lane_that_was_cancelled_left_one_too(there: UndeleteWorld) -> None:
@@ -93,7 +93,7 @@ def test_a_lane_that_was_cancelled_left_one_too(there: UndeleteWorld) -> None:
         there.undelete()
     _log(there).is_away = False
     run(there.sidecar.round())
-    assert not there.world.state.partition_state(TIP).awaits_answer
+    assert not there.world.state.partition_state(TOPIC_ID_PARTITION).awaits_answer
 
 
 class Wire:
@@ -171,11 +171,11 @@ def test_nor_is_delete_records_sent_long_after_that_look(there: UndeleteWorld, m
         there.pass_time(int(ASKED_WITHIN_S * 1000) + 1)
         await caught_up()
 
-    there.sidecar.broker.log_starts[TIP] = Offset(0)
+    there.sidecar.broker.log_starts[TOPIC_ID_PARTITION] = Offset(0)
     monkeypatch.setattr(there.world.state, "catch_up", slowly)
     with pytest.raises(MetadataNotReadyError):
         run(there.sidecar.round())
     assert there.sidecar.broker.deleted == []
     monkeypatch.undo()
     run(there.sidecar.round())
-    assert there.sidecar.broker.deleted == [(TIP, 20)]
+    assert there.sidecar.broker.deleted == [(TOPIC_ID_PARTITION, 20)]

@@ -9,7 +9,7 @@ from typing import Any
 from tests.support.expiry_world import Sidecar, StoppedClock, World
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import local_partition
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.topics import TieredPartition
@@ -37,15 +37,22 @@ class Nothing:
 
 async def test_a_look_at_many_partitions_lets_others_run() -> None:
     """4,000 take a tenth of a second: a gateway in the same process would answer nobody for so long, at each file event."""
-    tips = [replace(TIP, partition=number) for number in range(PARTITIONS)]
+    topic_id_partitions = [replace(TOPIC_ID_PARTITION, partition=number) for number in range(PARTITIONS)]
     sidecar = Sidecar(World(), policy=TopicPolicy(), lineage=Lineage.of([(0, 0)]), clock=StoppedClock())
     table, metadata, telemetry = sidecar.table, MemoryMetadataLog(), NoTelemetry()
-    await metadata.assign(tips)
+    await metadata.assign(topic_id_partitions)
     table.local = LogDirsView(
-        partitions={tip: local_partition(local_segments(0, 100, 200), tip=tip) for tip in tips}, faults={}
+        partitions={
+            topic_id_partition: local_partition(local_segments(0, 100, 200), topic_id_partition=topic_id_partition)
+            for topic_id_partition in topic_id_partitions
+        },
+        faults={},
     )
     view = sidecar.partition.view
-    table.assignment = {tip: replace(sidecar.partition, view=replace(view, topic_id_partition=tip)) for tip in tips}
+    table.assignment = {
+        topic_id_partition: replace(sidecar.partition, view=replace(view, topic_id_partition=topic_id_partition))
+        for topic_id_partition in topic_id_partitions
+    }
     lag = CopyLagReport(table=table, metadata=metadata, clock=sidecar.clock, telemetry=telemetry)
     nothing: Any = Nothing()
 

@@ -15,7 +15,7 @@ from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import LOG_DIR, local_partition
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.backfill import BackfillOrder
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import BrokerUnreachableError, RetriableError
@@ -35,7 +35,7 @@ from tiersidecar.tasks.watch import Watch, Whereabouts
 BROKER = BrokerId(1)
 LED = TieredPartition(
     view=LeaderView(
-        topic_id_partition=TIP,
+        topic_id_partition=TOPIC_ID_PARTITION,
         leader_id=BROKER,
         leader_epoch=LeaderEpoch(4),
         replicas=(BROKER,),
@@ -81,12 +81,14 @@ class Rounds:
     async def refresh(self, topics: set[str]) -> None:
         self.checked.append(topics)
 
-    def start(self, tip: TopicIdPartition, lane: Lane, work: Callable[[], Awaitable[None]], name: str) -> None:
-        assert tip == TIP
+    def start(
+        self, topic_id_partition: TopicIdPartition, lane: Lane, work: Callable[[], Awaitable[None]], name: str
+    ) -> None:
+        assert topic_id_partition == TOPIC_ID_PARTITION
         self.started[lane] = (work, name)
 
-    def stop(self, tip: TopicIdPartition) -> None:
-        self.stopped.append(tip)
+    def stop(self, topic_id_partition: TopicIdPartition) -> None:
+        self.stopped.append(topic_id_partition)
 
     def report_age(self) -> None:
         return None
@@ -98,9 +100,9 @@ class Stage:
     def __init__(self, *works: Lane, tiered: TieredPartition = LED) -> None:
         self.table, self.metadata, self.telemetry = PartitionTable(), MemoryMetadataLog(), RecordedTelemetry()
         self.table.local = LogDirsView(
-            partitions={TIP: local_partition(local_segments(0, 100, 200), epochs=[(4, 0)])}, faults={}
+            partitions={TOPIC_ID_PARTITION: local_partition(local_segments(0, 100, 200), epochs=[(4, 0)])}, faults={}
         )
-        self.table.assignment = {TIP: tiered}
+        self.table.assignment = {TOPIC_ID_PARTITION: tiered}
         self.table.pins.unread = frozenset()
         self.rounds, self.done, self.reports = Rounds(), list[tuple[Lane, TieredPartition]](), 0
         told: Any = self.rounds
@@ -142,7 +144,7 @@ class Stage:
     async def look(self, *, is_ready: bool = True) -> dict[Lane, str]:
         """The lanes that were started, by their names."""
         if is_ready:
-            await self.metadata.assign([TIP])
+            await self.metadata.assign([TOPIC_ID_PARTITION])
         await self.watch.look()
         return {lane: name for lane, (_, name) in self.rounds.started.items()}
 
@@ -174,7 +176,7 @@ async def test_which_lanes_start(
 
 
 def refuse(table: PartitionTable) -> None:
-    table.refused_topics[TIP.topic] = "it is compacted"
+    table.refused_topics[TOPIC_ID_PARTITION.topic] = "it is compacted"
 
 
 def lose(table: PartitionTable) -> None:
@@ -190,11 +192,11 @@ def hide_all_pins(table: PartitionTable) -> None:
 
 
 def copied(table: PartitionTable) -> None:
-    table.record(TIP).copied_offset = 199
+    table.record(TOPIC_ID_PARTITION).copied_offset = 199
 
 
 def copied_half(table: PartitionTable) -> None:
-    table.record(TIP).copied_offset = 99
+    table.record(TOPIC_ID_PARTITION).copied_offset = 99
 
 
 @pytest.mark.parametrize(
@@ -221,11 +223,11 @@ async def test_a_partition_that_is_not_ours_any_more_leaves_nothing_behind() -> 
     assert stage.telemetry.value(COPY_LAG_SEGMENTS, topic="orders", partition="3") == 2
     for metric in LEADER_GAUGES:
         stage.telemetry.gauge(metric, 7, topic="orders", partition="3")
-    stage.table.record(TIP).copy_held_back = "an open transaction"
+    stage.table.record(TOPIC_ID_PARTITION).copy_held_back = "an open transaction"
     stage.table.assignment, stage.rounds.gone = {}, (LED,)
     await stage.look()
-    assert stage.rounds.stopped == [TIP]
-    assert stage.table.record(TIP).copy_held_back == ""
+    assert stage.rounds.stopped == [TOPIC_ID_PARTITION]
+    assert stage.table.record(TOPIC_ID_PARTITION).copy_held_back == ""
     shown = {name for (name, labels), _ in stage.telemetry.values.items() if dict(labels).get("topic") == "orders"}
     assert shown.isdisjoint(metric.name for metric in LEADER_GAUGES)
 
@@ -241,13 +243,13 @@ async def test_a_partition_that_is_not_ours_any_more_leaves_nothing_behind() -> 
 async def test_who_tells_the_copy_lag(tiered: TieredPartition, is_ready: bool, is_told: bool) -> None:
     stage = Stage(tiered=tiered)
     await stage.look(is_ready=is_ready)
-    assert (TIP in stage.lag.known) is is_told
+    assert (TOPIC_ID_PARTITION in stage.lag.known) is is_told
     assert (stage.reports, stage.rounds.checked) == (1, [{"orders"}])
 
 
 async def test_it_goes_on_when_the_broker_is_away() -> None:
     stage = Stage()
-    await stage.metadata.assign([TIP])
+    await stage.metadata.assign([TOPIC_ID_PARTITION])
     stage.rounds.trouble = away = BrokerUnreachableError(address="kafka:9092", reason="connection refused")
     running = asyncio.create_task(stage.watch.run())
     await stage.rounds.enough.wait()
@@ -269,13 +271,13 @@ async def test_it_goes_on_when_the_broker_is_away() -> None:
 async def test_a_leaders_directory_is_proven_first(tiered: TieredPartition, lanes: set[Lane]) -> None:
     stage = Stage(*ALL, tiered=tiered)
     other = local_partition(local_segments(0, 100, 200), epochs=[(3, 0)])
-    stage.table.local = LogDirsView(partitions={TIP: other}, faults={})
+    stage.table.local = LogDirsView(partitions={TOPIC_ID_PARTITION: other}, faults={})
     assert set(await stage.look()) == lanes
 
 
 async def test_topics_of_partitions_that_are_not_here_are_checked_too() -> None:
     """One that cannot be tiered at all is missed nowhere."""
     stage = Stage()
-    stage.table.assignment, stage.table.unseen = {}, {TIP: LED}
+    stage.table.assignment, stage.table.unseen = {}, {TOPIC_ID_PARTITION: LED}
     await stage.look()
-    assert stage.rounds.checked == [{TIP.topic}]
+    assert stage.rounds.checked == [{TOPIC_ID_PARTITION.topic}]

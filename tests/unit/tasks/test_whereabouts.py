@@ -12,7 +12,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.pins import local_partition
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
-from tests.support.segments import TIP, local_segments
+from tests.support.segments import TOPIC_ID_PARTITION, local_segments
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId
@@ -26,7 +26,7 @@ from tiersidecar.tasks.watch import Whereabouts
 
 LED = TieredPartition(
     view=LeaderView(
-        topic_id_partition=TIP,
+        topic_id_partition=TOPIC_ID_PARTITION,
         leader_id=BrokerId(1),
         leader_epoch=LeaderEpoch(5),
         replicas=(BrokerId(1),),
@@ -46,10 +46,10 @@ class Stage:
 
     def see(self, *epochs: tuple[int, int], tiered: TieredPartition = LED) -> None:
         """A directory with these leader epochs; without any it is not here."""
-        present = {TIP: local_partition(local_segments(0, 100), epochs=epochs)} if epochs else {}
+        present = {TOPIC_ID_PARTITION: local_partition(local_segments(0, 100), epochs=epochs)} if epochs else {}
         self.table.local = LogDirsView(partitions=present, faults={})
-        self.table.assignment = {TIP: tiered} if epochs else {}
-        self.table.unseen = {} if epochs else {TIP: tiered}
+        self.table.assignment = {TOPIC_ID_PARTITION: tiered} if epochs else {}
+        self.table.unseen = {} if epochs else {TOPIC_ID_PARTITION: tiered}
 
     async def look_after(self, seconds: float) -> list[str]:
         """The events."""
@@ -75,7 +75,7 @@ async def test_what_lasts_for_a_minute_is_told_once_and_shown_until_it_is_over(
     assert await stage.look_after(59.9) == []
     assert (stage.table.misplaced, stage.shown) == ({}, {})
     assert await stage.look_after(0.1) == ["partition.misplaced"]
-    assert (list(stage.table.misplaced), stage.shown) == ([TIP], {str(TIP.partition): 1})
+    assert (list(stage.table.misplaced), stage.shown) == ([TOPIC_ID_PARTITION], {str(TOPIC_ID_PARTITION.partition): 1})
     assert await stage.look_after(600) == []
     stage.see((5, 0))
     assert await stage.look_after(5) == ["partition.misplaced.cleared"]
@@ -103,7 +103,7 @@ async def test_nothing_is_told_of(epochs: tuple[tuple[int, int], ...]) -> None:
 async def test_a_topic_that_cannot_be_tiered_is_missed_nowhere() -> None:
     stage = Stage()
     stage.see()
-    stage.table.refused_topics[TIP.topic] = "cleanup.policy has compact"
+    stage.table.refused_topics[TOPIC_ID_PARTITION.topic] = "cleanup.policy has compact"
     assert [await stage.look_after(100) for _ in range(3)] == [[], [], []]
 
 
@@ -111,8 +111,8 @@ def test_nobody_leads_by_a_directory_that_is_not_proven() -> None:
     stage = Stage()
     for epochs, is_led in (((), False), (((3, 0),), False), (((3, 0), (5, 9)), True), (((5, 0), (6, 9)), False)):
         stage.see(*epochs)
-        stage.table.assignment = {TIP: LED}
-        assert stage.table.leads(TIP, LeaderEpoch(5)) is is_led
+        stage.table.assignment = {TOPIC_ID_PARTITION: LED}
+        assert stage.table.leads(TOPIC_ID_PARTITION, LeaderEpoch(5)) is is_led
     stage.see((3, 0), tiered=FOLLOWED)
     assert stage.table.is_proven(FOLLOWED), "a follower's file has its leader's epoch with the first batch of it only"
 
@@ -132,24 +132,24 @@ async def test_the_broker_is_asked_of_an_epoch_in_which_nothing_was_written(
 ) -> None:
     stage = Stage()
     stage.see((0, 0), (3, 90))
-    stage.broker.epochs, stage.broker.epoch_ends = {TIP: epochs}, {TIP: end}
-    stage.broker.last_stable_offsets = {TIP: high_watermark}
+    stage.broker.epochs, stage.broker.epoch_ends = {TOPIC_ID_PARTITION: epochs}, {TOPIC_ID_PARTITION: end}
+    stage.broker.last_stable_offsets = {TOPIC_ID_PARTITION: high_watermark}
     await stage.look_after(0)
-    assert stage.table.leads(TIP, LeaderEpoch(5)) is is_proven
+    assert stage.table.leads(TOPIC_ID_PARTITION, LeaderEpoch(5)) is is_proven
     assert (await stage.look_after(600) == []) is is_proven
 
 
 async def test_what_the_broker_said_of_an_epoch_holds_while_it_is_away_and_no_longer_than_the_file() -> None:
     stage = Stage()
     stage.see((0, 0), (3, 90))
-    stage.broker.epochs, stage.broker.epoch_ends = {TIP: (0, 3)}, {TIP: 250}
+    stage.broker.epochs, stage.broker.epoch_ends = {TOPIC_ID_PARTITION: (0, 3)}, {TOPIC_ID_PARTITION: 250}
     await stage.look_after(0)
     with patch.object(stage.broker, "end_of_epochs", side_effect=BrokerUnreachableError(address="b", reason="gone")):
         assert await stage.look_after(600) == ["unwritten_epochs.not_told"]
-        assert stage.table.leads(TIP, LeaderEpoch(5))
+        assert stage.table.leads(TOPIC_ID_PARTITION, LeaderEpoch(5))
         stage.see((3, 90), (5, 250))
         await stage.look_after(5)
-        assert stage.table.leads(TIP, LeaderEpoch(5))
+        assert stage.table.leads(TOPIC_ID_PARTITION, LeaderEpoch(5))
         stage.see((0, 0), (3, 90))
         await stage.look_after(5)
-        assert not stage.table.leads(TIP, LeaderEpoch(5)), "another disk again"
+        assert not stage.table.leads(TOPIC_ID_PARTITION, LeaderEpoch(5)), "another disk again"

@@ -184,13 +184,16 @@ class FilesystemLogDirs:
 
     async def high_watermarks(self) -> Mapping[TopicIdPartition, int]:
         """Of the partitions that the last :meth:`scan` saw: the file knows names only, and a name may come back."""
-        known = {(tip.topic, tip.partition, at.log_dir): tip for tip, at in self._last_partitions.items()}
+        known = {
+            (topic_id_partition.topic, topic_id_partition.partition, at.log_dir): topic_id_partition
+            for topic_id_partition, at in self._last_partitions.items()
+        }
         found: dict[TopicIdPartition, int] = {}
         for log_dir in self._log_dirs:
             for (topic, partition), offset in (await self._blocking.run(_read_high_watermarks, log_dir)).items():
-                tip = known.get((topic, partition, log_dir))
-                if tip is not None:
-                    found[tip] = offset
+                topic_id_partition = known.get((topic, partition, log_dir))
+                if topic_id_partition is not None:
+                    found[topic_id_partition] = offset
         return found
 
     def _join(self, scans: Sequence[LogDirScan]) -> tuple[dict[TopicIdPartition, LocalPartition], dict[str, str]]:
@@ -204,8 +207,8 @@ class FilesystemLogDirs:
         by_name: dict[_Name, list[LocalPartition]] = {}
         for scan in scans:
             for partition in scan.partitions:
-                tip = partition.topic_id_partition
-                by_name.setdefault((tip.topic, tip.partition), []).append(partition)
+                topic_id_partition = partition.topic_id_partition
+                by_name.setdefault((topic_id_partition.topic, topic_id_partition.partition), []).append(partition)
         now_s = self._clock.monotonic_s()
         doubles = {name: found for name, found in by_name.items() if len(found) > 1}
         self._double_since_s = {name: self._double_since_s.get(name, now_s) for name in doubles}

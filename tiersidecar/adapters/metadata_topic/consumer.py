@@ -72,7 +72,7 @@ class MetadataConsumers:
         await run_until_one_ends(
             {
                 "metadata topic": self._read_live(),
-                "metadata topic, replay": self._read_aside(),
+                "metadata topic, replay": self._read_separately(),
                 "metadata topic, watch": self._watch_topic(),
             }
         )
@@ -92,7 +92,7 @@ class MetadataConsumers:
                 reading = reached
                 self._replica.report()
 
-    async def _read_aside(self) -> None:
+    async def _read_separately(self) -> None:
         while True:
             await self._newcomers.wait()
             self._newcomers.clear()

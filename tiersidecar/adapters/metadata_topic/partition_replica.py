@@ -93,7 +93,7 @@ class PartitionReplica:
 
     def feeds(self, held: HeldPartition) -> bool:
         """Whether ``held`` is live, and so complete up to :attr:`position`."""
-        return any(one is held for one in self.live.values())
+        return any(partition is held for partition in self.live.values())
 
     def settle(self) -> None:
         """Let join who can do so without a replay of its own, and say where to replay for the rest."""

@@ -49,9 +49,9 @@ class SnapshotKeeper:
         # Positions before images: an event may then be in both, and applied_to tells; it is never in neither.
         positions = _positions(replica, replica.facts)
         held = [one for one in replica.all_held() if replica.partition_of(one.topic_id_partition).feeds(one)]
-        dirty = [one for one in held if one.is_dirty]
+        dirty = [partition for partition in held if partition.is_dirty]
         saved = [_image(one) for one in dirty]
-        head, kept = self._head(replica.facts), [one.topic_id_partition for one in held]
+        head, kept = self._head(replica.facts), [partition.topic_id_partition for partition in held]
         try:
             await self._blocking.run(save_snapshot, self._path, head, positions, saved, kept)
         except (OSError, sqlite3.Error) as error:
@@ -94,5 +94,5 @@ def _image(held: HeldPartition) -> SavedPartition:
 
 
 def _mark_dirty(held: list[HeldPartition]) -> None:
-    for one in held:
-        one.is_dirty = True
+    for partition in held:
+        partition.is_dirty = True

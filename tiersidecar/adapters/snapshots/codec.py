@@ -93,7 +93,7 @@ def _head(snapshot: PartitionSnapshot, records_bytes: int) -> dict[str, Any]:
         "state": json.loads(write_state(snapshot.state, {})),
         "topic_state": None if topic_state is None else json.loads(write_state(topic_state, {})),
         "trash": [write_kept(one) for one in snapshot.trash],
-        "pauses": {pause_key(one.thing).decode(): json.loads(write_pause(one)) for one in snapshot.pauses},
+        "pauses": {pause_key(pause.thing).decode(): json.loads(write_pause(pause)) for pause in snapshot.pauses},
         "settings": dict(snapshot.settings),
     }
 

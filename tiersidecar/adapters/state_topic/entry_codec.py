@@ -26,7 +26,7 @@ def entry_fields(entry: TrashEntry) -> dict[str, Any]:
         "reason": entry.reason,
         "by": entry.by,
         "from_offset": entry.from_offset,
-        "deciders": [[one.decided_ms, one.up_to, one.by] for one in entry.deciders],
+        "deciders": [[decider.decided_ms, decider.up_to, decider.by] for decider in entry.deciders],
     }
 
 

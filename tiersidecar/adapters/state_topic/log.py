@@ -443,7 +443,7 @@ class TopicBasedStateLog:
     def pauses(self) -> Sequence[Pause]:
         """Likewise."""
         self._require_ready()
-        return sorted(self._fold.pauses.values(), key=lambda one: (one.thing.topic_id is not None, one.topic))
+        return sorted(self._fold.pauses.values(), key=lambda pause: (pause.thing.topic_id is not None, pause.topic))
 
     def recopies(self, topic_id_partition: TopicIdPartition) -> Sequence[RecopyRequest]:
         self._require_ready()

@@ -29,7 +29,7 @@ def read_loss(document: Mapping[str, Any], *, where: str) -> frozenset[str]:
         CorruptDataError: they cannot be read.
     """
     topics = document.get("topics")
-    if not isinstance(topics, dict) or not all(isinstance(one, str) for one in topics.values()):
+    if not isinstance(topics, dict) or not all(isinstance(topic, str) for topic in topics.values()):
         raise CorruptDataError(where=where, position=0, reason=f"topics is {topics!r}")
     return frozenset(topics.values())
 

@@ -32,4 +32,4 @@ def load_kind(name: str) -> StoreKind:
 
 
 def _packages(found: tuple[EntryPoint, ...]) -> str:
-    return ", ".join(sorted(one.dist.name if one.dist is not None else one.value for one in found))
+    return ", ".join(sorted(point.dist.name if point.dist is not None else point.value for point in found))

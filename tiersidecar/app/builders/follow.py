@@ -59,7 +59,7 @@ def build_disk_watch(parts: Parts, guard: MayDelete) -> DiskWatch:
         table=parts.table,
         disks=parts.pins,
         copies=TrustedCopies(parts.metadata, parts.state),
-        is_halted=lambda tip: parts.status.is_halted(tip, Lane.RETAIN),
+        is_halted=lambda topic_id_partition: parts.status.is_halted(topic_id_partition, Lane.RETAIN),
         guard=guard,
         clock=parts.clock,
         telemetry=parts.telemetry,

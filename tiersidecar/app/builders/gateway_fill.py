@@ -29,7 +29,7 @@ from tiersidecar.services.gateway.fetch_rewrite import FetchRewrite
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
 from tiersidecar.services.gateway.leader_epoch_rewrite import OffsetForLeaderEpochRewrite
 from tiersidecar.services.gateway.list_offsets_rewrite import ListOffsetsRewrite
-from tiersidecar.services.gateway.out_of_range import OutOfRangeJudge
+from tiersidecar.services.gateway.out_of_range import OutOfRangeClassifier
 from tiersidecar.services.gateway.remote_fills import RemoteFills
 from tiersidecar.services.gateway.tiered_partitions import ANYBODY, Asker, TieredView
 from tiersidecar.tasks.partition_table import PartitionTable
@@ -74,7 +74,7 @@ def fill_rewrites(parts: Parts, tier: RemoteTier, advertised: AdvertisedAddresse
     reader = tier.path.reader
     rewrites: dict[int, Rewrite] = {
         ApiKey.FETCH: FetchRewrite(
-            judge=OutOfRangeJudge(
+            judge=OutOfRangeClassifier(
                 tiered=tier.tiered,
                 reader=reader,
                 state=parts.state,

@@ -10,11 +10,11 @@ from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
 from tiersidecar.adapters.kafka.broker import KafkaBroker
 from tiersidecar.adapters.metadata_topic.log import open_metadata_topic
 from tiersidecar.adapters.metadata_topic.settings import MetadataTopicSettings
+from tiersidecar.adapters.null_logs import NullMetadataLog, NullProposals, NullStateLog
 from tiersidecar.adapters.proposals_topic.log import ProposalsTopicSettings, open_proposals_topic
 from tiersidecar.adapters.state_topic.log import open_state_topic
 from tiersidecar.adapters.state_topic.remembered import FileMemory
 from tiersidecar.adapters.state_topic.settings import StateTopicSettings
-from tiersidecar.adapters.unmade_topics import UnmadeMetadataLog, UnmadeProposals, UnmadeStateLog
 from tiersidecar.app.builders.security import bootstrap_servers, broker_security
 from tiersidecar.app.config.config import Config
 from tiersidecar.app.config.top_level import Mode, Role
@@ -48,7 +48,7 @@ async def open_metadata_log(
     """
     topic = config.remote_log_metadata_topic_name
     if await _stays_unmade(config, broker, topic, clock):
-        yield UnmadeMetadataLog()
+        yield NullMetadataLog()
         return
     settings = MetadataTopicSettings(
         bootstrap_servers=bootstrap_servers(config.broker),
@@ -97,7 +97,7 @@ async def open_state_log(
     """
     topic = config.state_topic_name
     if await _stays_unmade(config, broker, topic, clock):
-        yield UnmadeStateLog()
+        yield NullStateLog()
         return
     settings = StateTopicSettings(
         bootstrap_servers=bootstrap_servers(config.broker),
@@ -124,7 +124,7 @@ async def open_state_log(
 async def open_proposals(config: Config, *, broker: KafkaBroker, clock: Clock, ids: Ids) -> AsyncIterator[Proposals]:
     """Open ``proposals.topic.name``; in ``mode: observe`` nothing is written."""
     if config.mode is Mode.OBSERVE:
-        yield UnmadeProposals()
+        yield NullProposals()
         return
     settings = ProposalsTopicSettings(
         bootstrap_servers=bootstrap_servers(config.broker),

@@ -129,14 +129,14 @@ def known_sidecars(rows: Sequence[Mapping[str, Any]], secret: str | None = None)
     found = (SidecarStatus(**{name: row[name] for name in _STATUS_FIELDS}) for row in rows)
     return [
         KnownSidecar(
-            address=one.address,
-            node_id=one.node_id,
-            host=one.host,
-            version=one.version,
-            note=one.why_not_asked,
+            address=sidecar.address,
+            node_id=sidecar.node_id,
+            host=sidecar.host,
+            version=sidecar.version,
+            note=sidecar.why_not_asked,
             secret=secret,
         )
-        for one in found
+        for sidecar in found
     ]
 
 

@@ -104,7 +104,7 @@ def running_sidecars(session: Session) -> Sequence[int]:
     from tiersidecar.app.process_status import sidecars_of
 
     leases = session.state.known_leases()
-    return [one.node_id for one in sidecars_of(leases, session.clock.now_ms()) if not one.is_over]
+    return [sidecar.node_id for sidecar in sidecars_of(leases, session.clock.now_ms()) if not sidecar.is_over]
 
 
 async def _do(recoverer: Recoverer) -> Mapping[str, Any]:

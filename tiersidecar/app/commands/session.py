@@ -87,10 +87,10 @@ class Session:
         Raises:
             BrokerRefusedError: with the partition's error.
         """
-        tip = view.topic_id_partition
-        answer = (await self.broker.list_offsets({tip: view.leader_epoch}, spec))[tip]
+        topic_id_partition = view.topic_id_partition
+        answer = (await self.broker.list_offsets({topic_id_partition: view.leader_epoch}, spec))[topic_id_partition]
         if answer.error is not None:
-            raise BrokerRefusedError(api="ListOffsets", subject=str(tip), error=answer.error)
+            raise BrokerRefusedError(api="ListOffsets", subject=str(topic_id_partition), error=answer.error)
         return answer.offset
 
     async def remote_segments(
@@ -103,7 +103,10 @@ class Session:
         """
         wanted = list(partitions)
         metadata = await self.follow(wanted)
-        return {tip: list(metadata.list_remote_log_segments(tip)) for tip in wanted}
+        return {
+            topic_id_partition: list(metadata.list_remote_log_segments(topic_id_partition))
+            for topic_id_partition in wanted
+        }
 
     async def follow(self, partitions: Sequence[TopicIdPartition]) -> MetadataLog:
         """Return the metadata of only these partitions, replayed to the end that the topic has now.
@@ -113,14 +116,14 @@ class Session:
         """
         assert self.metadata is not None, "the command was opened without metadata"
         await self.metadata.assign(partitions)
-        for tip in partitions:
+        for topic_id_partition in partitions:
             try:
                 async with asyncio.timeout(_READY_TIMEOUT_S):
-                    await self.metadata.wait_until_ready(tip)
-                    await self.metadata.catch_up(tip)  # one that was followed before is ready at once
+                    await self.metadata.wait_until_ready(topic_id_partition)
+                    await self.metadata.catch_up(topic_id_partition)  # one that was followed before is ready at once
             except TimeoutError:
                 reason = self.metadata.readiness_reason or "it was not replayed in time"
-                raise MetadataNotReadyError(subject=f"{tip} ({reason})") from None
+                raise MetadataNotReadyError(subject=f"{topic_id_partition} ({reason})") from None
         return self.metadata
 
 

@@ -203,7 +203,7 @@ class ServeConfig(Section):
     @model_validator(mode="after")
     def _nobody_reads_unasked(self) -> Self:
         faults: list[tuple[KeyPath, str]] = []
-        for name, count in Counter(one.name for one in self.users).items():
+        for name, count in Counter(user.name for user in self.users).items():
             if count > 1:
                 faults.append((("users",), f"{name} is there {count} times"))
         if not self.kafka.enabled and not self.http.enabled:
@@ -234,7 +234,9 @@ class ServeConfig(Section):
         if not self.users:
             return ()
         is_private = self.kafka.has_tls or self.kafka.listen.is_loopback
-        return tuple(one for one in self.kafka.sasl_enabled_mechanisms if is_private or one != "PLAIN")
+        return tuple(
+            mechanism for mechanism in self.kafka.sasl_enabled_mechanisms if is_private or mechanism != "PLAIN"
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -260,5 +262,7 @@ def load_serve_config(path: Path, environ: Mapping[str, str]) -> ServeConfig:
     else:
         if not faults:
             return config
-    sentences = tuple(str(fault) for fault in sorted(dict.fromkeys(faults), key=lambda one: (one.line, one.path)))
+    sentences = tuple(
+        str(fault) for fault in sorted(dict.fromkeys(faults), key=lambda fromkey: (fromkey.line, fromkey.path))
+    )
     raise ConfigError(source=str(path), faults=sentences)

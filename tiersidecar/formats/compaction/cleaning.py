@@ -31,8 +31,10 @@ class LastRecord:
 def last_records(states: Iterable[ProducerState]) -> dict[int, LastRecord]:
     """By producer id, of a producer snapshot (``UnifiedLog.lastRecordsOfActiveProducers``)."""
     return {
-        one.producer_id: LastRecord(data_offset=one.last_offset if one.last_offset >= 0 else None, epoch=one.epoch)
-        for one in states
+        state.producer_id: LastRecord(
+            data_offset=state.last_offset if state.last_offset >= 0 else None, epoch=state.epoch
+        )
+        for state in states
     }
 
 

@@ -84,9 +84,9 @@ def _records(data: bytes, header: RecordBatchHeader) -> Iterator[RawRecord]:
 def _legacy_records(batch: memoryview, header: RecordBatchHeader) -> Iterator[RawRecord]:
     with UNLIMITED.lease() as lease:
         opening = LegacyOpening(max_bytes=MAX_OPENED_BYTES, lease=lease, copies=1)
-        for one in iter_legacy_records(batch, header, opening):
-            tail = _field(one.key) + _field(one.value) + b"\0"  # no headers
-            yield RawRecord(one.offset, one.timestamp_ms, one.key, one.value is None, tail)
+        for record in iter_legacy_records(batch, header, opening):
+            tail = _field(record.key) + _field(record.value) + b"\0"  # no headers
+            yield RawRecord(record.offset, record.timestamp_ms, record.key, record.value is None, tail)
 
 
 def _field(data: bytes | None) -> bytes:

@@ -24,7 +24,7 @@ class CleanedTransactions:
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
-        self._waiting = sorted(set(aborted), key=lambda one: one.first_offset, reverse=True)
+        self._waiting = sorted(set(aborted), key=lambda transaction: transaction.first_offset, reverse=True)
         self._aborted: dict[int, _Ongoing] = {}
         self._committed: set[int] = set()
         self._retained: list[AbortedTransaction] = []

@@ -47,7 +47,7 @@ class TransactionWalk:
     """
 
     def __init__(self, open_at_start: Iterable[ProducerState] = ()) -> None:
-        carried = [one for one in open_at_start if one.current_transaction_first_offset != _NONE]
+        carried = [state for state in open_at_start if state.current_transaction_first_offset != _NONE]
         self._carried = {one.producer_id: one for one in carried}
         self._firsts: dict[int, int] = {one.producer_id: one.current_transaction_first_offset for one in carried}
         self._latest: dict[int, tuple[int, int, int, int, int]] = {}
@@ -65,7 +65,7 @@ class TransactionWalk:
     def finish(self) -> SegmentTransactions:
         """What was seen, after the last batch."""
         return SegmentTransactions(
-            aborted=tuple(self._aborted), open_at_end=tuple(self._state(one) for one in sorted(self._firsts))
+            aborted=tuple(self._aborted), open_at_end=tuple(self._state(first) for first in sorted(self._firsts))
         )
 
     def _take_markers(self, batch: Buffer, where: str, position: int) -> None:
@@ -112,10 +112,10 @@ class WalkWithin:
 def open_states(states: Iterable[ProducerState], below: int | None = None) -> tuple[ProducerState, ...]:
     """Those with an open transaction, that begins below offset ``below`` if that is given."""
     return tuple(
-        one
-        for one in states
-        if one.current_transaction_first_offset != _NONE
-        and (below is None or one.current_transaction_first_offset < below)
+        state
+        for state in states
+        if state.current_transaction_first_offset != _NONE
+        and (below is None or state.current_transaction_first_offset < below)
     )
 
 
@@ -125,9 +125,9 @@ def open_before(
     """What the index of a segment and the snapshot of its end tell to be open at an ``offset`` within it: all but what it has
     committed from there on."""
     ended = tuple(
-        ProducerState(producer_id=one.producer_id, current_transaction_first_offset=one.first_offset)
-        for one in entries
-        if one.first_offset < offset <= one.last_offset
+        ProducerState(producer_id=entry.producer_id, current_transaction_first_offset=entry.first_offset)
+        for entry in entries
+        if entry.first_offset < offset <= entry.last_offset
     )
     return (*ended, *open_states(states_at_end, below=offset))
 
@@ -135,22 +135,23 @@ def open_before(
 def merge_open(ours: Iterable[ProducerState], brokers: Iterable[ProducerState]) -> tuple[ProducerState, ...]:
     """The producers whose transaction is open by either, by producer id.  Who has lost a transaction's beginning takes a later
     batch of it for the first: the lower offset is the right one."""
-    found = {one.producer_id: one for one in open_states(ours)}
-    for one in open_states(brokers):
-        known = found.get(one.producer_id)
-        first_offset = one.current_transaction_first_offset
+    found = {state.producer_id: state for state in open_states(ours)}
+    for state in open_states(brokers):
+        known = found.get(state.producer_id)
+        first_offset = state.current_transaction_first_offset
         if known is not None:
             first_offset = min(first_offset, known.current_transaction_first_offset)
-        found[one.producer_id] = replace(one, current_transaction_first_offset=first_offset)
+        found[state.producer_id] = replace(state, current_transaction_first_offset=first_offset)
     return tuple(found[producer_id] for producer_id in sorted(found))
 
 
 def lacks_none(brokers: Iterable[ProducerState], ours: Iterable[ProducerState]) -> bool:
     """Whether each transaction that is open by ``ours`` is by ``brokers``, from the same offset on or an earlier one."""
-    firsts = {one.producer_id: one.current_transaction_first_offset for one in open_states(brokers)}
+    firsts = {state.producer_id: state.current_transaction_first_offset for state in open_states(brokers)}
     return all(
-        firsts.get(one.producer_id, one.current_transaction_first_offset + 1) <= one.current_transaction_first_offset
-        for one in open_states(ours)
+        firsts.get(state.producer_id, state.current_transaction_first_offset + 1)
+        <= state.current_transaction_first_offset
+        for state in open_states(ours)
     )
 
 
@@ -159,15 +160,15 @@ def complete_index(
 ) -> tuple[AbortedTransaction, ...]:
     """The broker's entries and, where it lacks them, those from the batches, by marker.  Of two for one marker the first offset
     and the last stable offset are the lower ones: state that was lost can only raise them."""
-    found = {one.last_offset: one for one in brokers}
-    for one in derived:
-        known = found.get(one.last_offset)
-        if known is not None and known.producer_id == one.producer_id:
-            one = one._replace(
-                first_offset=min(one.first_offset, known.first_offset),
-                last_stable_offset=min(one.last_stable_offset, known.last_stable_offset),
+    found = {broker.last_offset: broker for broker in brokers}
+    for transaction in derived:
+        known = found.get(transaction.last_offset)
+        if known is not None and known.producer_id == transaction.producer_id:
+            transaction = transaction._replace(
+                first_offset=min(transaction.first_offset, known.first_offset),
+                last_stable_offset=min(transaction.last_stable_offset, known.last_stable_offset),
             )
-        found[one.last_offset] = one
+        found[transaction.last_offset] = transaction
     return tuple(found[last_offset] for last_offset in sorted(found))
 
 
@@ -176,14 +177,14 @@ def complete_snapshot(
 ) -> tuple[ProducerState, ...]:
     """The broker's producers in their order, and those with an open transaction that it does not know, or knows a later first
     offset of."""
-    missing = {one.producer_id: one for one in open_at_end}
+    missing = {state.producer_id: state for state in open_at_end}
     found = []
-    for one in brokers:
-        known = missing.pop(one.producer_id, None)
+    for broker in brokers:
+        known = missing.pop(broker.producer_id, None)
         if known is not None:
-            (known,) = merge_open((known,), (one,)) if open_states((one,)) else (known,)
-            one = replace(one, current_transaction_first_offset=known.current_transaction_first_offset)
-        found.append(one)
+            (known,) = merge_open((known,), (broker,)) if open_states((broker,)) else (known,)
+            broker = replace(broker, current_transaction_first_offset=known.current_transaction_first_offset)
+        found.append(broker)
     return (*found, *missing.values())
 
 
@@ -192,9 +193,10 @@ def lacking_entries(
 ) -> tuple[AbortedTransaction, ...]:
     """Those of ``expected``, which the batches tell, that the ``uploaded`` index does not hide, or not from their first offset
     on: with any of them, read_committed shows aborted records."""
-    firsts = {(one.producer_id, one.last_offset): one.first_offset for one in uploaded}
+    firsts = {(transaction.producer_id, transaction.last_offset): transaction.first_offset for transaction in uploaded}
     return tuple(
-        one
-        for one in expected
-        if firsts.get((one.producer_id, one.last_offset), one.first_offset + 1) > one.first_offset
+        transaction
+        for transaction in expected
+        if firsts.get((transaction.producer_id, transaction.last_offset), transaction.first_offset + 1)
+        > transaction.first_offset
     )

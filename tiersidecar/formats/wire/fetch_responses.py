@@ -60,7 +60,7 @@ class FetchResponse:
     @property
     def records_bytes(self) -> int:
         """Bytes of records in all partitions."""
-        return sum(one.records_bytes for one in self.partitions)
+        return sum(partition.records_bytes for partition in self.partitions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

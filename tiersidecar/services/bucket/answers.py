@@ -163,7 +163,7 @@ def _blank(field: Field[Any]) -> object:
 def _without_none(annotation: Any) -> tuple[Any, bool]:
     if typing.get_origin(annotation) not in (UnionType, typing.Union):
         return annotation, False
-    bare: Sequence[Any] = [one for one in typing.get_args(annotation) if one is not NoneType]
+    bare: Sequence[Any] = [arg for arg in typing.get_args(annotation) if arg is not NoneType]
     return bare[0], True
 
 

@@ -192,7 +192,9 @@ class FetchApi:
             return _without_records(step, bounds.start, bounds.end, stable, read_committed=read_committed)
         fetched = await self._read(partition, wanted, allowance, read_committed=read_committed)
         allowance.take(fetched.size_bytes)
-        aborted = tuple((one.producer_id, one.first_offset) for one in fetched.aborted_transactions or ())
+        aborted = tuple(
+            (transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted_transactions or ()
+        )
         return FilledPartition(
             high_watermark=bounds.end,
             last_stable_offset=stable if read_committed else -1,

@@ -113,7 +113,10 @@ def segment_of(listed: ListedManifest, manifest: Manifest) -> RemoteLogSegmentMe
 
 def in_event_order(segments: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
     """Ascending by event time: of two that cover the same offsets, the later one is read, as after a replay of their events."""
-    return sorted(segments, key=lambda one: (one.event_timestamp_ms, one.start_offset, one.remote_log_segment_id.uuid))
+    return sorted(
+        segments,
+        key=lambda segment: (segment.event_timestamp_ms, segment.start_offset, segment.remote_log_segment_id.uuid),
+    )
 
 
 def as_started(segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:

@@ -96,8 +96,8 @@ class OffsetsApi:
         topics, turns, count = list[Any](), Turns(), 0
         for topic in request.topics:
             rows = list[Any]()
-            for one in topic.partitions:
-                rows.append(await self._row(asked, row_type, str(getattr(topic, name)), one, row))
+            for partition in topic.partitions:
+                rows.append(await self._row(asked, row_type, str(getattr(topic, name)), partition, row))
                 await turns.after(1)
             count += len(rows) + 1
             topics.append(made(topic_type, **{name: getattr(topic, name)}, partitions=tuple(rows)))

@@ -109,7 +109,7 @@ class BucketPicture:
                 # Java's clients take no metadata with a lower epoch than they saw, and would be refused for ever.
                 made.latest_epoch = known.latest_epoch
         made.version = self._version
-        made.uuids.update(one.remote_log_segment_id.uuid for one in added)
+        made.uuids.update(segment.remote_log_segment_id.uuid for segment in added)
         _note(made, added)
         if made.uuids:
             self._partitions[partition] = made
@@ -233,7 +233,9 @@ class BucketPicture:
 
 def _is_growth(known: _Partition, added: Sequence[RemoteLogSegmentMetadata]) -> bool:
     """Whether a few segments came after all that are known: then the fold goes on, else it begins anew in a thread."""
-    return len(added) <= _MOST_ON_THE_LOOP and all(one.event_timestamp_ms > known.newest_event_ms for one in added)
+    return len(added) <= _MOST_ON_THE_LOOP and all(
+        segment.event_timestamp_ms > known.newest_event_ms for segment in added
+    )
 
 
 def _folded(partition: TopicIdPartition, segments: Sequence[RemoteLogSegmentMetadata]) -> RemoteLogMetadataCache:
@@ -258,10 +260,10 @@ def _fold(cache: RemoteLogMetadataCache, segments: Sequence[RemoteLogSegmentMeta
 
 
 def _note(partition: _Partition, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-    for one in segments:
-        partition.size_bytes += one.segment_size_in_bytes
-        partition.newest_event_ms = max(partition.newest_event_ms, one.event_timestamp_ms)
-        partition.latest_epoch = max(partition.latest_epoch, one.segment_leader_epochs[-1].epoch)
+    for segment in segments:
+        partition.size_bytes += segment.segment_size_in_bytes
+        partition.newest_event_ms = max(partition.newest_event_ms, segment.event_timestamp_ms)
+        partition.latest_epoch = max(partition.latest_epoch, segment.segment_leader_epochs[-1].epoch)
 
 
 class BucketLineages:

@@ -89,7 +89,7 @@ def refuse_delete_topics(asked: Asked) -> list[Buffer]:
     """DeleteTopics, by name or by id."""
     request, row_type = asked.message(), items(asked.response_type, "responses")
     if hasattr(request, "topics"):
-        rows = [_refused_topic(row_type, name=one.name, topic_id=one.topic_id) for one in request.topics]
+        rows = [_refused_topic(row_type, name=topic.name, topic_id=topic.topic_id) for topic in request.topics]
     else:
         rows = [_refused_topic(row_type, name=name) for name in request.topic_names]
     return asked.answered(responses=tuple(rows))

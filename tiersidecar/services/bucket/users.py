@@ -35,9 +35,9 @@ class Users:
     """Checks passwords in a time that tells nothing of them.  It is the HTTP service's ``AuthorizeRead``, too."""
 
     def __init__(self, users: Iterable[User]) -> None:
-        self._users = {one.name: one for one in users}
+        self._users = {user.name: user for user in users}
         self._key = secrets.token_bytes(32)
-        self._digests = {one.name: self._digest(one.password) for one in self._users.values()}
+        self._digests = {user.name: self._digest(user.password) for user in self._users.values()}
         self._of_nobody = secrets.token_bytes(32)
 
     @property

@@ -44,8 +44,8 @@ class BrokerOffsetsCache:
         """What is known, at most ``max_age_s`` old; what is older than ``refresh_after_s`` is asked for behind the caller's
         back.  Partitions whose leader did not answer are left out."""
         now_s = self._clock.monotonic_s()
-        self._ask([one for one in partitions if self._age_s(one, now_s) >= self._refresh_after_s])
-        await self._wait(one for one in partitions if self._age_s(one, now_s) >= self._max_age_s)
+        self._ask([partition for partition in partitions if self._age_s(partition, now_s) >= self._refresh_after_s])
+        await self._wait(partition for partition in partitions if self._age_s(partition, now_s) >= self._max_age_s)
         return self._found(partitions, now_s - self._max_age_s)
 
     def remembered(self, partition: TopicIdPartition) -> BrokerOffsets | None:
@@ -61,7 +61,7 @@ class BrokerOffsetsCache:
         """What leaders say that are asked after this call; partitions whose leader did not answer are left out."""
         now_s = self._clock.monotonic_s()
         await self._wait(partitions)  # those may have been asked before
-        self._ask([one for one in partitions if self._age_s(one, now_s) > 0])
+        self._ask([partition for partition in partitions if self._age_s(partition, now_s) > 0])
         await self._wait(partitions)
         return self._found(partitions, now_s)
 
@@ -77,18 +77,18 @@ class BrokerOffsetsCache:
         return float("inf") if known is None else now_s - known.asked_at_s
 
     def _found(self, partitions: Iterable[TopicIdPartition], since_s: float) -> dict[TopicIdPartition, BrokerOffsets]:
-        found = ((one, self._known.get(one)) for one in partitions)
+        found = ((partition, self._known.get(partition)) for partition in partitions)
         return {one: known for one, known in found if known is not None and known.asked_at_s >= since_s}
 
     async def _wait(self, partitions: Iterable[TopicIdPartition]) -> None:
-        asking = {task for one in partitions if (task := self._asking.get(one)) is not None}
+        asking = {task for partition in partitions if (task := self._asking.get(partition)) is not None}
         if asking:
             await asyncio.wait(asking)  # a caller that gives up cancels nothing
 
     def _ask(self, partitions: Collection[TopicIdPartition]) -> None:
         """Whoever asks in one turn of the loop asks together: for a thousand partitions, each by a task of its own, with three
         requests to a leader instead of three thousand."""
-        wanted = [one for one in partitions if one not in self._asking]
+        wanted = [partition for partition in partitions if partition not in self._asking]
         if not wanted:
             return
         if self._next is None:
@@ -110,16 +110,16 @@ class BrokerOffsetsCache:
         except RetriableError:
             return  # whoever waits finds nothing, and asks again with its next request
         finally:
-            for one in wanted:
-                del self._asking[one]
-        for one in wanted:
-            answers = (starts[one], watermarks[one], stables[one])
+            for epoch in wanted:
+                del self._asking[epoch]
+        for epoch in wanted:
+            answers = (starts[epoch], watermarks[epoch], stables[epoch])
             if all(answer.error is None for answer in answers):
-                self._known.pop(one, None)
-                self._known[one] = BrokerOffsets(
-                    log_start_offset=starts[one].offset,
-                    high_watermark=watermarks[one].offset,
-                    last_stable_offset=stables[one].offset,
+                self._known.pop(epoch, None)
+                self._known[epoch] = BrokerOffsets(
+                    log_start_offset=starts[epoch].offset,
+                    high_watermark=watermarks[epoch].offset,
+                    last_stable_offset=stables[epoch].offset,
                     asked_at_s=asked_at_s,
                 )
         while len(self._known) > _KEPT_PARTITIONS:

@@ -47,7 +47,7 @@ class DeletedRecords:
         """Whether records that ``request`` names a partition of may begin with deleted ones."""
         if request.is_of_follower:
             return False
-        return any(self.is_suspect(key, one.fetch_offset) for key, one in request.partitions.items())
+        return any(self.is_suspect(key, partition.fetch_offset) for key, partition in request.partitions.items())
 
     def is_suspect(self, key: PartitionKey, offset: int) -> bool:
         """Whether ``offset`` lies below a start that was said, of whatever history."""

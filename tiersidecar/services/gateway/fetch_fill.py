@@ -350,7 +350,10 @@ class FetchFill:
         filled_end = fetched.next_offset if fetched.slices else 0
         aborted = None
         if wanted.request.is_read_committed:
-            aborted = tuple((one.producer_id, one.first_offset) for one in fetched.aborted_transactions or ())
+            aborted = tuple(
+                (transaction.producer_id, transaction.first_offset)
+                for transaction in fetched.aborted_transactions or ()
+            )
         return FilledPartition(
             high_watermark=max(judged.offsets.high_watermark, filled_end),
             last_stable_offset=max(judged.offsets.last_stable_offset, filled_end),

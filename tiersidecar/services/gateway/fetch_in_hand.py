@@ -24,7 +24,7 @@ from tiersidecar.formats.wire.fetch_responses import FetchedPartition, FetchResp
 from tiersidecar.ports.clock import Blocking, Clock
 from tiersidecar.services.gateway.exchange import ConnectionState, Exchange
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions
-from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
+from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeClassifier
 
 _MOST_KEPT_BYTES = 4096
 """Of an answer, for each connection."""
@@ -68,7 +68,9 @@ class InHand:
 class FetchesInHand:
     """At most one of each connection, since Fetch is ``alone``."""
 
-    def __init__(self, *, judge: OutOfRangeJudge, sessions: FetchSessions, clock: Clock, blocking: Blocking) -> None:
+    def __init__(
+        self, *, judge: OutOfRangeClassifier, sessions: FetchSessions, clock: Clock, blocking: Blocking
+    ) -> None:
         self._judge, self._sessions, self._clock, self._blocking = judge, sessions, clock, blocking
 
     def read(self, exchange: Exchange) -> FetchRequest:

@@ -48,7 +48,7 @@ from tiersidecar.services.gateway.exchange import Buffer, ConnectionState, Excha
 from tiersidecar.services.gateway.fetch_fill import FetchFill, FillRequest
 from tiersidecar.services.gateway.fetch_in_hand import Answered, Expected, FetchesInHand, is_large, remember
 from tiersidecar.services.gateway.fetch_sessions import FetchSessions, check_all_asked
-from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeJudge
+from tiersidecar.services.gateway.out_of_range import Judged, OutOfRangeClassifier
 
 _COLLECTED_AFTER = 16
 """Responses of a connection that are collected after one with a partition out of range: a client that fetches by turns should
@@ -123,7 +123,7 @@ class FetchRewrite(Rewrite):
     def __init__(
         self,
         *,
-        judge: OutOfRangeJudge,
+        judge: OutOfRangeClassifier,
         deleted: DeletedRecords,
         fill: FetchFill,
         clock: Clock,
@@ -184,7 +184,7 @@ class FetchRewrite(Rewrite):
         version = exchange.api_version
         fetched = read_fetch_response(response, version)
         session = self._sessions.follow(exchange.connection, request, fetched)
-        rows = [one for one in fetched.partitions if one.error_code == OFFSET_OUT_OF_RANGE]
+        rows = [partition for partition in fetched.partitions if partition.error_code == OFFSET_OUT_OF_RANGE]
         expect_more(exchange.connection, found_out_of_range=bool(rows))
         addresses = self._find_addresses(version, response)
         if request.is_of_follower:  # a follower that fetches is none of ours (T-57)
@@ -350,5 +350,5 @@ def _is_held(
     """Whether the client would get nothing that it can go on with."""
     if any(answer.records_bytes for answer in answers.values()):
         return False
-    has_news = any(one.error_code not in (NO_ERROR, OFFSET_OUT_OF_RANGE) for one in partitions)
+    has_news = any(partition.error_code not in (NO_ERROR, OFFSET_OUT_OF_RANGE) for partition in partitions)
     return not has_news and all(one.verdict is not OutOfRange.STANDS for one in judged.values())

@@ -119,7 +119,7 @@ def claimed_user(mechanism: str, token: bytes) -> str:
     if not mechanism.startswith("SCRAM-"):
         return ""
     fields = token.decode("utf-8", "replace").split(",")
-    if any(one.lower() == "tokenauth=true" for one in fields):  # as Java's parseBoolean
+    if any(field.lower() == "tokenauth=true" for field in fields):  # as Java's parseBoolean
         return ""
-    named = next((one for one in fields[2:] if one.startswith("n=")), "n=")
+    named = next((field for field in fields[2:] if field.startswith("n=")), "n=")
     return named[2:].replace("=2C", ",").replace("=3D", "=")

@@ -48,7 +48,7 @@ class _Known:
 STANDS, RETRY = Judged(verdict=OutOfRange.STANDS), Judged(verdict=OutOfRange.RETRY)
 
 
-class OutOfRangeJudge:
+class OutOfRangeClassifier:
     """Gathers both tiers' borders and lets ``decide`` judge."""
 
     def __init__(

@@ -41,32 +41,32 @@ def find_anomalies(cluster: Cluster) -> list[Anomaly]:
 
 
 def _silent(cluster: Cluster) -> Iterator[Anomaly]:
-    for one in cluster.sidecars:
-        if one.overview is None:
-            name = one.address if one.node_id is None else f"broker {one.node_id}"
+    for sidecar in cluster.sidecars:
+        if sidecar.overview is None:
+            name = sidecar.address if sidecar.node_id is None else f"broker {sidecar.node_id}"
             yield Anomaly(
                 severity=Severity.ACT,
                 title=f"The sidecar of {name} does not answer",
-                details=(one.problem,),
+                details=(sidecar.problem,),
                 advice="See whether its process runs, and its log. While it is away nothing of the partitions that its broker "
                 "leads is copied or trimmed, and that broker's disk grows; producing and local reading go on.",
             )
 
 
 def _not_ready(cluster: Cluster) -> Iterator[Anomaly]:
-    for one in cluster.answers:
-        if one.reasons:
+    for answer in cluster.answers:
+        if answer.reasons:
             yield Anomaly(
                 severity=Severity.ACT,
-                title=f"The sidecar of {_name(one)} is not ready",
-                details=one.reasons,
+                title=f"The sidecar of {_name(answer)} is not ready",
+                details=answer.reasons,
                 advice="It waits for what is named here and goes on by itself once that is there.",
             )
-        if one.standing_by:
+        if answer.standing_by:
             yield Anomaly(
                 severity=Severity.LOOK,
-                title=f"A process beside {_name(one)} stands by",
-                details=(one.standing_by,),
+                title=f"A process beside {_name(answer)} stands by",
+                details=(answer.standing_by,),
                 advice="Only one tier role works beside a broker. If the other one is not meant to run, stop it: this one "
                 "then takes over.",
             )
@@ -112,9 +112,9 @@ def _held_back(cluster: Cluster) -> Iterator[Anomaly]:
 def _by_topic(cluster: Cluster, kind: str) -> Iterator[tuple[str, list[int], tuple[str, ...]]]:
     """Topic, partitions, and their reasons: one of many partitions is told once."""
     found: defaultdict[str, defaultdict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for one in cluster.answers:
-        for trouble in one.troubles:
-            if trouble.kind == kind and trouble.topic not in one.untrimmable_topics:
+    for answer in cluster.answers:
+        for trouble in answer.troubles:
+            if trouble.kind == kind and trouble.topic not in answer.untrimmable_topics:
                 found[trouble.topic][trouble.reason].add(trouble.partition)
     for topic, reasons in sorted(found.items()):
         partitions = sorted(set().union(*reasons.values()))
@@ -133,19 +133,19 @@ def _title(topic: str, partitions: list[int], what: str) -> str:
 
 
 def _lost(cluster: Cluster) -> Iterator[Anomaly]:
-    for one in cluster.answers:
-        if one.losses:
+    for answer in cluster.answers:
+        if answer.losses:
             yield Anomaly(
                 severity=Severity.ACT,
-                title=f"{_name(one).capitalize()}: something is lost, or is another store than it was",
-                details=one.losses,
+                title=f"{_name(answer).capitalize()}: something is lost, or is another store than it was",
+                details=answer.losses,
                 advice="Nothing is done with these partitions until somebody has decided: the runbook for disasters "
                 "(docs/operations/disasters.md) goes through the cases.",
             )
 
 
 def _several_clusters(cluster: Cluster) -> Iterator[Anomaly]:
-    others = {one.cluster_id for one in cluster.answers if one.cluster_id} - {cluster.cluster_id}
+    others = {answer.cluster_id for answer in cluster.answers if answer.cluster_id} - {cluster.cluster_id}
     if others:
         yield Anomaly(
             severity=Severity.ACT,
@@ -161,13 +161,13 @@ def _topics(cluster: Cluster) -> Iterator[Anomaly]:
         (
             "is not tiered",
             "Change the topic, or take it out of the rules of this configuration.",
-            _merged(one.refused_topics for one in cluster.answers),
+            _merged(answer.refused_topics for answer in cluster.answers),
         ),
         (
             "is not trimmed: the broker's own settings do not fit",
             "Act soon: the broker may delete by its own retention what is not copied. `tiersidecar enable` puts the "
             "settings right.",
-            _merged(one.untrimmable_topics for one in cluster.answers),
+            _merged(answer.untrimmable_topics for answer in cluster.answers),
         ),
     ):
         for topic, reason in sorted(reasons.items()):
@@ -177,38 +177,38 @@ def _topics(cluster: Cluster) -> Iterator[Anomaly]:
 
 
 def _log_dirs(cluster: Cluster) -> Iterator[Anomaly]:
-    for one in cluster.answers:
-        if one.log_dir_faults:
+    for answer in cluster.answers:
+        if answer.log_dir_faults:
             yield Anomaly(
                 severity=Severity.ACT,
-                title=f"{_name(one).capitalize()}: log dirs cannot be read",
-                details=_lines(one.log_dir_faults),
+                title=f"{_name(answer).capitalize()}: log dirs cannot be read",
+                details=_lines(answer.log_dir_faults),
                 advice="Look at permissions, mounts and the disk: partitions there are not copied.",
             )
-        if one.misplaced:
+        if answer.misplaced:
             yield Anomaly(
                 severity=Severity.ACT,
-                title=f"{_name(one).capitalize()}: led partitions whose directory is not here",
-                details=_lines(one.misplaced),
+                title=f"{_name(answer).capitalize()}: led partitions whose directory is not here",
+                details=_lines(answer.misplaced),
                 advice="Give the sidecar the broker's log.dirs, by the same mounts, and restart it. Until then nothing of them "
                 "is copied or trimmed.",
             )
 
 
 def _disks(cluster: Cluster) -> Iterator[Anomaly]:
-    for one in cluster.answers:
-        if one.disk_troubles:
+    for answer in cluster.answers:
+        if answer.disk_troubles:
             yield Anomaly(
                 severity=Severity.ACT,
-                title=f"{_name(one).capitalize()}: a disk fills up",
-                details=_lines(one.disk_troubles),
+                title=f"{_name(answer).capitalize()}: a disk fills up",
+                details=_lines(answer.disk_troubles),
                 advice="Find what keeps data local (lag, held-back trims, a long local retention), or give room. A broker with "
                 "a full disk stops.",
             )
 
 
 def _deletes(cluster: Cluster) -> Iterator[Anomaly]:
-    blocked = {one.deletes_blocked for one in cluster.answers if one.deletes_blocked}
+    blocked = {answer.deletes_blocked for answer in cluster.answers if answer.deletes_blocked}
     if blocked:
         yield Anomaly(
             severity=Severity.LOOK,
@@ -217,7 +217,7 @@ def _deletes(cluster: Cluster) -> Iterator[Anomaly]:
             advice="Start a sidecar beside every broker, or name those that have none on purpose in "
             "deletes.brokers.without.sidecar.",
         )
-    off = [_name(one) for one in cluster.answers if not one.deletes_enabled]
+    off = [_name(answer) for answer in cluster.answers if not answer.deletes_enabled]
     if off:
         yield Anomaly(
             severity=Severity.LOOK,
@@ -229,10 +229,10 @@ def _deletes(cluster: Cluster) -> Iterator[Anomaly]:
 
 
 def _unmapped(cluster: Cluster) -> Iterator[Anomaly]:
-    for one in cluster.answers:
-        for gateway in one.gateways:
+    for answer in cluster.answers:
+        for gateway in answer.gateways:
             if gateway.unmapped_brokers:
-                where = f"The gateway {gateway.listener} of {_name(one)}"
+                where = f"The gateway {gateway.listener} of {_name(answer)}"
                 yield Anomaly(
                     severity=Severity.ACT,
                     title=f"{where} has no address for {gateway.unmapped_brokers} brokers",
@@ -271,7 +271,7 @@ def _reconciled(cluster: Cluster) -> Iterator[Anomaly]:
 
 
 def _versions(cluster: Cluster) -> Iterator[Anomaly]:
-    versions = Counter(one.version for one in cluster.sidecars if one.version)
+    versions = Counter(sidecar.version for sidecar in cluster.sidecars if sidecar.version)
     if len(versions) > 1:
         yield Anomaly(
             severity=Severity.LOOK,

@@ -70,7 +70,9 @@ class ClusterAsker:
     async def _of_leader(
         self, cluster: Cluster, path: str, query: dict[str, Any], own: Callable[[], Awaitable[dict[str, Any]]]
     ) -> Answer:
-        leader = next((one for one in cluster.sidecars if _leads(one, query["topic"], query["partition"])), None)
+        leader = next(
+            (sidecar for sidecar in cluster.sidecars if _leads(sidecar, query["topic"], query["partition"])), None
+        )
         if leader is None:
             return Answer(problem="no sidecar that answers leads it")
         if leader.is_own:
@@ -100,7 +102,7 @@ class ClusterAsker:
     def _others(self) -> list[SidecarStatus]:
         leases = self._leases()
         named = [SidecarStatus(node_id=-1, address=one, host="", version="", is_over=False) for one in self._also]
-        return [*(one for one in leases if one.node_id != self._leased_node), *named]
+        return [*(lease for lease in leases if lease.node_id != self._leased_node), *named]
 
     @property
     def _leased_node(self) -> int:
@@ -111,7 +113,7 @@ class ClusterAsker:
 
     async def _own(self) -> Sidecar:
         summary = self._source.summary()
-        address = next((one.address for one in self._leases() if one.node_id == self._leased_node), "")
+        address = next((lease.address for lease in self._leases() if lease.node_id == self._leased_node), "")
         # As another one would read it.
         document = json.loads(await self._blocking.run(json.dumps, await self._overview.document()))
         read = await self._blocking.run(_read, summary.node_id, address, summary.version, Answer(document=document))

@@ -177,7 +177,7 @@ class Cluster:
 
     @property
     def answers(self) -> list[Overview]:
-        return [one.overview for one in self.sidecars if one.overview is not None]
+        return [sidecar.overview for sidecar in self.sidecars if sidecar.overview is not None]
 
     @property
     def tiers(self) -> TierBytes:
@@ -186,7 +186,7 @@ class Cluster:
     @property
     def reconcile(self) -> Reconcile | None:
         """All read the same summary, some a little later than others."""
-        found = [one.reconcile for one in self.answers if one.reconcile is not None]
+        found = [answer.reconcile for answer in self.answers if answer.reconcile is not None]
         return min(found, key=lambda one: one.age_s) if found else None
 
     def topic(self, name: str) -> TopicLine | None:
@@ -242,7 +242,7 @@ def read_overview(document: Mapping[str, Any]) -> Overview:
 
 def put_together(sidecars: Sequence[Sidecar], asked_ms: int) -> Cluster:
     """All of them; of two that take themselves for the leader of a partition, the one of the later epoch counts."""
-    told = [one.overview for one in sidecars if one.overview is not None]
+    told = [sidecar.overview for sidecar in sidecars if sidecar.overview is not None]
     leaders: dict[tuple[str, int], PartitionLine] = {}
     seen: defaultdict[str, set[int]] = defaultdict(set)
     modes: dict[str, str] = {}
@@ -294,7 +294,7 @@ def _topic(
 
 def _summed(told: Sequence[Overview]) -> Mapping[str, Mapping[int, int]]:
     names = {name for one in told for name in one.series}
-    return {name: _sums(one.series.get(name, {}) for one in told) for name in sorted(names)}
+    return {name: _sums(overview.series.get(name, {}) for overview in told) for name in sorted(names)}
 
 
 def _sums(several: Iterable[Mapping[Any, int]]) -> dict[Any, int]:

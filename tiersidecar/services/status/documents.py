@@ -34,7 +34,7 @@ def summary_document(summary: StatusSummary) -> dict[str, Any]:
         "paused": list(summary.paused),
         "disks": [asdict(disk) for disk in summary.disks],
         "standing_by": summary.standing_by,
-        "cold_readers": [asdict(one) for one in summary.cold_readers],
+        "cold_readers": [asdict(reader) for reader in summary.cold_readers],
     }
 
 
@@ -63,7 +63,7 @@ def partition_document(status: PartitionStatus) -> dict[str, Any]:
 
 def sidecars_document(sidecars: Sequence[SidecarStatus]) -> dict[str, Any]:
     """Where to ask the others."""
-    return {"sidecars": [asdict(one) for one in sidecars]}
+    return {"sidecars": [asdict(sidecar) for sidecar in sidecars]}
 
 
 def row_document(row: SegmentRow) -> dict[str, Any]:

@@ -51,19 +51,19 @@ class History:
                 bucket=bucket,
                 totals={name: _total(self._metrics, metric) for name, metric in COUNTED.items()},
                 lag_bytes=_total(self._metrics, COPY_LAG_BYTES),
-                read_by_topic=dict(sorted(reads.items(), key=lambda one: -one[1])[:_MOST_TOPICS]),
+                read_by_topic=dict(sorted(reads.items(), key=lambda read: -read[1])[:_MOST_TOPICS]),
             )
         )
 
     def document(self) -> dict[str, Any]:
         """Bytes of each interval, named by its end in intervals since 1970; of an interval without samples there is none."""
         pairs = list(zip(list(self._samples)[:-1], list(self._samples)[1:], strict=True))
-        pairs = [(one, next_one) for one, next_one in pairs if next_one.bucket - one.bucket == 1]
+        pairs = [(pair, next_one) for pair, next_one in pairs if next_one.bucket - pair.bucket == 1]
         series: dict[str, list[list[int]]] = {
             name: [[after.bucket, _grown(before.totals[name], after.totals[name])] for before, after in pairs]
             for name in COUNTED
         }
-        series["lag"] = [[one.bucket, round(one.lag_bytes)] for one in self._samples]
+        series["lag"] = [[sample.bucket, round(sample.lag_bytes)] for sample in self._samples]
         return {"interval_ms": INTERVAL_MS, "series": series, "read_by_topic": self._read_by_topic()}
 
     def _read_by_topic(self) -> dict[str, int]:

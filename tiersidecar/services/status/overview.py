@@ -74,7 +74,7 @@ class Overview:
             "now_ms": time.time_ns() // 1_000_000,
             "columns": COLUMNS,
             "topics": topics,
-            "troubles": sorted(troubles, key=lambda one: one["kind"] != "halted")[:MOST_TROUBLES],
+            "troubles": sorted(troubles, key=lambda trouble: trouble["kind"] != "halted")[:MOST_TROUBLES],
             "gateways": _gateways(self._metrics),
             "reconcile": _reconcile(self._metrics),
             "history": self._history.document(),
@@ -82,15 +82,22 @@ class Overview:
 
 
 def _add(topics: dict[str, dict[str, Any]], troubles: list[dict[str, Any]], status: PartitionStatus) -> None:
-    tip = status.topic_id_partition
-    topic = topics.setdefault(tip.topic, {"mode": status.mode, "seen": [], "leads": []})
-    topic["seen"].append(tip.partition)
+    topic_id_partition = status.topic_id_partition
+    topic = topics.setdefault(topic_id_partition.topic, {"mode": status.mode, "seen": [], "leads": []})
+    topic["seen"].append(topic_id_partition.partition)
     leads = status.role == "leader"
     if leads:
         topic["leads"].append(_row(status))
     for kind, reason in (("halted", status.halted_reason), ("held back", status.held_back_reason)):
         if reason is not None and (leads or kind == "halted"):
-            troubles.append({"topic": tip.topic, "partition": tip.partition, "kind": kind, "reason": reason})
+            troubles.append(
+                {
+                    "topic": topic_id_partition.topic,
+                    "partition": topic_id_partition.partition,
+                    "kind": kind,
+                    "reason": reason,
+                }
+            )
 
 
 def _row(status: PartitionStatus) -> list[int]:
@@ -121,8 +128,12 @@ def _gateways(metrics: RenderMetrics) -> list[dict[str, Any]]:
     unmapped = {labels["listener"]: round(value) for labels, value in metrics.series(GATEWAY_UNMAPPED_BROKERS)}
     connections = {labels["listener"]: round(value) for labels, value in metrics.series(GATEWAY_CONNECTIONS)}
     return [
-        {"listener": one, "connections": connections.get(one, 0), "unmapped_brokers": unmapped.get(one, 0)}
-        for one in sorted(unmapped.keys() | connections.keys())
+        {
+            "listener": connection,
+            "connections": connections.get(connection, 0),
+            "unmapped_brokers": unmapped.get(connection, 0),
+        }
+        for connection in sorted(unmapped.keys() | connections.keys())
     ]
 
 

@@ -63,7 +63,8 @@ class Coordinator:
                     answer = made.FindCoordinatorResponse(throttle_time=NO_WAIT, coordinators=tuple(rows))
                 case 9:
                     answer = made.OffsetFetchResponse(
-                        throttle_time=NO_WAIT, groups=tuple(self._group(made, one.group_id) for one in request.groups)
+                        throttle_time=NO_WAIT,
+                        groups=tuple(self._group(made, group.group_id) for group in request.groups),
                     )
                 case 16:
                     listed = [

@@ -58,7 +58,7 @@ class ScratchLogDir:
         os.utime(self.path / name, (seconds, seconds))
 
 
-def tip(topic: str, partition: int = 0, topic_id: Uuid = TOPIC_ID) -> TopicIdPartition:
+def topic_id_partition(topic: str, partition: int = 0, topic_id: Uuid = TOPIC_ID) -> TopicIdPartition:
     return TopicIdPartition(topic_id=topic_id, topic=topic, partition=partition)
 
 

@@ -79,7 +79,7 @@ def test_a_preallocated_active_segment_has_the_size_of_what_was_written(scratch:
     active = scratch.path / "orders-0" / f"{100:020d}.log"
     with active.open("r+b") as file:
         file.truncate(64 << 20)
-    (sealed_bytes, active_bytes) = [one.size_bytes for one in scanner_of(scratch).scan().partitions[0].segments]
+    (sealed_bytes, active_bytes) = [segment.size_bytes for segment in scanner_of(scratch).scan().partitions[0].segments]
     assert sealed_bytes == 5000
     assert 5000 <= active_bytes <= 1 << 20
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.manual_clock import ManualClock
-from tests.unit.adapters.log_dirs_fs.broker_files import GOLDEN, TOPIC_ID, ScratchLogDir, tip
+from tests.unit.adapters.log_dirs_fs.broker_files import GOLDEN, TOPIC_ID, ScratchLogDir, topic_id_partition
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.log_dirs_fs.log_dirs import FilesystemLogDirs
 from tiersidecar.domain.errors import LogDirError, UnformattedLogDirError
@@ -67,18 +67,21 @@ class TestRealBrokers:
             row["file"]: row["size"] for row in map(json.loads, lines) if "__cluster_metadata" not in row["file"]
         }
         ours = {
-            f"{tip}/{segment.base_offset:020d}.log": segment.size_bytes
-            for tip, partition in view.partitions.items()
+            f"{topic_id_partition}/{segment.base_offset:020d}.log": segment.size_bytes
+            for topic_id_partition, partition in view.partitions.items()
             for segment in partition.segments
         }
         assert ours == expected
         kafkas = json.loads((GOLDEN / "expected" / offsets_file).read_text())
-        for topic_id_partition in view.partitions:
-            assert format_uuid(topic_id_partition.topic_id) == kafkas[str(topic_id_partition)]["topic_id"]
+        for found in view.partitions:
+            assert format_uuid(found.topic_id) == kafkas[str(found)]["topic_id"]
 
     async def test_all_but_the_last_segment_is_sealed_up_to_the_next(self, blocking: Blocking) -> None:
         log_dirs = FilesystemLogDirs([str(GOLDEN / "clean")], blocking=blocking, clock=ManualClock(LATER_MS))
-        partitions = {str(tip): partition for tip, partition in (await log_dirs.scan()).partitions.items()}
+        partitions = {
+            str(topic_id_partition): partition
+            for topic_id_partition, partition in (await log_dirs.scan()).partitions.items()
+        }
         assert [segment.base_offset for segment in partitions["plain-0"].sealed_segments] == [
             0, 35, 70, 105, 140, 175, 210,
         ]  # fmt: skip
@@ -93,7 +96,7 @@ class TestRealBrokers:
         view = await log_dirs.scan()
         kafkas = json.loads((GOLDEN / "expected" / "offsets.json").read_text())
         watermarks = await log_dirs.high_watermarks()
-        assert {str(tip): offset for tip, offset in watermarks.items()} == {
+        assert {str(topic_id_partition): offset for topic_id_partition, offset in watermarks.items()} == {
             name: answer["latest"] for name, answer in kafkas.items()
         }
         assert watermarks.keys() == view.partitions.keys()
@@ -146,7 +149,7 @@ class TestNames:
         ):
             scratch.add_file("orders-0", file)
         view = await log_dirs.scan()
-        assert offsets(view.partitions[tip("orders")]) == [(100, 200), (200, None)]
+        assert offsets(view.partitions[topic_id_partition("orders")]) == [(100, 200), (200, None)]
 
 
 class TestFaults:
@@ -236,7 +239,7 @@ class TestFaults:
         both = [str(scratch.path), str(other.path)]
         view = await FilesystemLogDirs(both, blocking=blocking, clock=ManualClock(LATER_MS)).scan()
         assert view.faults == {}
-        assert view.partitions[tip("orders")].log_dir == str(scratch.path)
+        assert view.partitions[topic_id_partition("orders")].log_dir == str(scratch.path)
 
     async def test_a_partition_that_takes_its_new_place_is_in_two_for_a_moment(
         self, tmp_path: Path, scratch: ScratchLogDir, blocking: Blocking
@@ -251,11 +254,11 @@ class TestFaults:
         future.rename(other.path / "orders-0")
         for _ in range(2):
             view = await log_dirs.scan()
-            assert (view.faults, view.partitions[tip("orders")].log_dir) == ({}, str(scratch.path))
+            assert (view.faults, view.partitions[topic_id_partition("orders")].log_dir) == ({}, str(scratch.path))
             await clock.advance(2)
         here.rename(scratch.path / "orders-0.0123456789abcdef0123456789abcdef-delete")
         view = await log_dirs.scan()
-        assert (view.faults, view.partitions[tip("orders")].log_dir) == ({}, str(other.path))
+        assert (view.faults, view.partitions[topic_id_partition("orders")].log_dir) == ({}, str(other.path))
         await clock.advance(60)
         assert (await log_dirs.scan()).faults == {}
 
@@ -353,4 +356,4 @@ class TestHighWatermarks:
         scratch.add_partition("orders-0", 0)
         (scratch.path / "replication-offset-checkpoint").write_text("0\n2\norders 0 120\ngone 7 3\n")
         await log_dirs.scan()
-        assert await log_dirs.high_watermarks() == {tip("orders"): 120}
+        assert await log_dirs.high_watermarks() == {topic_id_partition("orders"): 120}

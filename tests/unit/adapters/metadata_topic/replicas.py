@@ -65,7 +65,7 @@ class Topic:
             end = records[-1].offset + 1 if records else position
             self.replica.partitions[number].apply_live(list(records), read_from=position, position=end)
 
-    def read_aside(self, count: int = 1000) -> None:
+    def read_separately(self, count: int = 1000) -> None:
         self.learn_bounds()
         for number, position in self.replica.side_positions().items():
             records = self.records[position : position + count]

@@ -87,14 +87,14 @@ async def test_skipped_records_are_read_aside_by_a_newcomer_while_the_others_go_
     topic.start([owner(0)])
     topic.read_live()
     topic.replica.assign([owner(0), owner(1)])
-    topic.read_aside(3)
+    topic.read_separately(3)
     assert (topic.is_ready(0), topic.is_ready(1)) == (True, False)
     topic.write(added(5, 20, 29, owner=owner(0)), added(6, 20, 29, owner=owner(1)))
     topic.read_live()
     assert topic.segments(0) == [1, 3, 5]
-    topic.read_aside(4)
+    topic.read_separately(4)
     assert not topic.is_ready(1)
-    topic.read_aside()
+    topic.read_separately()
     assert topic.is_ready(1)
     assert topic.segments(1) == [2, 4, 6]
     assert topic.replica.side_positions() == {}
@@ -108,10 +108,10 @@ async def test_a_second_newcomer_sends_the_side_consumer_back() -> None:
     topic.start([owner(0)])
     topic.read_live()
     topic.replica.assign([owner(0), owner(1)])
-    topic.read_aside(3)
+    topic.read_separately(3)
     topic.replica.assign([owner(0), owner(1), owner(2)])
     assert topic.replica.side_positions() == {0: 0}
-    topic.read_aside()
+    topic.read_separately()
     assert (topic.is_ready(1), topic.is_ready(2)) == (True, True)
     assert topic.segments(1) == [2, 4]
 
@@ -140,7 +140,7 @@ async def test_a_partition_that_leaves_and_comes_back_begins_from_the_beginning(
     topic.write(added(5, 20, 29, owner=owner(0)))
     topic.read_live()
     topic.replica.assign([owner(0), owner(1)])
-    topic.read_aside()
+    topic.read_separately()
     assert topic.segments(0) == [1, 3, 5]
 
 
@@ -181,7 +181,7 @@ async def test_a_partition_that_the_snapshot_lacks_is_read_aside() -> None:
     assert (again.replica.live_positions(), again.replica.side_positions()) == ({0: 7}, {0: 0})
     again.read_live()
     assert (again.is_ready(0), again.is_ready(1)) == (True, False)
-    again.read_aside()
+    again.read_separately()
     assert again.segments(1) == [2, 4]
 
 
@@ -320,7 +320,7 @@ async def test_another_topic_is_not_read_and_what_was_known_stays(facts: TopicFa
     assert again.replica.begin_session(FACTS) is None  # the operator brought it back
     assert reason in str(again.replica.halted_reason), "how much of it is not known yet"
     again.read_live()
-    again.read_aside()
+    again.read_separately()
     assert again.segments(1) == [2, 4]
     assert again.replica.halted_reason is None
 

@@ -43,7 +43,7 @@ async def test_a_newcomer_that_is_not_live_yet_is_left_out(path: Path) -> None:
     await keeper.save()
     restored = await keeper_of(path).load()
     assert restored is not None
-    assert {one.topic_id_partition for one in restored.partitions} == {owner(0), owner(1)}
+    assert {partition.topic_id_partition for partition in restored.partitions} == {owner(0), owner(1)}
     assert restored.positions[0].position == 2
 
 
@@ -57,7 +57,10 @@ async def test_only_what_changed_since_is_imaged_again(path: Path) -> None:
     await keeper.save()
     restored = await keeper_of(path).load()
     assert restored is not None
-    assert {one.topic_id_partition: one.applied_to for one in restored.partitions} == {owner(0): 2, owner(1): 1}
+    assert {partition.topic_id_partition: partition.applied_to for partition in restored.partitions} == {
+        owner(0): 2,
+        owner(1): 1,
+    }
 
 
 async def test_nothing_is_written_before_contact_and_after_data_was_lost(path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_pinned_segment_reads_as_it_did_after_the_broker_deleted_it(
 
 
 def test_all_is_read_back_from_names_and_files(pins: PinDirectory, local: LocalPartition) -> None:
-    made = [pins.make(name_of(local, one), one, local.leader_epochs) for one in local.sealed_segments]
+    made = [pins.make(name_of(local, segment), segment, local.leader_epochs) for segment in local.sealed_segments]
     listing = pins.list_names()
     assert pins.read(listing.whole) == tuple(made)
     assert listing.partial == ()

@@ -145,4 +145,4 @@ async def test_disks_are_measured_for_several_askers_at_once(log_dir: Path, bloc
     """Found by make chaos: the pin keeper and the disk watch shared one measurement, and the daemon died of it."""
     pins = FilesystemPins([str(log_dir)], blocking=blocking)
     spaces = await asyncio.gather(pins.disk_spaces(), pins.disk_spaces(), pins.disk_spaces())
-    assert [list(one) for one in spaces] == [[str(log_dir)]] * 3
+    assert [list(space) for space in spaces] == [[str(log_dir)]] * 3

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.adapters.clock import SystemIds
 from tiersidecar.adapters.snapshots.codec import read_partition_snapshot, write_partition_snapshot
 from tiersidecar.adapters.snapshots.shelf import StoreShelf, list_snapshots, read_latest, snapshot_key
@@ -26,7 +26,7 @@ from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVer
 from tiersidecar.ports.state_log import Hold, PartitionState, TopicState
 from tiersidecar.ports.store import BytesBody, StoredObject
 
-PREFIX, PLACE = "cluster/", (TIP.topic_id, TIP.partition)
+PREFIX, PLACE = "cluster/", (TOPIC_ID_PARTITION.topic_id, TOPIC_ID_PARTITION.partition)
 ENTRY = TrashEntry(
     id=TrashId(generation=0, leader_epoch=LeaderEpoch(2), kind=TrashKind.USER, opened_ms=5),
     decided_ms=6,
@@ -36,7 +36,7 @@ ENTRY = TrashEntry(
 )
 FULL = PartitionSnapshot(
     cluster_id="ours",
-    topic_id_partition=TIP,
+    topic_id_partition=TOPIC_ID_PARTITION,
     version=SnapshotVersion(leader_epoch=LeaderEpoch(2), serial=1),
     written_ms=8,
     broker_id=1,
@@ -129,12 +129,12 @@ def test_records_that_are_cut_short_are_refused(records: bytes) -> None:
 
 async def test_the_last_two_are_kept_and_the_last_counts(store: MemoryStore) -> None:
     shelf = StoreShelf(store, PREFIX, InlineBlocking())
-    assert await shelf.latest(TIP) == (None, None)
+    assert await shelf.latest(TOPIC_ID_PARTITION) == (None, None)
     for serial in (1, 2, 3):
         await shelf.put(replace(FULL, version=version(2, serial)))
-    assert await shelf.latest(TIP) == (version(2, 3), replace(FULL, version=version(2, 3)))
+    assert await shelf.latest(TOPIC_ID_PARTITION) == (version(2, 3), replace(FULL, version=version(2, 3)))
     keys = (await list_snapshots(store, PREFIX))[PLACE]
-    assert keys == [snapshot_key(PREFIX, TIP, version(2, serial)) for serial in (3, 2)]
+    assert keys == [snapshot_key(PREFIX, TOPIC_ID_PARTITION, version(2, serial)) for serial in (3, 2)]
 
 
 async def test_it_lists_once_in_a_leader_epoch(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,17 +146,17 @@ async def test_it_lists_once_in_a_leader_epoch(store: MemoryStore, monkeypatch: 
 
     monkeypatch.setattr(store, "list_objects", list_objects)
     shelf = StoreShelf(store, PREFIX, InlineBlocking())
-    await shelf.latest(TIP)
+    await shelf.latest(TOPIC_ID_PARTITION)
     for serial in range(1, 9):
         await shelf.put(replace(FULL, version=version(2, serial)))
     assert len(listings) == 2, "before the first, and after it"
     other = StoreShelf(store, PREFIX, InlineBlocking())
     for serial in range(1, 4):
         await other.put(replace(FULL, version=version(3, serial)))
-    await shelf.latest(TIP)
+    await shelf.latest(TOPIC_ID_PARTITION)
     await shelf.put(replace(FULL, version=version(4, 1)))
     keys = (await list_snapshots(store, PREFIX))[PLACE]
-    assert keys == [snapshot_key(PREFIX, TIP, one) for one in (version(4, 1), version(3, 3))]
+    assert keys == [snapshot_key(PREFIX, TOPIC_ID_PARTITION, one) for one in (version(4, 1), version(3, 3))]
 
 
 async def test_a_deposed_leader_overwrites_nothing(store: MemoryStore) -> None:
@@ -173,7 +173,7 @@ async def test_a_damaged_one_is_named_and_the_one_before_counts(store: MemorySto
     shelf = StoreShelf(store, PREFIX, InlineBlocking())
     for serial in (1, 2):
         await shelf.put(replace(FULL, version=version(2, serial)))
-    key = snapshot_key(PREFIX, TIP, version(2, 2))
+    key = snapshot_key(PREFIX, TOPIC_ID_PARTITION, version(2, 2))
     await store.put_object(key, BytesBody(b"{}\n"))
     found, faults = await latest(store)
     assert found == replace(FULL, version=version(2, 1))
@@ -181,7 +181,7 @@ async def test_a_damaged_one_is_named_and_the_one_before_counts(store: MemorySto
 
 
 async def test_a_snapshot_under_the_key_of_another_is_refused(store: MemoryStore) -> None:
-    key = snapshot_key(PREFIX, TIP, version(5, 1))
+    key = snapshot_key(PREFIX, TOPIC_ID_PARTITION, version(5, 1))
     await store.put_object(key, BytesBody(write_partition_snapshot(FULL)))
     found, faults = await latest(store)
     assert found is None

@@ -45,7 +45,7 @@ def state(
         earlier_starts=tuple(said(*one) for one in earlier),
         start_generation=generation,
         hold=hold,
-        user_deletes=tuple(deleted(*one) for one in deletes),
+        user_deletes=tuple(deleted(*delete) for delete in deletes),
         undone=tuple(deleted(*one) for one in undone),
     )
 

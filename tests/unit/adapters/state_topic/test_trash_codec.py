@@ -75,8 +75,8 @@ def test_an_entry_comes_back_as_it_was(entry: TrashEntry) -> None:
 def test_decisions_of_one_entry_merge_in_whatever_order_and_however_often(several: list[TrashEntry]) -> None:
     folds = [folded(*order) for order in permutations(several)]
     (merged,) = {fold.trash(ORDERS)[0] for fold in folds}
-    assert all(merged.contains(one) for one in several)
-    assert merged.due_ms == max(one.due_ms for one in several), "nothing of it is due before its last decision is"
+    assert all(merged.contains(entry) for entry in several)
+    assert merged.due_ms == max(entry.due_ms for entry in several), "nothing of it is due before its last decision is"
     for fold, order in zip(folds, permutations(several), strict=True):
         assert folded(*order, *order).trash(ORDERS) == [merged]
         value = fold.mended_value(trash_key(ORDERS, ID)) or written(order[-1])
@@ -95,9 +95,15 @@ def test_what_was_decided_after_a_purge_is_not_purged() -> None:
 
 def test_an_entry_of_several_names_each() -> None:
     assert BOTH.all_by == "x; y"
-    assert [(one.by, one.decided_ms, one.up_to) for one in BOTH.decisions] == [("x", 1_500, 50), ("y", 1_600, 60)]
+    assert [(decision.by, decision.decided_ms, decision.up_to) for decision in BOTH.decisions] == [
+        ("x", 1_500, 50),
+        ("y", 1_600, 60),
+    ]
     again = BOTH.merged_with(replace(ENTRY, decided_ms=1_700, by="x", up_to=Offset(55)))
-    assert [(one.by, one.decided_ms, one.up_to) for one in again.decisions] == [("y", 1_600, 60), ("x", 1_700, 55)]
+    assert [(decision.by, decision.decided_ms, decision.up_to) for decision in again.decisions] == [
+        ("y", 1_600, 60),
+        ("x", 1_700, 55),
+    ]
 
 
 def test_of_very_many_the_latest_are_named() -> None:
@@ -114,7 +120,7 @@ def test_a_sidecar_of_a_former_release_that_decides_last_is_named_with_those_bef
     fold = StateFold()
     fold.apply(trash_key(ORDERS, ID), json.dumps(former).encode(), where="test")
     (entry,) = fold.trash(ORDERS)
-    assert [(one.by, one.up_to) for one in entry.decisions] == [("x", 50), ("y", 60), ("z", -1)]
+    assert [(decision.by, decision.up_to) for decision in entry.decisions] == [("x", 50), ("y", 60), ("z", -1)]
     assert fold.trash_value(ORDERS, entry) is None
 
 

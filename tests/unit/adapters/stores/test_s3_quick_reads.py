@@ -47,7 +47,7 @@ async def test_after_three_failures_that_the_other_way_did_not_share_it_is_not_t
         for key in ("a/b", "a//b", "a/b", "a/b", "a/b"):  # the second cannot be a key there
             assert await reads.fetch_range(key, ByteRange(0, 10)) is None
             reads.other_way_did()
-    assert [one["event"] for one in logs] == ["store.quick_read.failed"] * 2 + [
+    assert [log["event"] for log in logs] == ["store.quick_read.failed"] * 2 + [
         "store.quick_read.failed",
         "store.quick_reads.off",
     ]

@@ -114,7 +114,7 @@ def test_the_sidecar_at_status_listen_tells_of_the_others(tmp_path: Path) -> Non
 
 def test_one_that_only_observes_has_itself_alone_to_tell_of(tmp_path: Path) -> None:
     with serving(b'{"sidecars": []}') as address:
-        assert [one.address for one in find_sidecars(config_with(tmp_path, address))] == [address]
+        assert [sidecar.address for sidecar in find_sidecars(config_with(tmp_path, address))] == [address]
 
 
 def test_any_of_those_that_are_named_will_do(tmp_path: Path) -> None:

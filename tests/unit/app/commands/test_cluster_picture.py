@@ -82,7 +82,10 @@ def test_a_process_that_is_asked_at_two_addresses_is_told_once() -> None:
     named = Answer(sidecar=KnownSidecar(address="127.0.0.1:8091"), document=by_lease.document, code=200)
     gateway = answer(1, row("a", 0, local_size_bytes=0), started_ms=7, roles=["gateway"])
     picture = picture_of([by_lease, named, gateway])
-    assert [(one.address, one.roles) for one in picture.brokers] == [("b1:8091", "tier"), ("b1:8091", "gateway")]
+    assert [(broker.address, broker.roles) for broker in picture.brokers] == [
+        ("b1:8091", "tier"),
+        ("b1:8091", "gateway"),
+    ]
     assert [topic.local_bytes for topic in picture.topics] == [100]
 
 
@@ -173,7 +176,7 @@ def test_what_is_no_status_is_told_and_hides_no_other(document: dict[str, Any]) 
     """A forged lease leads to it."""
     forged = Answer(sidecar=KnownSidecar(address="b9:1", node_id=9), document=document, code=200)
     picture = picture_of([forged, answer(1, row("a", 0))])
-    assert [(one.node_id, one.answers) for one in picture.brokers] == [(9, False), (1, True)]
+    assert [(broker.node_id, broker.answers) for broker in picture.brokers] == [(9, False), (1, True)]
     assert "no status that this version reads" in cluster_text(picture)
     assert [one.topic for one in picture.topics] == ["a"]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.leaders_sidecar import lease_of
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.commands.delete_records import look_at_deletion
@@ -31,12 +31,12 @@ LOCAL_START, HIGH_WATERMARK, LEADER_EPOCH = 200, 300, LeaderEpoch(4)
 
 class Broker(ScriptedBroker):
     async def list_offsets(self, partitions: Any, spec: Any, *, read_committed: bool = False) -> Any:
-        offset = self.log_starts[TIP] if spec == OffsetSpec.EARLIEST else HIGH_WATERMARK
-        return {TIP: OffsetAnswer(offset=Offset(offset), timestamp_ms=-1, leader_epoch=LEADER_EPOCH)}
+        offset = self.log_starts[TOPIC_ID_PARTITION] if spec == OffsetSpec.EARLIEST else HIGH_WATERMARK
+        return {TOPIC_ID_PARTITION: OffsetAnswer(offset=Offset(offset), timestamp_ms=-1, leader_epoch=LEADER_EPOCH)}
 
 
 class Metadata(MemoryMetadataLog):
-    async def wait_until_ready(self, tip: object) -> None:
+    async def wait_until_ready(self, topic_id_partition: object) -> None:
         return None
 
 
@@ -45,10 +45,10 @@ class Command:
 
     def __init__(self, directory: Path, delay: str = "0s") -> None:
         self.state, self.broker, self.metadata = MemoryStateLog(), Broker(), Metadata()
-        self.broker.log_starts[TIP] = LOCAL_START
+        self.broker.log_starts[TOPIC_ID_PARTITION] = LOCAL_START
         self.broker.views = (
             LeaderView(
-                topic_id_partition=TIP,
+                topic_id_partition=TOPIC_ID_PARTITION,
                 leader_id=BrokerId(1),
                 leader_epoch=LEADER_EPOCH,
                 replicas=(BrokerId(1),),
@@ -57,7 +57,8 @@ class Command:
         )
         self.session = Session(
             config=load(
-                directory, f"{LEAST}topics:\n- name: {TIP.topic}\ndelete.delay: {delay}\nuser.delete.delay: {delay}\n"
+                directory,
+                f"{LEAST}topics:\n- name: {TOPIC_ID_PARTITION.topic}\ndelete.delay: {delay}\nuser.delete.delay: {delay}\n",
             ),
             broker=self.broker,  # type: ignore[arg-type]
             state=self.state,
@@ -67,22 +68,22 @@ class Command:
 
     async def steps(self, offset: int) -> tuple[str, ...]:
         """What it would do."""
-        intent = await look_at_deletion(self.session, TIP.topic, TIP.partition, offset)
+        intent = await look_at_deletion(self.session, TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition, offset)
         assert not intent.refusal
         return intent.steps
 
     async def delete(self, offset: int) -> PartitionState:
         """Do it; what is said then."""
-        intent = await look_at_deletion(self.session, TIP.topic, TIP.partition, offset)
+        intent = await look_at_deletion(self.session, TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition, offset)
         assert intent.apply is not None
         await intent.apply()
-        return self.state.partition_state(TIP)
+        return self.state.partition_state(TOPIC_ID_PARTITION)
 
 
 @pytest.fixture
 async def command(tmp_path: Path) -> Command:
     made = Command(tmp_path)
-    await made.metadata.assign([TIP])
+    await made.metadata.assign([TOPIC_ID_PARTITION])
     for start in (0, 100):
         await made.metadata.publish(remote_segment(start, start + 99, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
     return made
@@ -98,7 +99,7 @@ def said(offset: int, epoch: int, *, trim: int | None = None) -> PartitionState:
 async def test_remote_and_local_records_go_by_one_word(command: Command) -> None:
     assert len(await command.steps(250)) == 2
     assert await command.delete(250) == said(250, 4, trim=250)
-    assert command.broker.deleted == [(TIP, 250)]
+    assert command.broker.deleted == [(TOPIC_ID_PARTITION, 250)]
     assert await command.steps(250) == (), "it is so already"
 
 
@@ -110,7 +111,7 @@ async def test_below_the_local_start_the_broker_is_not_asked(command: Command) -
 
 async def test_a_start_that_a_former_leader_said_spares_no_delete(command: Command) -> None:
     """After an unclean election it may be of records that are gone, and is forgotten with them."""
-    await command.state.publish_partition_state(TIP, said(190, 3))
+    await command.state.publish_partition_state(TOPIC_ID_PARTITION, said(190, 3))
     (step,) = await command.steps(150)
     assert "starts at 150" in step
     known = await command.delete(150)
@@ -124,15 +125,17 @@ async def test_a_start_that_a_former_leader_said_spares_no_delete(command: Comma
 
 async def test_a_delete_that_was_said_and_never_reached_the_broker_is_done_in_full(command: Command) -> None:
     """It was said below the broker's start, which fell back after a crash since."""
-    await command.state.publish_partition_state(TIP, said(150, 4))
-    command.broker.log_starts[TIP] = 120
+    await command.state.publish_partition_state(TOPIC_ID_PARTITION, said(150, 4))
+    command.broker.log_starts[TOPIC_ID_PARTITION] = 120
     assert await command.delete(150) == said(150, 4, trim=150)
-    assert command.broker.deleted == [(TIP, 150)]
+    assert command.broker.deleted == [(TOPIC_ID_PARTITION, 150)]
 
 
 async def test_where_retention_has_moved_the_start_as_far_a_users_delete_is_said_all_the_same(command: Command) -> None:
     """Or undoing retention's mistake would undo it, too."""
-    await command.state.publish_partition_state(TIP, PartitionState().with_start(Offset(190), LEADER_EPOCH))
+    await command.state.publish_partition_state(
+        TOPIC_ID_PARTITION, PartitionState().with_start(Offset(190), LEADER_EPOCH)
+    )
     (step,) = await command.steps(150)
     assert "no later undelete" in step
     known = await command.delete(150)
@@ -141,25 +144,27 @@ async def test_where_retention_has_moved_the_start_as_far_a_users_delete_is_said
 
 
 async def test_what_a_later_leader_has_said_less_of_is_not_in_force(command: Command) -> None:
-    await command.state.publish_partition_state(TIP, said(50, 9))
+    await command.state.publish_partition_state(TOPIC_ID_PARTITION, said(50, 9))
     with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
         await command.delete(150)
     assert command.broker.deleted == []
 
 
 async def test_untiered_topics_and_offsets_past_the_end_are_refused(command: Command) -> None:
-    intent = await look_at_deletion(command.session, TIP.topic, TIP.partition, HIGH_WATERMARK + 1)
+    intent = await look_at_deletion(
+        command.session, TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition, HIGH_WATERMARK + 1
+    )
     assert "above the high watermark 300" in intent.refusal
 
 
 async def test_within_the_delay_all_can_be_undone_the_brokers_part_too(tmp_path: Path) -> None:
     """What goes is in the trash before the start moves; nothing else is done yet (issue 16: trash)."""
     command = Command(tmp_path, delay="1h")
-    await command.metadata.assign([TIP])
+    await command.metadata.assign([TOPIC_ID_PARTITION])
     assert [step.endswith(", once 1h are over") for step in await command.steps(250)] == [True, True]
     known = await command.delete(250)
     assert (known.remote_log_start_offset, known.trim_offset, command.broker.deleted) == (250, -1, [])
-    (entry,) = command.state.trash(TIP)
+    (entry,) = command.state.trash(TOPIC_ID_PARTITION)
     assert (entry.kind, entry.up_to, entry.due_ms - entry.decided_ms) == (TrashKind.USER, 250, 3_600_000)
     assert entry.by.endswith(", delete-records")
     assert [(one.offset, one.opened_ms) for one in known.user_deletes] == [(250, entry.id.opened_ms)]
@@ -172,10 +177,10 @@ async def test_a_machine_whose_clock_is_behind_the_leaders_makes_nothing_due_too
 ) -> None:
     """The leader's sidecar carries it out by its own clock, and says in its lease what that has seen."""
     command, leader_ms = Command(tmp_path, delay="1h"), SystemClock().now_ms() + behind_ms
-    await command.metadata.assign([TIP])
+    await command.metadata.assign([TOPIC_ID_PARTITION])
     await command.state.publish_lease(lease_of(1, seen=SeenTime(until_ms=leader_ms)))
     await command.state.publish_lease(lease_of(2, seen=SeenTime(until_ms=leader_ms + 24 * 3_600_000)))
     await command.delete(250)
-    (entry,) = command.state.trash(TIP)
+    (entry,) = command.state.trash(TOPIC_ID_PARTITION)
     assert entry.due_ms >= leader_ms + 3_600_000
     assert entry.due_ms < leader_ms + 2 * 3_600_000, "the clock of a broker that does not lead it is no matter"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tiersidecar.app.commands.events import EventLines, Recorded
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.segments import (
@@ -20,7 +20,7 @@ FINISH = RemoteLogSegmentMetadataUpdate(
     state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
 )
 DELETE = RemotePartitionDeleteMetadata(
-    topic_id_partition=TIP,
+    topic_id_partition=TOPIC_ID_PARTITION,
     broker_id=BrokerId(2),
     event_timestamp_ms=6,
     state=RemotePartitionDeleteState.DELETE_PARTITION_MARKED,

@@ -23,7 +23,7 @@ class State:
         self._ids = known
 
     def partitions(self) -> list[TopicIdPartition]:
-        return [TopicIdPartition(topic_id=one, topic="orders", partition=0) for one in self._ids]
+        return [TopicIdPartition(topic_id=id_, topic="orders", partition=0) for id_ in self._ids]
 
     def pauses(self) -> list[Pause]:
         return list(self.known.values())

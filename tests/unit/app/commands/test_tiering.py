@@ -11,7 +11,7 @@ import pytest
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recopy_requests import request_for
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.adapters.clock import SystemClock
 from tiersidecar.app.commands.carry_out import Intent
@@ -38,18 +38,22 @@ class Broker(ScriptedBroker):
         self.ends = {0: HIGH_WATERMARK}
 
     async def end_of_epochs(self, asked: Any) -> Any:
-        last = max(epoch for epoch in self.ends if epoch <= asked[TIP].epoch)
-        return {TIP: EpochEndAnswer(epoch=LeaderEpoch(last), end_offset=Offset(self.ends[last]), error=self.error)}
+        last = max(epoch for epoch in self.ends if epoch <= asked[TOPIC_ID_PARTITION].epoch)
+        return {
+            TOPIC_ID_PARTITION: EpochEndAnswer(
+                epoch=LeaderEpoch(last), end_offset=Offset(self.ends[last]), error=self.error
+            )
+        }
 
     async def list_offsets(self, partitions: Any, spec: Any, *, read_committed: bool = False) -> Any:
         offset = BORDERS.get(spec, 200)
-        return {TIP: OffsetAnswer(offset=Offset(offset), timestamp_ms=-1, leader_epoch=LeaderEpoch(0))}
+        return {TOPIC_ID_PARTITION: OffsetAnswer(offset=Offset(offset), timestamp_ms=-1, leader_epoch=LeaderEpoch(0))}
 
     async def describe_topic_overrides(self, topic: str) -> dict[str, str | None]:
         return {"retention.ms": "-1", "retention.bytes": "-1"}
 
     async def describe_log_sizes(self, topic: str) -> dict[int, int]:
-        return {TIP.partition: 2 * SEGMENT_BYTES + 10}
+        return {TOPIC_ID_PARTITION.partition: 2 * SEGMENT_BYTES + 10}
 
 
 class Topic:
@@ -60,7 +64,7 @@ class Topic:
         leader = BrokerId(1)
         self.broker.views = (
             LeaderView(
-                topic_id_partition=TIP,
+                topic_id_partition=TOPIC_ID_PARTITION,
                 leader_id=leader,
                 leader_epoch=LeaderEpoch(0),
                 replicas=(leader,),
@@ -76,7 +80,7 @@ class Topic:
         )
 
     async def fill(self) -> None:
-        await self.metadata.assign([TIP])
+        await self.metadata.assign([TOPIC_ID_PARTITION])
         for start in (0, 100):
             await self.copy(start)
 
@@ -96,15 +100,17 @@ class Topic:
 
     async def lose(self, start: int) -> None:
         """The store has lost something of the segment at ``start``, and ``repair`` has asked for another copy."""
-        segment = next(one for one in self.metadata.list_remote_log_segments(TIP) if one.start_offset == start)
+        segment = next(
+            one for one in self.metadata.list_remote_log_segments(TOPIC_ID_PARTITION) if one.start_offset == start
+        )
         await self.state.request_recopy(request_for(segment))
 
     async def disabling(self, **former: str | None) -> Intent:
         """What disable would do about a topic that had these settings."""
         settings = {name.replace("_", "."): value for name, value in former.items()}
-        state = TopicState(topic=TIP.topic, mode="strict", former_settings=settings)
-        await self.state.publish_topic_state(TIP.topic_id, state)
-        return await look_at_disabling(self.session, TIP.topic, delete_remote=False)
+        state = TopicState(topic=TOPIC_ID_PARTITION.topic, mode="strict", former_settings=settings)
+        await self.state.publish_topic_state(TOPIC_ID_PARTITION.topic_id, state)
+        return await look_at_disabling(self.session, TOPIC_ID_PARTITION.topic, delete_remote=False)
 
 
 @pytest.fixture
@@ -164,15 +170,17 @@ async def test_a_delete_of_everything_that_was_called_off_makes_the_next_one_due
         up_to=Offset(200),
     )
     users = replace(former, id=replace(former.id, kind=TrashKind.USER))
-    await topic.state.put_into_trash(TIP, [former, users])
+    await topic.state.put_into_trash(TOPIC_ID_PARTITION, [former, users])
     before = "strict" if enabled_between else "detached"
-    await topic.state.publish_topic_state(TIP.topic_id, TopicState(topic=TIP.topic, mode=before))
-    intent = await look_at_disabling(topic.session, TIP.topic, delete_remote=True)
+    await topic.state.publish_topic_state(
+        TOPIC_ID_PARTITION.topic_id, TopicState(topic=TOPIC_ID_PARTITION.topic, mode=before)
+    )
+    intent = await look_at_disabling(topic.session, TOPIC_ID_PARTITION.topic, delete_remote=True)
     assert intent.apply is not None
     await intent.apply()
-    assert topic.state.trash(TIP) == [users]
-    await topic.state.put_into_trash(TIP, [former])
-    again = await look_at_disabling(topic.session, TIP.topic, delete_remote=True)
+    assert topic.state.trash(TOPIC_ID_PARTITION) == [users]
+    await topic.state.put_into_trash(TOPIC_ID_PARTITION, [former])
+    again = await look_at_disabling(topic.session, TOPIC_ID_PARTITION.topic, delete_remote=True)
     assert again.apply is not None
     await again.apply()
-    assert topic.state.trash(TIP) == [former, users], "said once more, it goes on waiting"
+    assert topic.state.trash(TOPIC_ID_PARTITION) == [former, users], "said once more, it goes on waiting"

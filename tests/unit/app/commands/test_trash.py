@@ -10,7 +10,7 @@ import pytest
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
-from tests.support.segments import TIP, remote_segment
+from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
 from tests.unit.app.config.config_files import LEAST, load
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.commands.trash import listed, look_at_purge
@@ -29,10 +29,10 @@ DELAYS = TrashDelays(retention_ms=60_000, user_ms=30_000)
 
 
 class Metadata(MemoryMetadataLog):
-    async def wait_until_ready(self, tip: object) -> None:
+    async def wait_until_ready(self, topic_id_partition: object) -> None:
         return None
 
-    async def catch_up(self, tip: object) -> None:
+    async def catch_up(self, topic_id_partition: object) -> None:
         return None
 
 
@@ -52,7 +52,7 @@ class Command:
         )
 
     async def open(self) -> None:
-        await self.metadata.assign([TIP])
+        await self.metadata.assign([TOPIC_ID_PARTITION])
         for start in (0, 100, 200):
             await self.metadata.publish(remote_segment(start, start + 99, state=State.COPY_SEGMENT_STARTED))
             await self.metadata.publish(_finished(start))
@@ -64,12 +64,12 @@ class Command:
             remote_log_start_epoch=LeaderEpoch(0),
             start_generation=generation,
         )
-        await self.state.publish_partition_state(TIP, said)
+        await self.state.publish_partition_state(TOPIC_ID_PARTITION, said)
 
     async def users_delete(self, offset: int = 200, generation: int = 0, by: str = "ann") -> TrashEntry:
         now_ms = self.clock.now_ms()
         entry = user_delete(Offset(offset), LeaderEpoch(0), generation=generation, delays=DELAYS, now_ms=now_ms, by=by)
-        await self.state.put_into_trash(TIP, [entry])
+        await self.state.put_into_trash(TOPIC_ID_PARTITION, [entry])
         return entry
 
     async def rows(self) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ class Command:
 
     async def purge(self, topic_id: str | None = None) -> tuple[str, ...]:
         """Do it; what it said it would do."""
-        intent = await look_at_purge(self.session, TIP.topic, None, topic_id)
+        intent = await look_at_purge(self.session, TOPIC_ID_PARTITION.topic, None, topic_id)
         assert intent.apply is not None
         await intent.apply()
         return intent.steps
@@ -86,7 +86,11 @@ class Command:
 def _led() -> LeaderView:
     one = BrokerId(1)
     return LeaderView(
-        topic_id_partition=TIP, leader_id=one, leader_epoch=LeaderEpoch(0), replicas=(one,), in_sync_replicas=(one,)
+        topic_id_partition=TOPIC_ID_PARTITION,
+        leader_id=one,
+        leader_epoch=LeaderEpoch(0),
+        replicas=(one,),
+        in_sync_replicas=(one,),
     )
 
 
@@ -109,11 +113,16 @@ async def command(tmp_path: Path) -> Command:
 async def test_an_entry_is_listed_with_what_waits_for_it_and_until_when(command: Command) -> None:
     await command.users_delete()
     (row,) = await command.rows()
-    assert (row["topic"], row["partition"], row["kind"], row["up_to"]) == (TIP.topic, TIP.partition, "user", 200)
+    assert (row["topic"], row["partition"], row["kind"], row["up_to"]) == (
+        TOPIC_ID_PARTITION.topic,
+        TOPIC_ID_PARTITION.partition,
+        "user",
+        200,
+    )
     assert (row["segments"], row["state"], row["by"]) == (2, "waiting", "ann")
     assert row["bytes"] == 2 * remote_segment(0, 99).segment_size_in_bytes
     assert row["decided"] < row["due"]
-    assert row["topic_id"] == format_uuid(TIP.topic_id)
+    assert row["topic_id"] == format_uuid(TOPIC_ID_PARTITION.topic_id)
     await command.clock.advance(30)
     assert [row["state"] for row in await command.rows()] == ["due"]
     assert await listed(command.session, "another") == []
@@ -141,14 +150,14 @@ async def test_what_was_undone_is_listed_so_and_not_purged(command: Command) -> 
     await command.start_is(0, generation=1)
     assert [row["state"] for row in await command.rows()] == ["undone"]
     assert await command.purge() == ()
-    assert command.state.trash(TIP) == [entry]
+    assert command.state.trash(TOPIC_ID_PARTITION) == [entry]
 
 
 async def test_a_deleted_topic_is_not_undone_by_an_undelete_before_it(command: Command) -> None:
     """Its entry is of no generation."""
     await command.start_is(0, generation=1)
     await command.state.put_into_trash(
-        TIP, [deleted_topic(delays=DELAYS, now_ms=command.clock.now_ms(), by="broker 1")]
+        TOPIC_ID_PARTITION, [deleted_topic(delays=DELAYS, now_ms=command.clock.now_ms(), by="broker 1")]
     )
     (row,) = await command.rows()
     assert (row["kind"], row["state"], row["segments"]) == ("topic", "waiting", 3)
@@ -162,11 +171,13 @@ async def test_a_purge_waits_for_nothing_and_is_of_what_was_decided_by_then(comm
     (step,) = await command.purge()
     assert "2 remote segments" in step
     assert "for good" in step
-    assert [one.is_purged for one in command.state.trash(TIP)] == [True]
+    assert [one.is_purged for one in command.state.trash(TOPIC_ID_PARTITION)] == [True]
     assert await command.purge() == (), "nothing is left to purge"
     await command.clock.advance(1)
     await command.users_delete()
-    assert not any(one.is_purged for one in command.state.trash(TIP) if one.decided_ms == command.clock.now_ms())
+    assert not any(
+        one.is_purged for one in command.state.trash(TOPIC_ID_PARTITION) if one.decided_ms == command.clock.now_ms()
+    )
 
 
 async def test_a_purge_of_nothing_is_refused(command: Command) -> None:
@@ -175,7 +186,7 @@ async def test_a_purge_of_nothing_is_refused(command: Command) -> None:
     await command.users_delete()
     with pytest.raises(TrashError):
         await command.purge(topic_id=format_uuid(Uuid(bytes([7]) * 16)))
-    assert not any(one.is_purged for one in command.state.trash(TIP))
+    assert not any(one.is_purged for one in command.state.trash(TOPIC_ID_PARTITION))
 
 
 async def test_only_a_topic_that_was_tiered_is_exported(command: Command, tmp_path: Path) -> None:
@@ -187,24 +198,24 @@ async def test_only_a_topic_that_was_tiered_is_exported(command: Command, tmp_pa
 
 @pytest.mark.parametrize("topic", ["../../etc/cron.d/x", "/etc/x", "a/b", "", "a\0b", "orders\n", "é"])
 def test_an_export_stays_in_its_directory_whatever_the_state_topic_calls_a_topic(tmp_path: Path, topic: str) -> None:
-    tip = TopicIdPartition(topic_id=TIP.topic_id, topic=topic, partition=3)
-    assert directory_of(tmp_path, tip) == tmp_path / f"{format_uuid(TIP.topic_id)}-3"
+    topic_id_partition = TopicIdPartition(topic_id=TOPIC_ID_PARTITION.topic_id, topic=topic, partition=3)
+    assert directory_of(tmp_path, topic_id_partition) == tmp_path / f"{format_uuid(TOPIC_ID_PARTITION.topic_id)}-3"
 
 
 @pytest.mark.parametrize("topic", ["orders", "a.b_c-D9", ".", ".."])
 def test_an_export_has_a_directory_for_each_partition(tmp_path: Path, topic: str) -> None:
-    tip = TopicIdPartition(topic_id=TIP.topic_id, topic=topic, partition=3)
-    assert directory_of(tmp_path, tip) == tmp_path / f"{topic}-3"
+    topic_id_partition = TopicIdPartition(topic_id=TOPIC_ID_PARTITION.topic_id, topic=topic, partition=3)
+    assert directory_of(tmp_path, topic_id_partition) == tmp_path / f"{topic}-3"
 
 
 async def test_a_hold_is_released_once(command: Command) -> None:
     held = PartitionState(hold=Hold(serial=3, is_held=True, until=Offset(200), by="ann", reason="undelete"))
-    await command.state.publish_partition_state(TIP, held)
-    intent = await look_at_release(command.session, TIP.topic, TIP.partition)
+    await command.state.publish_partition_state(TOPIC_ID_PARTITION, held)
+    intent = await look_at_release(command.session, TOPIC_ID_PARTITION.topic, TOPIC_ID_PARTITION.partition)
     assert intent.apply is not None
-    assert intent.steps == (f"partition {TIP.partition}: retention moves its start again",)
+    assert intent.steps == (f"partition {TOPIC_ID_PARTITION.partition}: retention moves its start again",)
     await intent.apply()
-    hold = command.state.partition_state(TIP).hold
+    hold = command.state.partition_state(TOPIC_ID_PARTITION).hold
     assert hold is not None
     assert (hold.serial, hold.is_held, hold.by) == (4, False, "ann")
-    assert (await look_at_release(command.session, TIP.topic, None)).steps == ()
+    assert (await look_at_release(command.session, TOPIC_ID_PARTITION.topic, None)).steps == ()

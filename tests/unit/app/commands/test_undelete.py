@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.expiry import HOUR_MS
 from tests.support.expiry_world import run
-from tests.support.segments import TIP
+from tests.support.segments import TOPIC_ID_PARTITION
 from tests.support.undelete_world import UndeleteWorld, command_config
 from tiersidecar.decide.pressure_trim import DiskPressurePolicy
 from tiersidecar.domain.errors import BrokerRefusedError, TrashError
@@ -19,7 +19,7 @@ from tiersidecar.domain.trash import TrashEntry, TrashKind
 
 
 def users_entries(there: UndeleteWorld) -> list[TrashEntry]:
-    return [one for one in there.world.state.trash(TIP) if one.kind is TrashKind.USER]
+    return [one for one in there.world.state.trash(TOPIC_ID_PARTITION) if one.kind is TrashKind.USER]
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def test_what_retention_took_comes_back_is_confirmed_by_the_leader_and_is_held(t
     (step,) = there.look().steps
     assert "starts at 0 again; 5 remote segments" in step
     (found,) = there.undelete()["came_back"]
-    assert found == {"partition": TIP.partition, "from_offset": 0, "missing": [], "confirmed": True}
+    assert found == {"partition": TOPIC_ID_PARTITION.partition, "from_offset": 0, "missing": [], "confirmed": True}
     run(there.sidecar.round())
-    assert (there.start, there.world.state.trash(TIP)) == (0, [])
+    assert (there.start, there.world.state.trash(TOPIC_ID_PARTITION)) == (0, [])
     there.release()
     run(there.sidecar.round())
     assert there.start == 50
@@ -75,7 +75,7 @@ def test_a_users_delete_comes_back_within_its_delay_and_never_after_it(there: Un
     there.pass_time(HOUR_MS)
     run(there.sidecar.round())
     run(there.sidecar.round())
-    assert (there.readable(), there.world.state.trash(TIP)) == ([30, 40, 50, 60, 70], [])
+    assert (there.readable(), there.world.state.trash(TOPIC_ID_PARTITION)) == ([30, 40, 50, 60, 70], [])
     there.restart(segments_kept=2)
     run(there.sidecar.round())
     assert there.start == 60
@@ -88,7 +88,7 @@ def test_a_users_delete_below_what_retention_took_outlives_an_undelete(there: Un
     there.restart(segments_kept=2)
     run(there.sidecar.round())
     there.delete(36)
-    assert [one.kind for one in there.world.state.trash(TIP)] == [TrashKind.RETENTION, TrashKind.USER]
+    assert [one.kind for one in there.world.state.trash(TOPIC_ID_PARTITION)] == [TrashKind.RETENTION, TrashKind.USER]
     there.pass_time(HOUR_MS)
     run(there.sidecar.round())
     run(there.sidecar.round())
@@ -159,8 +159,8 @@ def test_what_went_while_it_was_done_is_named(there: UndeleteWorld) -> None:
 
 def test_what_was_deleted_before_the_first_copy_stays_away(tmp_path: Path) -> None:
     there = UndeleteWorld(command_config(tmp_path))
-    first = there.world.state.partition_state(TIP).with_delete(Offset(36), LeaderEpoch(0))
-    run(there.world.state.publish_partition_state(TIP, first))
+    first = there.world.state.partition_state(TOPIC_ID_PARTITION).with_delete(Offset(36), LeaderEpoch(0))
+    run(there.world.state.publish_partition_state(TOPIC_ID_PARTITION, first))
     assert (there.look().steps, there.start) == ((), 36)
 
 
@@ -186,7 +186,7 @@ def test_a_hold_that_was_released_lasts_no_longer_than_the_next_one_says(there: 
     there.release()
     there.delete(5)
     there.undelete()
-    hold = there.world.state.partition_state(TIP).hold
+    hold = there.world.state.partition_state(TOPIC_ID_PARTITION).hold
     assert hold is not None
     assert (hold.is_held, hold.until) == (True, 5)
 
@@ -222,7 +222,7 @@ def test_what_an_undelete_kept_is_purged_and_done_once(there: UndeleteWorld) -> 
     there.clock.rounds = []
     there.undelete(to_offset=20)
     (entry,) = users_entries(there)
-    run(there.world.state.put_into_trash(TIP, [replace(entry, purged_ms=entry.decided_ms)]))
+    run(there.world.state.put_into_trash(TOPIC_ID_PARTITION, [replace(entry, purged_ms=entry.decided_ms)]))
     for _ in range(3):
         run(there.sidecar.round())
     assert (there.readable(), users_entries(there)) == ([20, 30, 40, 50, 60, 70], [])

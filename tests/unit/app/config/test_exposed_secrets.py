@@ -103,9 +103,9 @@ def test_the_command_that_is_told_ends_the_warning(tmp_path: Path) -> None:
     odd = tmp_path / "with space; and 'quote'"
     odd.mkdir()
     config = config_with(odd, 0o644)
-    for one in exposed_secrets(config.secret_places):
-        subprocess.run(["sh", "-c", one.command], check=True)
-        assert S_IMODE(Path(one.file).stat().st_mode) == 0o600
+    for secret in exposed_secrets(config.secret_places):
+        subprocess.run(["sh", "-c", secret.command], check=True)
+        assert S_IMODE(Path(secret.file).stat().st_mode) == 0o600
     assert exposed_secrets(config.secret_places) == ()
 
 

@@ -54,7 +54,7 @@ def test_what_stays_of_a_batch_keeps_offsets_times_headers_and_codec(codec: Comp
     log = segment(first, data_batch(8, [(b"key-0", b"new"), (b"key-7", b"new")]))
     new = cleaned(log)
     before, after = headers(log)[0], headers(new)[0]
-    kept = [one for one in read_records(first) if one.offset not in (0, 7)]
+    kept = [record for record in read_records(first) if record.offset not in (0, 7)]
     assert read_records(new.log) == kept
     assert after == dataclasses.replace(
         before,
@@ -75,7 +75,7 @@ def test_a_tombstone_gets_a_horizon_once_and_goes_when_it_is_over() -> None:
     assert delete_horizon_ms(header) == NOW_MS + RETENTION_MS
     assert read_records(new.log) == read_records(log.log), "with their own timestamps"
     assert cleaned(new, now_ms=NOW_MS + RETENTION_MS - 1).log == new.log
-    assert [one.key for one in all_records(cleaned(new, now_ms=NOW_MS + RETENTION_MS).log)] == [b"a"]
+    assert [record.key for record in all_records(cleaned(new, now_ms=NOW_MS + RETENTION_MS).log)] == [b"a"]
     # Without the tombstone the batch keeps the horizon it has.
     assert delete_horizon_ms(headers(cleaned(new, now_ms=NOW_MS + RETENTION_MS))[0]) == NOW_MS + RETENTION_MS
 
@@ -87,7 +87,7 @@ def test_log_append_time_stays() -> None:
     before, after = headers(log)[0], headers(new)[0]
     assert after.timestamp_type is TimestampType.LOG_APPEND_TIME
     assert after.max_timestamp == before.max_timestamp
-    assert {one.timestamp_ms for one in all_records(new.log) if one.offset < 2} == {before.max_timestamp}
+    assert {record.timestamp_ms for record in all_records(new.log) if record.offset < 2} == {before.max_timestamp}
 
 
 def test_a_commit_marker_stays_while_a_batch_of_its_transaction_does() -> None:
@@ -97,13 +97,13 @@ def test_a_commit_marker_stays_while_a_batch_of_its_transaction_does() -> None:
         data_batch(2, [(b"a", b"2")]),
     )
     first = cleaned(log)
-    assert [one.base_offset for one in headers(first)] == [1, 2], (
+    assert [header.base_offset for header in headers(first)] == [1, 2], (
         "the data are gone, the marker was needed in this round"
     )
     assert delete_horizon_ms(headers(first)[0]) is None
     second = cleaned(first)
     assert delete_horizon_ms(headers(second)[0]) == NOW_MS + RETENTION_MS
-    assert [one.base_offset for one in headers(cleaned(second, now_ms=NOW_MS + RETENTION_MS))] == [2]
+    assert [header.base_offset for header in headers(cleaned(second, now_ms=NOW_MS + RETENTION_MS))] == [2]
 
 
 def test_aborted_records_go_whatever_their_keys_are_and_are_in_the_new_transaction_index() -> None:
@@ -113,7 +113,7 @@ def test_aborted_records_go_whatever_their_keys_are_and_are_in_the_new_transacti
         marker_batch(2, ABORT, producer_id=5),
     )
     done = clean([log], now_ms=NOW_MS, upper_bound_offset=1000)
-    assert [one.base_offset for one in headers(*done.segments)] == [1, 2]
+    assert [header.base_offset for header in headers(*done.segments)] == [1, 2]
     assert [(one.producer_id, one.first_offset, one.last_offset) for one in done.aborted[0]] == [(5, 0, 2)]
     again = clean(done.segments, now_ms=NOW_MS, upper_bound_offset=1000, aborted=done.aborted[0])
     assert again.aborted == ((),), "nothing of it is left to hide"
@@ -129,21 +129,24 @@ def test_the_last_batch_of_an_active_producer_stays_empty() -> None:
     assert (first.record_count, first.base_offset, first.last_offset) == (0, 0, 1)
     assert (first.producer_id, first.producer_epoch, first.base_sequence, first.last_sequence) == (5, 2, 40, 41)
     assert first.compression is Compression.NONE
-    assert [one.base_offset for one in headers(cleaned(log))] == [2], "without an active producer it goes"
+    assert [header.base_offset for header in headers(cleaned(log))] == [2], "without an active producer it goes"
 
 
 def test_the_marker_of_a_producer_without_data_stays_for_its_epoch() -> None:
     log = segment(marker_batch(0, ABORT, producer_id=5, epoch=4), data_batch(1, [(b"a", b"1")]))
     first = cleaned(log, last={5: LastRecord(data_offset=None, epoch=4)})
     late = cleaned(first, now_ms=NOW_MS + RETENTION_MS, last={5: LastRecord(data_offset=None, epoch=4)})
-    assert [(one.base_offset, one.record_count, one.producer_epoch) for one in headers(late)] == [(0, 0, 4), (1, 1, -1)]
+    assert [(header.base_offset, header.record_count, header.producer_epoch) for header in headers(late)] == [
+        (0, 0, 4),
+        (1, 1, -1),
+    ]
 
 
 def test_records_above_the_map_are_not_judged() -> None:
     log = segment(data_batch(0, [(b"a", b"1")]), data_batch(1, [(None, b"no key"), (b"a", b"2")]))
     offset_map_of_one_batch = clean([log], now_ms=NOW_MS, upper_bound_offset=1000, map_bytes=24 * 2)
     assert offset_map_of_one_batch.cleaner_offset == 1
-    assert [one.offset for one in all_records(offset_map_of_one_batch.segments[0].log)] == [0, 1, 2]
+    assert [record.offset for record in all_records(offset_map_of_one_batch.segments[0].log)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -154,7 +157,7 @@ def test_old_formats_become_format_2(magic: int) -> None:
         legacy_message(2, b"a", b"2", magic=magic, timestamp=NOW_MS - 3),
     )
     new = cleaned(log)
-    assert {one.magic for one in headers(new)} == {2}
+    assert {header.magic for header in headers(new)} == {2}
     times = [NOW_MS - 4, NOW_MS - 3] if magic else [-1, -1]
     expected = [(1, b"b", None), (2, b"a", b"2")] if magic else [(2, b"a", b"2")]
     found = all_records(new.log)

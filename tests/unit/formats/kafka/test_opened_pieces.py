@@ -125,7 +125,7 @@ def test_times_are_those_of_the_records(codec: str) -> None:
 def test_old_messages_within_a_message_are_opened_piece_by_piece(magic: int) -> None:
     inner = b"".join(legacy_message(number, b"k", TEXT[:100_000], magic=magic) for number in range(30))
     outer = legacy_message(29 if magic == 0 else 129, None, gzip.compress(inner), magic=magic, attributes=1)
-    offsets = [one.offset for one in iter_records(outer)]
+    offsets = [record.offset for record in iter_records(outer)]
     assert offsets == list(range(30) if magic == 0 else range(100, 130))
     assert [offset for offset, _ in iter_record_times(outer)] == offsets
 

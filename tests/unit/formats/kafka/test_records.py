@@ -265,7 +265,9 @@ def test_bits_beyond_an_integers_width_are_dropped_as_java_drops_them(codec: Com
     if codec is Compression.ZSTD:
         payload = zstandard.ZstdCompressor().compress(payload)
     batch = batch_bytes(100, payload, count=2, attributes=int(codec), base_timestamp=1000, max_timestamp=1007)
-    found = [(one.offset, one.timestamp_ms, one.key, one.value, one.headers) for one in read_records(batch)]
+    found = [
+        (record.offset, record.timestamp_ms, record.key, record.value, record.headers) for record in read_records(batch)
+    ]
     assert found == [(100, 1007, None, b"x", ()), (101, 997, None, b"x", ())]
     assert list(iter_record_times(batch)) == [(100, 1007), (101, 997)]
 
@@ -323,7 +325,9 @@ def test_what_is_compressed_in_several_parts_is_one(codec: Compression, size_byt
         rows.append(b"".join(parts) + b"junk")
     for payload in rows:
         batch = batch_bytes(0, payload, count=3, attributes=int(codec))
-        assert [(one.offset, one.value) for one in iter_records(batch)] == [(number, value) for number in range(3)]
+        assert [(record.offset, record.value) for record in iter_records(batch)] == [
+            (number, value) for number in range(3)
+        ]
         assert [offset for offset, _ in iter_record_times(batch)] == [0, 1, 2]
         opened = decompress(memoryview(payload), codec, max_bytes=1 << 24)
         assert bytes(opened) == b"".join(record_bytes(number, None, value) for number in range(3))

@@ -59,6 +59,6 @@ def test_what_a_broker_uploaded_that_had_lost_nothing_lacks_nothing(number: int)
 def test_what_a_broker_uploaded_that_had_lost_its_producers_lacks_the_ends_over_the_border(number: int) -> None:
     found, _ = faults(LOGS[number], number, without_state(number))
     assert found
-    lost: list[int] = [one.first_offset for one in found.lacking_entries]
-    lost += [one.current_transaction_first_offset for one in found.lost_states]
+    lost: list[int] = [entry.first_offset for entry in found.lacking_entries]
+    lost += [state.current_transaction_first_offset for state in found.lost_states]
     assert max(lost) < base_of(number), "those that began before it, and no others"

@@ -105,7 +105,7 @@ def _future_annotation(annotation: Any) -> Any:
     if typing.get_origin(annotation) is tuple:
         return tuple[_future_annotation(typing.get_args(annotation)[0]), ...]  # type: ignore[misc]
     if isinstance(annotation, UnionType):
-        bare = next(one for one in typing.get_args(annotation) if one is not type(None))
+        bare = next(arg for arg in typing.get_args(annotation) if arg is not type(None))
         return _future_annotation(bare) | None
     if hasattr(annotation, "__flexible__"):
         return of_the_future(annotation)

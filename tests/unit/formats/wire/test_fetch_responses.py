@@ -53,7 +53,7 @@ def test_a_response_reads_as_kio_wrote_it(version: int, data: st.DataObject) -> 
     body = memoryview(write_message(message))
     response = read_fetch_response(body, version)
     rows = [(key_of(topic, row.partition_index), row) for topic in message.responses for row in topic.partitions]
-    assert [one.key for one in response.partitions] == [key for key, _ in rows]
+    assert [partition.key for partition in response.partitions] == [key for key, _ in rows]
     for found, (_, row) in zip(response.partitions, rows, strict=True):
         assert found.error_code == row.error_code.value
         assert (found.high_watermark, found.last_stable_offset) == (row.high_watermark, row.last_stable_offset)
@@ -86,7 +86,10 @@ def test_spliced_partitions_change_and_all_others_stay(version: int, data: st.Da
         assert (new.partition_index, new.error_code) == (old.partition_index, ErrorCode.none)
         assert (new.high_watermark, new.last_stable_offset) == (100, 90)
         assert version < 5 or new.log_start_offset == 5
-        assert [(one.producer_id, one.first_offset) for one in new.aborted_transactions] == [(7, 11), (8, 12)]
+        assert [(transaction.producer_id, transaction.first_offset) for transaction in new.aborted_transactions] == [
+            (7, 11),
+            (8, 12),
+        ]
         assert new.records == b"first second " + bytes(200)
         assert version < 11 or new.preferred_read_replica == -1
     empty = tuple(replace(topic, partitions=()) for topic in message.responses)

@@ -98,7 +98,7 @@ async def test_a_manifest_that_contradicts_is_named_and_left_out(bucket: Bucket,
     assert pytest.approx(1) == bucket.telemetry.value(BUCKET_REFUSED)
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(found.reason)
-    assert [one.start_offset for one in bucket.segments("transactions-0")] == [0, 43, 86]
+    assert [segment.start_offset for segment in bucket.segments("transactions-0")] == [0, 43, 86]
 
 
 @pytest.mark.parametrize("suffix", ["log", "indexes"])
@@ -108,12 +108,12 @@ async def test_a_segment_whose_object_is_missing_is_left_out_until_it_is_there(b
     await bucket.follower.look()
     await bucket.run.store.delete_objects([key])
     await bucket.follower.look()
-    assert [one.start_offset for one in bucket.segments("transactions-0")] == [0, 43, 86]
+    assert [segment.start_offset for segment in bucket.segments("transactions-0")] == [0, 43, 86]
     (found,) = bucket.follower.state.refused.values()
     assert found.reason == f"missing beside it: .{suffix}"
     await bucket.run.store.put_object(key, BytesBody(data))
     await bucket.follower.look()
-    assert [one.start_offset for one in bucket.segments("transactions-0")] == [0, 43, 86, 133]
+    assert [segment.start_offset for segment in bucket.segments("transactions-0")] == [0, 43, 86, 133]
     assert bucket.follower.state.refused == {}
 
 
@@ -140,7 +140,9 @@ async def test_it_follows_a_bucket_that_grows_and_drops_what_is_gone(bucket: Buc
 
 
 def _check_sizes(bucket: Bucket) -> None:
-    sizes = [sum(one.segment_size_in_bytes for one in bucket.segments(str(each))) for each in bucket.run.partitions]
+    sizes = [
+        sum(segment.segment_size_in_bytes for segment in bucket.segments(str(each))) for each in bucket.run.partitions
+    ]
     assert bucket.picture.totals()[1] == sum(sizes) > 0
     assert [bucket.picture.remote_log_size_bytes(each) for each in bucket.run.partitions] == sizes
 
@@ -151,7 +153,7 @@ async def test_a_listing_without_any_segment_changes_nothing(bucket: Bucket) -> 
     await bucket.run.store.delete_objects(await bucket.keys())
     with pytest.raises(StoreError, match="look whether it is mounted"):
         await bucket.follower.look()
-    assert sum(len(bucket.segments(str(one))) for one in bucket.run.partitions) == segments
+    assert sum(len(bucket.segments(str(partition))) for partition in bucket.run.partitions) == segments
 
 
 class Failing:

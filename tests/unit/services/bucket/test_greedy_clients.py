@@ -141,6 +141,6 @@ async def test_list_offsets_reads_as_its_user_and_each_partition_once() -> None:
         body = write_message(request)
         asked = Asked(api_key=2, version=7, correlation_id=1, client_id="c", body=body, user=AUDITOR)
         answer, _ = read_message(asked.response_type, bytes((await api.list_offsets(asked))[0]))
-        told = [one.error_code for one in answer.topics[0].partitions]
+        told = [partition.error_code for partition in answer.topics[0].partitions]
         assert told == [ErrorCode.none, ErrorCode.invalid_request, ErrorCode.invalid_request]
         assert ASKER.get() == "user auditor"

@@ -52,7 +52,7 @@ async def test_every_version_that_is_offered_is_answered() -> None:
     async with serving() as served:
         topic_id = served.picture.topic("plain")[0].topic_id
         talk = await served.connect()
-        offered = {one.api_key: one for one in (await talk.ask(API_VERSIONS, 3)).api_keys}
+        offered = {key.api_key: key for key in (await talk.ask(API_VERSIONS, 3)).api_keys}
         for version in range(offered[METADATA].min_version, offered[METADATA].max_version + 1):
             known = await talk.ask(METADATA, version, **({"topics": None} if version else {}))
             assert [one.name for one in known.topics] == list(served.picture.topics())
@@ -115,7 +115,7 @@ async def test_writes_are_refused_row_by_row(name: str) -> None:
             answer = await talk.ask(key, version, **values, **{outer: (topic,)})
             (answered,) = answer.responses if key == 0 else answer.topics
             rows = answered.partition_responses if key == 0 else answered.partitions
-            assert [one.error_code for one in rows] == [error, error]
+            assert [row.error_code for row in rows] == [error, error]
             if message is not None and hasattr(rows[0], "error_message"):
                 assert rows[0].error_message == message
         talk.close()

@@ -32,7 +32,7 @@ async def _shown(run: RemoteRun) -> tuple[list[int], dict[str, str]]:
     segments = picture.list_remote_log_segments(run.partition("transactions-0"))
     assert len(picture.partitions()) == len(run.partitions)
     refused = {key: one.reason for key, one in follower.state.refused.items()}
-    return sorted(one.start_offset for one in segments), refused
+    return sorted(segment.start_offset for segment in segments), refused
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_a_partition_s_leader_epoch_does_not_go_back_when_its_newest_segme
     run = await load_run("plain")
     picture, partition = BucketPicture(InlineBlocking()), run.partition("transactions-0")
     await follower_of(run, picture, RecordedTelemetry()).look()
-    last = max(picture.list_remote_log_segments(partition), key=lambda one: one.start_offset)
+    last = max(picture.list_remote_log_segments(partition), key=lambda segment: segment.start_offset)
     entry = EpochEntry(LeaderEpoch(5), Offset(last.next_offset))
     newer = replace(
         last,

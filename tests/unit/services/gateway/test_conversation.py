@@ -238,7 +238,7 @@ async def test_what_the_broker_has_refused_is_no_delete_whenever_its_client_goes
         core.conversation.from_broker(bytearray(broker.feed(core.broker.take())))
         await core.idle()
         core.close()
-    assert [one for one in events if one["event"] == "gateway.audit.delete"] == []
+    assert [event for event in events if event["event"] == "gateway.audit.delete"] == []
 
 
 @pytest.mark.parametrize(("late_s", "outcome"), [(15.0, "none"), (100.0, "request_timed_out")])

@@ -65,7 +65,7 @@ async def test_records_below_a_users_delete_are_out_of_range_and_all_others_pass
             assert version < 5 or row.log_start_offset == DELETED
             assert row.high_watermark == -1
         # Of the batch around the log start the client skips what lies before it.
-        around = next(one.header for one in local_batches("plain-0") if one.header.last_offset >= DELETED)
+        around = next(batch.header for batch in local_batches("plain-0") if batch.header.last_offset >= DELETED)
         assert around.base_offset < DELETED
         for offset in (DELETED, DELETED + 1, HIGH_WATERMARK - 1):
             assert await rows_at(world, offset, version=version) is None

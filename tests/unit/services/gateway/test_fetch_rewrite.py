@@ -587,7 +587,7 @@ async def test_read_committed_shows_what_the_console_consumer_showed_wherever_th
                 assert row.error_code is ErrorCode.none
                 records, aborted = (
                     row.records,
-                    [(one.producer_id, one.first_offset) for one in row.aborted_transactions],
+                    [(transaction.producer_id, transaction.first_offset) for transaction in row.aborted_transactions],
                 )
             else:
                 answer = await local.fetch(Credentials(), partition, offset, max_bytes=4000, read_committed=True)
@@ -608,7 +608,7 @@ def _consume(data: bytes, aborted: list[tuple[int, int]], offset: int, found: di
             open_ones.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in open_ones):
             batch = memoryview(data)[position : position + header.size_bytes]
-            found |= {one.offset: as_consumed(one) for one in read_records(batch)}
+            found |= {record.offset: as_consumed(record) for record in read_records(batch)}
     return offset
 
 
@@ -668,7 +668,7 @@ async def test_a_transaction_that_reaches_over_a_hole_is_no_silent_end() -> None
             row = await asking
         assert (row.error_code, row.records) == (ErrorCode.not_leader_or_follower, b"")
         assert world.telemetry.value(GATEWAY_FILLS, outcome="hole") == 1
-        assert [one["reason"] for one in logs] == [f"offset 86 of {partition} is outside [0, 86)"]
+        assert [log["reason"] for log in logs] == [f"offset 86 of {partition} is outside [0, 86)"]
 
 
 @pytest.mark.parametrize("lost", [(86,), (43, 86)])
@@ -685,7 +685,9 @@ async def test_what_may_have_been_aborted_in_a_hole_is_not_shown_and_the_client_
         with capture_logs() as logs:
             while offset < limit:
                 row = await row_of(world, offset, max_bytes=4000, isolation_level=1)
-                aborted = [(one.producer_id, one.first_offset) for one in row.aborted_transactions]
+                aborted = [
+                    (transaction.producer_id, transaction.first_offset) for transaction in row.aborted_transactions
+                ]
                 offset = _consume(row.records, aborted, offset, found)
             asking = asyncio.create_task(row_of(world, offset, isolation_level=1))
             await world.clock.advance(1)
@@ -694,7 +696,7 @@ async def test_what_may_have_been_aborted_in_a_hole_is_not_shown_and_the_client_
         assert offset == limit < hole
         assert found == {at: record for at, record in expected.items() if at < limit}
         assert world.telemetry.value(GATEWAY_FILLS, outcome="hole") == 1
-        (reason,) = (one["reason"] for one in logs)
+        (reason,) = (log["reason"] for log in logs)
         assert f"began at {limit} ended in a hole, no segment holds [{hole}, 133)" in reason
         uncommitted = await row_of(world, limit, max_bytes=4000)
         assert (uncommitted.error_code, bool(uncommitted.records)) == (ErrorCode.none, True)

@@ -477,7 +477,7 @@ async def test_a_client_that_takes_a_little_now_and_then_is_cut_off() -> None:
                     break
             assert broker.writer.transport.is_closing()
     assert closed(ends)["slow_reader"] == 1
-    (refused,) = [one for one in logs if one["event"] == "gateway.audit.refused"]
+    (refused,) = [log for log in logs if log["event"] == "gateway.audit.refused"]
     assert (refused["kind"], refused["principal"]) == ("slow_reader", "User:ANONYMOUS")
     assert refused["client"].startswith("127.0.0.1:")
     assert "the least" in refused["reason"]

@@ -535,7 +535,7 @@ async def test_a_start_said_in_an_earlier_epoch_spares_no_delete() -> None:
         await deleted(world, 50, {"low_watermark": LOCAL_START, "error_code": ErrorCode.none})
         state = world.state.partition_state(world.partition)
         assert (state.remote_log_start_offset, state.remote_log_start_epoch) == (50, 4)
-        assert [(one.offset, one.leader_epoch) for one in state.earlier_starts] == [(90, 3)]
+        assert [(start.offset, start.leader_epoch) for start in state.earlier_starts] == [(90, 3)]
 
 
 async def test_a_delete_that_a_deposed_leader_accepted_is_not_said_in_the_new_ones_epoch() -> None:

@@ -155,12 +155,17 @@ def test_of_whatever_is_taken_and_given_back_the_sums_are_right_and_nobody_waits
         connections = [Connection(memory, chances.choice("abc")) for _ in range(chances.randint(1, 12))]
         for _ in range(200):
             _do_something(memory, chances.choice(connections), chances)
-            held = [one.part.held_bytes for one in connections]
+            held = [connection.part.held_bytes for connection in connections]
             assert sum(held) == memory.held_bytes <= memory.size_bytes
             assert max(held) <= memory.part_bytes
-            assert sum(one.part.beside_bytes > 0 for one in connections) <= 1
-        while any(one.part.held_bytes or one.part.beside_bytes or one.part.waits for one in connections):
-            holding = [one for one in connections if one.part.held_bytes or one.part.beside_bytes]
+            assert sum(connection.part.beside_bytes > 0 for connection in connections) <= 1
+        while any(
+            connection.part.held_bytes or connection.part.beside_bytes or connection.part.waits
+            for connection in connections
+        ):
+            holding = [
+                connection for connection in connections if connection.part.held_bytes or connection.part.beside_bytes
+            ]
             assert holding, "somebody waits, and nobody has anything"
             _give_all(chances.choice(holding).part)
         assert (memory.held_bytes, memory.beside_bytes) == (0, 0)

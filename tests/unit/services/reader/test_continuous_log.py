@@ -398,7 +398,9 @@ async def never_copied(start: int, stop: int) -> tuple[RemoteRun, TopicIdPartiti
     run, partition = await transactions(180)
     metadata = MemoryMetadataLog()
     await metadata.assign([partition])
-    gone = {one.remote_log_segment_id for one in segments_of(run, partition) if start <= one.start_offset < stop}
+    gone = {
+        segment.remote_log_segment_id for segment in segments_of(run, partition) if start <= segment.start_offset < stop
+    }
     for event in run.metadata.events:
         if not isinstance(event, RemotePartitionDeleteMetadata) and event.remote_log_segment_id not in gone:
             await metadata.publish(event)

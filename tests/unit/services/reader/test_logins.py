@@ -117,8 +117,8 @@ async def test_too_many_that_wait_are_turned_away() -> None:
     logins = Logins(Slow(), monotonic_s=Clock(), limits=LoginLimits(waiting=10))
     tries = [logins.check("a", by(f"wrong {number}")) for number in range(30)]
     outcomes = await asyncio.gather(*tries, return_exceptions=True)
-    assert sum(isinstance(one, QuotaExceededError) for one in outcomes) == 20
-    assert sum(isinstance(one, CallerNotAuthenticatedError) for one in outcomes) == 10
+    assert sum(isinstance(outcome, QuotaExceededError) for outcome in outcomes) == 20
+    assert sum(isinstance(outcome, CallerNotAuthenticatedError) for outcome in outcomes) == 10
 
 
 async def test_made_up_names_of_one_address_do_not_shut_out_another_address() -> None:
@@ -130,7 +130,7 @@ async def test_made_up_names_of_one_address_do_not_shut_out_another_address() ->
     await logins.check("10.0.0.2", by("right"))
     assert broker.logins <= 8, "after those that were being tried, and not after the crowd"
     outcomes = await asyncio.gather(*crowd, return_exceptions=True)
-    assert sum(isinstance(one, QuotaExceededError) for one in outcomes) == 20
+    assert sum(isinstance(outcome, QuotaExceededError) for outcome in outcomes) == 20
 
 
 async def test_addresses_share_the_places_of_those_who_wait() -> None:
@@ -139,7 +139,7 @@ async def test_addresses_share_the_places_of_those_who_wait() -> None:
         logins.check(f"10.0.0.{address}", by("x", f"user {number}")) for address in range(3) for number in range(12)
     ]
     outcomes = await asyncio.gather(*tries, return_exceptions=True)
-    let_in = [isinstance(one, CallerNotAuthenticatedError) for one in outcomes]
+    let_in = [isinstance(outcome, CallerNotAuthenticatedError) for outcome in outcomes]
     assert [sum(let_in[at : at + 12]) for at in (0, 12, 24)] == [12, 6, 4]
 
 
@@ -179,7 +179,7 @@ async def test_lines_end_with_a_problem_when_the_right_to_read_is_withdrawn() ->
     assert not is_whole
     *records, last = (json.loads(line) for line in body.splitlines())
     assert records
-    assert all("offset" in one for one in records)
+    assert all("offset" in record for record in records)
     assert last["problem"]["type"] == "not-authorized"
     assert last["problem"]["status"] == 403
 

@@ -41,7 +41,7 @@ async def problem(service: Service, path: str | URL, **kwargs: Any) -> dict[str,
 async def test_topics_and_partitions_tell_what_the_remote_tier_holds() -> None:
     async with open_service() as service:
         topics: Any = await service.json("/topics")
-        assert {one["topic"] for one in topics["topics"]} == ALL_TOPICS
+        assert {topic["topic"] for topic in topics["topics"]} == ALL_TOPICS
         partitions: Any = await service.json("/topics/plain/partitions")
         assert partitions["topic_id"] == "OrpMwEoTQh6VZ_dz9HFK5g"
         first = partitions["partitions"][0]
@@ -207,11 +207,11 @@ async def test_what_a_caller_may_not_read_is_neither_listed_nor_read() -> None:
     authorizer = ScriptedAuthorizer(anonymous=["epochs"], users=users)
     async with open_service(authorizer=authorizer) as service:
         topics: Any = await service.json("/topics")
-        assert [one["topic"] for one in topics["topics"]] == ["epochs"]
+        assert [topic["topic"] for topic in topics["topics"]] == ["epochs"]
         assert (await problem(service, f"{PLAIN}/batches?offset=0"))["status"] == 403
         alice = {"Authorization": "Basic " + base64.b64encode(b"alice:secret").decode()}
         topics = await service.json("/topics", headers=alice)
-        assert [one["topic"] for one in topics["topics"]] == ["plain"]
+        assert [topic["topic"] for topic in topics["topics"]] == ["plain"]
         status, body, _ = await service.get(f"{PLAIN}/batches?offset=240", headers=alice)
         assert (status, body) == (200, batches_between("plain-0", 240, 245))
 
@@ -298,8 +298,8 @@ async def test_a_user_over_its_budget_is_sent_away_and_others_are_not() -> None:
         status, alices, _ = await service.get(url, headers={"Authorization": ALICE})
         assert (status, alices) == (200, body), "its budget is its own"
         read = {
-            one.principal: (one.client_id, one.topic, one.requests, one.size_bytes)
-            for one in service.path.cold.readings
+            reading.principal: (reading.client_id, reading.topic, reading.requests, reading.size_bytes)
+            for reading in service.path.cold.readings
         }
         assert read == {
             "User:ANONYMOUS": ("http", "plain", 1, len(body)),

@@ -137,16 +137,16 @@ async def test_a_crowd_has_the_others_asked_once() -> None:
 async def test_the_way_down_goes_by_links_from_cluster_to_segment() -> None:
     async with serving_cluster(busy_cluster()) as servers:
         base = f"{servers[1].url}/"
-        topic = next(one for one in Seen(await get(base)).links if one == "topic?name=orders")
+        topic = next(link for link in Seen(await get(base)).links if link == "topic?name=orders")
         page = await get(base + topic)
         assert [row_of(page, str(number)).split(" | ")[2] for number in (0, 1, 2)] == ["1", "2", "3"]
         # Broker 2 leads it.
-        line = next(one for one in Seen(page).links if one == "partition?topic=orders&partition=1")
+        line = next(link for link in Seen(page).links if link == "partition?topic=orders&partition=1")
         page = await get(base + line)
         assert "40 segments: 0 remote" not in page
         assert "remote" in row_of(page, "0")
         assert "Total retention keeps it" in page
-        segment = next(one for one in Seen(page).links if "offset=3100" in one)
+        segment = next(link for link in Seen(page).links if "offset=3100" in link)
         page = await get(base + segment)
         assert "Why offset 3,100 is where it is" in page
 
@@ -203,9 +203,9 @@ async def test_names_are_text_and_never_markup() -> None:
         base = f"{servers[1].url}/"
         seen = [await get(base)]
         seen += [
-            await get(base + one.replace("+", "%20"))
-            for one in Seen(seen[0]).links
-            if one.startswith(("topic", "part"))
+            await get(base + link.replace("+", "%20"))
+            for link in Seen(seen[0]).links
+            if link.startswith(("topic", "part"))
         ]
         seen.append(await get(base + "topic?name=%3Cscript%3Ealert(1)", code=404))
     assert len(seen) > 3
@@ -226,7 +226,7 @@ async def test_the_policy_lets_in_nothing_but_the_page_s_own() -> None:
         policy, page = response.headers["Content-Security-Policy"], await response.text()
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'; ")
-    assert not [one for one in Seen(page).links if "//" in one]
+    assert not [link for link in Seen(page).links if "//" in link]
     assert "src=" not in page
 
 
@@ -291,7 +291,7 @@ async def test_an_answer_without_proof_is_not_believed() -> None:
         for secret, words in ((None, "ready"), (SECRET, "does not prove")):
             async with serving_cluster(cluster, silent=[2], secrets=Secrets(cluster=secret)) as servers:
                 cluster[0].leases = [
-                    replace(one, address=elsewhere) if one.node_id == 2 else one for one in cluster[0].leases
+                    replace(lease, address=elsewhere) if lease.node_id == 2 else lease for lease in cluster[0].leases
                 ]
                 assert words in row_of(await get(f"{servers[1].url}/"), "2")
         (answer,) = await asyncio.to_thread(ask, [KnownSidecar(address=elsewhere, secret=SECRET)], "/status", 10)
@@ -355,7 +355,9 @@ async def test_of_two_leaders_the_one_of_the_later_epoch_counts() -> None:
 async def test_a_cluster_that_is_well_has_no_anomaly_but_that_nobody_has_reconciled() -> None:
     assert find_anomalies(await cluster_of(*empty_cluster())) == []
     cluster = await cluster_of(*busy_cluster())
-    assert [one.title for one in find_anomalies(cluster)] == ["The store has never been compared with the metadata"]
+    assert [anomaly.title for anomaly in find_anomalies(cluster)] == [
+        "The store has never been compared with the metadata"
+    ]
 
 
 async def test_thousands_of_partitions_with_one_trouble_are_one_anomaly() -> None:

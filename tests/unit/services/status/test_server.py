@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 def partition(topic: str, number: int, **values: Any) -> PartitionStatus:
-    tip = TopicIdPartition(topic_id=Uuid(bytes(15) + b"\x07"), topic=topic, partition=number)
-    return PartitionStatus(topic_id_partition=tip, role="leader", mode="strict", **values)
+    topic_id_partition = TopicIdPartition(topic_id=Uuid(bytes(15) + b"\x07"), topic=topic, partition=number)
+    return PartitionStatus(topic_id_partition=topic_id_partition, role="leader", mode="strict", **values)
 
 
 @dataclass

@@ -53,7 +53,7 @@ def anomalies_section(anomalies: Sequence[Anomaly], cluster: Cluster) -> Html | 
     if not anomalies:
         return None
     known = {one.topic for one in cluster.topics}
-    told = [_anomaly(one, known) for one in anomalies[:MOST_ANOMALIES]]
+    told = [_anomaly(anomaly, known) for anomaly in anomalies[:MOST_ANOMALIES]]
     rest = len(anomalies) - MOST_ANOMALIES
     more = (
         tag("p", f"and {rest} more: the JSON documents of the sidecars have all", class_="soft") if rest > 0 else None
@@ -89,7 +89,7 @@ def _with_code(text: str) -> list[Html]:
 
 
 def _verdict(anomalies: Sequence[Anomaly]) -> Html:
-    acts = sum(one.severity is Severity.ACT for one in anomalies)
+    acts = sum(anomaly.severity is Severity.ACT for anomaly in anomalies)
     if acts:
         return pill(f"{acts} thing{'s' if acts > 1 else ''} to act on", "bad")
     if anomalies:
@@ -99,19 +99,19 @@ def _verdict(anomalies: Sequence[Anomaly]) -> Html:
 
 def _facts(cluster: Cluster) -> Html:
     tiers, topics = cluster.tiers, cluster.topics
-    silent = sum(one.overview is None for one in cluster.sidecars)
-    halted, unknown = sum(one.halted for one in topics), sum(len(one.unknown) for one in topics)
+    silent = sum(sidecar.overview is None for sidecar in cluster.sidecars)
+    halted, unknown = sum(topic.halted for topic in topics), sum(len(topic.unknown) for topic in topics)
     remote = tiers.trash + tiers.remote + tiers.both
-    lag = sum(one.lag_bytes for one in topics)
+    lag = sum(topic.lag_bytes for topic in topics)
     read = sum(cluster.series.get("read", {}).values())
     return facts(
         [
             ("Remote", size_text(remote), f"{size_text(tiers.trash)} in the trash" if tiers.trash else "", False),
-            ("On brokers' disks", size_text(sum(one.local_bytes for one in topics)), "of the leaders", False),
-            ("Not remote yet", size_text(lag), f"{sum(one.lag_segments for one in topics):,} segments", False),
+            ("On brokers' disks", size_text(sum(topic.local_bytes for topic in topics)), "of the leaders", False),
+            ("Not remote yet", size_text(lag), f"{sum(topic.lag_segments for topic in topics):,} segments", False),
             (
                 "Partitions",
-                sum(one.count for one in topics),
+                sum(topic.count for topic in topics),
                 f"{halted:,} halted"
                 if halted
                 else f"{unknown:,} not known"
@@ -248,7 +248,7 @@ def _disk(one: Disk) -> tuple[object, ...]:
 
 
 def _store(cluster: Cluster) -> Html:
-    stores = sorted({one.store for one in cluster.answers if one.store})
+    stores = sorted({answer.store for answer in cluster.answers if answer.store})
     last = cluster.reconcile
     if last is None:
         told: object = "never, or its report was not put into the store"

@@ -19,7 +19,7 @@ LEAST = 6
 _CHART_HEIGHT = 100
 _MOST_PIECES = 120
 
-TIERS = tuple(one.name for one in fields(TierBytes))
+TIERS = tuple(field.name for field in fields(TierBytes))
 """In the order of offsets, as they are drawn."""
 TIER_WORDS = {
     "trash": ("trash", "given up; undelete brings it back until it is due"),

@@ -12,7 +12,7 @@ _MOST = 200
 
 def missing_page(cluster: Cluster, what: str) -> str:
     """The document."""
-    silent = [f"broker {one.node_id}" for one in cluster.sidecars if one.overview is None]
+    silent = [f"broker {sidecar.node_id}" for sidecar in cluster.sidecars if sidecar.overview is None]
     unknown = f" {', '.join(silent)} did not answer, and may know it." if silent else ""
     body = join(
         tag("h1", f"No {cut_text(what, _MOST)} is known here"),

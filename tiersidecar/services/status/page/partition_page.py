@@ -36,7 +36,11 @@ def partition_page(
 ) -> str:
     """The document; ``offset`` is of the segment that is explained, None where the first of each kind is."""
     name = f"{line.topic}/{line.partition}"
-    anomalies = [one for one in find_anomalies(cluster) if (one.topic, one.partition) == (line.topic, line.partition)]
+    anomalies = [
+        anomaly
+        for anomaly in find_anomalies(cluster)
+        if (anomaly.topic, anomaly.partition) == (line.topic, line.partition)
+    ]
     body = join(
         tag("h1", name),
         tag("p", f"led by broker {line.node_id} in epoch {line.leader_epoch} · ", partition_state(line), class_="lead"),
@@ -86,7 +90,7 @@ def _segments(line: PartitionLine, answer: Answer, page: int) -> Html:
     return section(
         "Segments",
         segment_line(
-            [(str(one["state"]), int(one["size_bytes"] or 0)) for one in rows],
+            [(str(row["state"]), int(row["size_bytes"] or 0)) for row in rows],
             label=f"{len(rows)} segments: {_counted(rows)}",
         ),
         tag("p", tag("span", f"offset {rows[0]['start_offset']:,}"), tag("span", "log end"), class_="ends"),
@@ -125,7 +129,9 @@ def _explained(line: PartitionLine, answer: Answer, offset: int | None) -> Html:
     if accounts is None:
         return tag("section", tag("h2", title), _not_told(line, answer), back, id="why")
     missing = (answer.document or {}).get("missing")
-    told = tag("p", missing) if missing else [_account(one) for one in accounts] or tag("p", "It has no segment.")
+    told = (
+        tag("p", missing) if missing else [_account(account) for account in accounts] or tag("p", "It has no segment.")
+    )
     return tag("section", tag("h2", title), told, back, id="why")
 
 

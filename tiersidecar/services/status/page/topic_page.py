@@ -28,7 +28,7 @@ def topic_page(cluster: Cluster, topic: TopicLine, *, page: int = 1) -> str:
         tag("h1", topic.topic),
         tag("p", f"{topic.mode} · ", topic_state(topic), class_="lead"),
         _facts(topic),
-        anomalies_section([one for one in find_anomalies(cluster) if one.topic == topic.topic], cluster),
+        anomalies_section([anomaly for anomaly in find_anomalies(cluster) if anomaly.topic == topic.topic], cluster),
         section("Whole log", tier_line(topic.tiers, label=topic.topic), legend()),
         _partitions(topic, page),
     )

@@ -19,7 +19,7 @@ from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.ports.state_log import ForeignState, PartitionState, TopicState
 
 
-class UnmadeMetadataLog:
+class NullMetadataLog:
     """``ports.metadata_log.MetadataLog`` of a topic without events."""
 
     topic_id: str = ""
@@ -83,7 +83,7 @@ class UnmadeMetadataLog:
         return ()
 
 
-class UnmadeProposals:
+class NullProposals:
     """``ports.proposals.Proposals`` of a topic without records."""
 
     async def propose(self, proposal: DeleteProposal) -> None:
@@ -93,7 +93,7 @@ class UnmadeProposals:
         await asyncio.Event().wait()
 
 
-class UnmadeStateLog:
+class NullStateLog:
     """``ports.state_log.StateLog`` of a topic without records."""
 
     readiness_reason: str | None = None

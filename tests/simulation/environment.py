@@ -28,7 +28,7 @@ STATE_TOPIC = "__tiersidecar_state"
 TOPIC_ID = Uuid(b"simulated-topic!")
 
 
-class Surroundings:
+class Environment:
     """Everything but who acts in it.  ``violations`` are breaches of what must never break, each a sentence;
     ``is_mistyped``: the sidecars' settings are not what their user means."""
 
@@ -127,11 +127,12 @@ class Surroundings:
         if self.scenario.drops_oldest and partition.leader is not None:
             held_to = self.rules.proven_without_hole(partition, max(self.may_begin_at(partition), 0))
             if held_to < offset and self.disks[partition.leader].was_pressed(self.loop.time()):
-                self.note(f"{partition.tip}: [{held_to}, {offset}) is given up, for the disk is full")
+                self.note(f"{partition.topic_id_partition}: [{held_to}, {offset}) is given up, for the disk is full")
                 partition.dropped = max(partition.dropped, offset)
         if self.scenario.mode == "race" and offset > partition.users_start:
             self.complain(
-                f"{partition.tip} is trimmed to {offset} in race mode, and users deleted up to {partition.users_start}"
+                f"{partition.topic_id_partition} is trimmed to {offset} in race mode, and users deleted up to "
+                f"{partition.users_start}"
             )
         self.rules.trimmed(partition, offset, max(self.may_begin_at(partition), 0))
 
@@ -146,7 +147,9 @@ class Surroundings:
     def is_spoiled(self, partition: SimulatedPartition) -> bool:
         """Whether the store lied about a segment that is still there: until it is mended, nobody can read it remotely."""
         return any(
-            fate.metadata.topic_id_partition == partition.tip and fate.is_finished and self.rules.is_spoiled(fate)
+            fate.metadata.topic_id_partition == partition.topic_id_partition
+            and fate.is_finished
+            and self.rules.is_spoiled(fate)
             for fate in self.rules.segments.values()
         )
 
