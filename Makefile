@@ -20,8 +20,8 @@ WITH_SERVERS := broker or server or spark or slow
 IN_EVERY_RUN := not exhaustive
 # What lies in the two directories is of the second half, all of it (tests/conftest.py marks the rest): to import it takes seconds.
 FAST_TESTS := bin/pytest -n 2 -m "not ($(WITH_SERVERS))" --ignore=tests/integration --ignore=tests/spark --ignore=tests/native
-# One file waits for its brokers while another works. Each of the two has brokers, ports and directories of its own.
-TWO_FILES := -n 2 --dist loadfile
+# One file waits for its brokers while others work. Each of the three has brokers, ports and directories of its own.
+THREE_FILES := -n 3 --dist loadfile
 # The native core is optional: without cargo all runs in Python, and that is said.
 CARGO := $(shell command -v cargo)
 SAY_THERE_IS_NO_CARGO := printf '\n*** %s ***\n\n' "no cargo: the native core is neither built nor tested, Python's loops run" >&2
@@ -49,10 +49,10 @@ demo: .venv/.synced ## The whole product on a real broker, in about a minute; KE
 	@$(BIN)/python scripts/demo.py $(if $(KEEP),--keep)
 
 .PHONY: test
-test: .venv/.synced-all $(BARE)/.synced ## All tests, the fast ones first; those with servers file by file, two at a time
+test: .venv/.synced-all $(BARE)/.synced ## All tests, the fast ones first; those with servers file by file, three at a time
 	$(BARE)/$(FAST_TESTS) $(ARGS)
 	@$(MAKE) test-native test-programs
-	$(BIN)/pytest $(TWO_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
+	$(BIN)/pytest $(THREE_FILES) -m "($(WITH_SERVERS)) and $(IN_EVERY_RUN) and not alone" $(RERUNS) $(ARGS)
 	$(BIN)/pytest -m "alone and $(IN_EVERY_RUN)" $(RERUNS) $(ARGS)
 
 .PHONY: test-fast
