@@ -1,5 +1,9 @@
 """What a leader has said of its epochs is not forgotten with the broker's file: what an unclean election cut off stays away
-(DESIGN.md, rule 4)."""
+(DESIGN.md, rule 4).
+
+No leader of these worlds takes over a log that is empty above a start that has moved: its file begins with its own epoch, and
+nothing tells which of two histories was before (docs/design/0002, what remains).
+"""
 
 from __future__ import annotations
 
@@ -103,7 +107,8 @@ class World:
 
     async def reign(self, epoch: int, one: Reign, *, says: bool) -> None:
         former = self.logs[one.former % len(self.logs)]
-        kept = min(max(one.kept, former.start), len(former.epochs))
+        least = former.start + 1 if former.start else 0
+        kept = min(max(one.kept, least), len(former.epochs))
         epochs = [*former.epochs[:kept], *[epoch] * one.written]
         self.logs.append(Log(epochs=epochs, start=former.start))
         if says:
