@@ -8,7 +8,7 @@ from tests.simulation.scenario import Kind
 from tests.simulation.simulate import simulate
 from tests.support.mutations import MUTATIONS, Mutation
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a planted fault may keep the cluster busy for long
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
