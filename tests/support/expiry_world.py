@@ -15,11 +15,10 @@ from typing import Any
 from tests.support.delete_switch import DeleteSwitch
 from tests.support.expiry import NOW_MS
 from tests.support.held_journal import HeldJournal
-from tests.support.inline_blocking import InlineBlocking
+from tests.support.lane_parts import actor_of, edges_of, sources_of
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker
 from tests.support.segments import TOPIC_ID_PARTITION
-from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
@@ -42,9 +41,8 @@ from tiersidecar.ports.broker import OffsetAnswer, OffsetSpec, TrimAnswer
 from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
-from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
 from tiersidecar.tasks.in_flight import InFlight
-from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import SegmentRemover
@@ -277,12 +275,17 @@ class Sidecar:
             ownership=UNQUESTIONED,
         )
         self.expire = ExpireTask(
-            table=self.table,
-            broker=self.broker,
-            metadata=world.metadata,
+            sources=sources_of(
+                table=self.table,
+                broker=self.broker,
+                metadata=world.metadata,
+                state=world.state,
+                lineages=self.lineages,
+            ),
+            edges=edges_of(clock, telemetry=telemetry, failpoints=failpoints),
+            actor=actor_of(self.guard, broker_id=self.broker_id, ownership=ownership, observe_only=observe_only),
+            settings=ExpirySettings(limits=limits or ExpiryLimits(max_share=1.0), delays=delays, interval_s=30.0),
             presence=world,
-            state=world.state,
-            lineages=self.lineages,
             in_flight=self.in_flight,
             remover=self.remover,
             checks=TopicChecks(
@@ -293,26 +296,6 @@ class Sidecar:
                 clock=clock,
                 telemetry=telemetry,
             ),
-            guard=self.guard,
-            local_start=LocalStart(
-                table=self.table,
-                broker=self.broker,
-                state=world.state,
-                clock=clock,
-                failpoints=failpoints,
-                ownership=UNQUESTIONED,
-            ),
-            ownership=ownership,
-            limits=limits or ExpiryLimits(max_share=1.0),
-            delays=delays,
-            by=f"broker {broker_id}",
-            blocking=InlineBlocking(),
-            clock=clock,
-            trash_clock=trash_clock(clock),
-            telemetry=telemetry,
-            failpoints=failpoints,
-            interval_s=30.0,
-            observe_only=observe_only,
         )
 
     @property

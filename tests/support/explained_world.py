@@ -17,7 +17,6 @@ from typing import Any
 from tests.support.inline_blocking import InlineBlocking
 from tests.support.manual_clock import ManualClock
 from tests.support.tier_shell import TierShell
-from tests.support.trash_clock import trash_clock
 from tiersidecar.adapters.clock import SystemClock, SystemIds
 from tiersidecar.adapters.stores.memory import MemoryStore
 from tiersidecar.decide.expiry_view import ExpiryLimits
@@ -34,11 +33,9 @@ from tiersidecar.ports.store import BytesBody, ObjectBody, StoredObject
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.user_deletes import Asker, UserDelete
 from tiersidecar.tasks.catch_up import CatchUp
-from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Backoff, Lane, Lanes
-from tiersidecar.tasks.local_start import LocalStart
-from tiersidecar.tasks.ownership import UNQUESTIONED
 from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
@@ -65,34 +62,15 @@ class StoreThatMayBeAway(MemoryStore):
 
 def expire_of(shell: TierShell, limits: ExpiryLimits, delays: TrashDelays, *, observe_only: bool = False) -> ExpireTask:
     """The shell's expiry, which has a round at each look."""
-    others: dict[str, Any] = {"limits": limits, "delays": delays, "by": "broker 1", "observe_only": observe_only}
     return ExpireTask(
-        table=shell.table,
-        broker=shell.broker,
-        metadata=shell.metadata,
+        sources=shell.sources,
+        edges=shell.edges,
+        actor=replace(shell.actor, observe_only=observe_only),
+        settings=ExpirySettings(limits=limits, delays=delays, interval_s=0.0),
         presence=SegmentPresence(shell.store, shell.settings.key_prefix),
-        state=shell.state,
-        lineages=shell.lineages,
         in_flight=shell.in_flight,
         remover=shell.remover,
         checks=shell.checks,
-        guard=shell.guard,
-        local_start=LocalStart(
-            table=shell.table,
-            broker=shell.broker,
-            state=shell.state,
-            clock=shell.clock,
-            failpoints=shell.failpoints,
-            ownership=UNQUESTIONED,
-        ),
-        ownership=UNQUESTIONED,
-        blocking=shell.blocking,
-        clock=shell.clock,
-        trash_clock=trash_clock(shell.clock),
-        telemetry=shell.telemetry,
-        failpoints=shell.failpoints,
-        interval_s=0.0,
-        **others,
     )
 
 
@@ -107,20 +85,14 @@ class ExplainedWorld:
         expire = expire_of(shell, limits, delays, observe_only=observe_only)
         self._retain = RetainTask(expire=expire, trim=shell.trim, guard=shell.guard, slots=asyncio.Semaphore(4))
         self._task = ExplainTask(
-            table=shell.table,
-            state=shell.state,
-            lineages=shell.lineages,
+            sources=shell.sources,
+            edges=shell.edges,
+            actor=replace(shell.actor, observe_only=observe_only),
             lanes=lanes,
             caught_up=CatchUp(shell.metadata, shell.state),
             copy=shell.copy,
-            expire=expire,
-            trim=shell.trim,
-            gate=shell.trim_gate,
-            guard=shell.guard,
+            retain=self._retain,
             store=shell.gate,
-            admission=shell.admission,
-            blocking=shell.blocking,
-            observe_only=observe_only,
         )
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.lane_parts import actor_of, edges_of, sources_of
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog
-from tests.support.trash_clock import trash_clock
 from tiersidecar.adapters.proposals_topic.log import read_proposal, write_proposal
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.decide.trash import TrashDelays
@@ -68,19 +68,14 @@ class LeadersSidecar:
         self.proposed: list[DeleteProposal] = []
         state.leases[str(broker_id)] = lease_of(broker_id)
         self.task = ProposalsTask(
+            sources=sources_of(table=self.table, broker=broker, state=state),
+            edges=edges_of(clock, telemetry=self.telemetry),
+            actor=actor_of(broker_id=broker_id, ownership=ownership),
             proposals=self,
-            table=self.table,
             policies=TopicPolicies(table=self.table, state=state, defaults=lambda topic: POLICY, unnamed=POLICY),
-            broker=broker,
-            state=state,
-            ownership=ownership,
             sound=SoundLogs(),
             cluster_id=CLUSTER,
-            broker_id=broker_id,
             delays=delays,
-            clock=clock,
-            trash_clock=trash_clock(clock),
-            telemetry=self.telemetry,
         )
 
     def tiers(self, view: LeaderView) -> None:

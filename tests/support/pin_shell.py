@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tests.support.inline_blocking import InlineBlocking
+from tests.support.lane_parts import edges_of, sources_of
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import LOG_DIR, MemoryPins, local_partition
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments, remote_segment
-from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.pin_room import PinLimits
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
@@ -56,29 +55,18 @@ class PinShell:
         self.settings = PinSettings(
             limits=limits or PinLimits(disk_reserve_percent=0), makes_pins=makes_pins, drops_pins=drops_pins
         )
-        self.keeper = PinKeeper(
-            settings=self.settings,
-            table=self.table,
-            pins=self.pins,
-            metadata=self.metadata,
-            state=self.state,
-            copies=TrustedCopies(self.metadata, self.state),
-            blocking=InlineBlocking(),
-            clock=self.clock,
-            trash_clock=trash_clock(self.clock),
-            failpoints=self.failpoints,
-            telemetry=self.telemetry,
-        )
+        sources = sources_of(table=self.table, broker=self.broker, metadata=self.metadata, state=self.state)
+        edges = edges_of(self.clock, telemetry=self.telemetry, failpoints=self.failpoints)
+        copies = TrustedCopies(self.metadata, self.state)
+        self.keeper = PinKeeper(sources=sources, edges=edges, settings=self.settings, pins=self.pins, copies=copies)
         self.follow = FollowTask(
-            table=self.table,
+            sources=sources,
+            edges=edges,
             pins=self.pins,
             keeper=self.keeper,
             log_dirs=self.log_dirs,  # type: ignore[arg-type]
-            broker=self.broker,
-            metadata=self.metadata,
-            copies=TrustedCopies(self.metadata, self.state),
+            copies=copies,
             slots=asyncio.Semaphore(2),
-            failpoints=self.failpoints,
         )
         self.tiered = TieredPartition(view=_view(0), role=PartitionRole.LEADER, policy=TopicPolicy())
 

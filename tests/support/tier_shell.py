@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.support.delete_switch import DeleteSwitch
 from tests.support.golden import CLEAN_LOG_DIR
 from tests.support.held_journal import HeldJournal
+from tests.support.lane_parts import actor_of, edges_of, sources_of
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.scripted import MemoryStateLog, ScriptedBroker, ScriptedFailpoints
 from tiersidecar.adapters.clock import SystemClock, SystemIds
@@ -37,10 +38,9 @@ from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
-from tiersidecar.tasks.copy import CopyTask, GapReport
+from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota, CopySlots
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
@@ -49,15 +49,13 @@ from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.read_back import ReadBack
 from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
-from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import LayoutSettings, SegmentObjects
-from tiersidecar.tasks.segment_upload import SegmentUploader
+from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trim_gate import TrimGate
-from tiersidecar.tasks.unproven import Unproven
 
 BROKER = BrokerId(1)
 PARTITIONS = ("plain-0", "plain-1")
@@ -100,7 +98,6 @@ class TierShell:
     ) -> None:
         self.log_dir = log_dir or golden_log_dir(directory / "logs", partitions)
         self.settings, self.policy, self.blocking = settings, policy, blocking
-        self._observe_only = observe_only
         self.clock, self.ids, self.telemetry = clock or SystemClock(), SystemIds(), telemetry or NoTelemetry()
         self._checkpointed = log_starts_in(self.log_dir)
         self.table, self.broker, self.state = PartitionTable(), ScriptedBroker(), MemoryStateLog()
@@ -158,6 +155,14 @@ class TierShell:
             clock=self.clock,
             telemetry=self.telemetry,
         )
+        self.sources = sources_of(
+            table=self.table, broker=self.broker, metadata=self.metadata, state=self.state, lineages=self.lineages
+        )
+        self.edges = edges_of(
+            self.clock, ids=self.ids, blocking=blocking, telemetry=self.telemetry, failpoints=self.failpoints
+        )
+        self.actor = actor_of(self.guard, broker_id=BROKER, observe_only=observe_only)
+        self.target = self._target()
         self.uploader, self.admission = self._uploader(), self._admission()
         self.copy = self._copy()
         self.recopy = self._recopy()
@@ -204,8 +209,8 @@ class TierShell:
             topic_id_partition: replace(tiered, role=PartitionRole.FOLLOWER),
         }
 
-    def _uploader(self) -> SegmentUploader:
-        return SegmentUploader(
+    def _target(self) -> CopyTarget:
+        return CopyTarget(
             objects=SegmentObjects(
                 settings=self.settings,
                 store=self.store,
@@ -213,25 +218,24 @@ class TierShell:
                 ids=self.ids,
                 failpoints=self.failpoints,
             ),
-            checker=SegmentChecker(log_dirs=self.log_dirs, clock=self.clock),
-            custom_metadata_max_bytes=self.settings.custom_metadata_max_bytes,
-            table=self.table,
-            log_dirs=self.log_dirs,
-            lineages=self.lineages,
-            carried=self.carried(),
-            metadata_log=self.metadata,
             gate=self.gate,
             remover=self.remover,
             in_flight=self.in_flight,
-            blocking=self.blocking,
-            clock=self.clock,
-            ids=self.ids,
-            failpoints=self.failpoints,
-            telemetry=self.telemetry,
-            broker_id=BROKER,
-            ownership=UNQUESTIONED,
-            backoff=Backoff(initial_s=0.0, maximum_s=0.0),
+        )
+
+    def _uploader(self) -> SegmentUploader:
+        return SegmentUploader(
+            sources=self.sources,
+            edges=self.edges,
+            actor=self.actor,
+            target=self.target,
+            carried=self.carried(),
+            log_dirs=self.log_dirs,
             waits=self.waits,
+            settings=UploadSettings(
+                custom_metadata_max_bytes=self.settings.custom_metadata_max_bytes,
+                backoff=Backoff(initial_s=0.0, maximum_s=0.0),
+            ),
         )
 
     def carried(self) -> CarriedTransactions:
@@ -255,10 +259,10 @@ class TierShell:
 
     def _recopy(self) -> RecopyTask:
         return RecopyTask(
-            table=self.table,
-            metadata=self.metadata,
-            state=self.state,
-            lineages=self.lineages,
+            sources=self.sources,
+            edges=self.edges,
+            actor=self.actor,
+            target=self.target,
             presence=SegmentPresence(self.store, self.settings.key_prefix),
             uploader=self.uploader,
             fetched=FetchedSegments(
@@ -274,40 +278,18 @@ class TierShell:
                 blocking=self.blocking,
             ),
             admission=self.admission,
-            remover=self.remover,
-            in_flight=self.in_flight,
-            guard=self.guard,
-            blocking=self.blocking,
-            failpoints=self.failpoints,
-            broker_id=BROKER,
-            observe_only=self._observe_only,
         )
 
     def _copy(self) -> CopyTask:
         return CopyTask(
-            table=self.table,
-            broker=self.broker,
-            metadata=self.metadata,
-            state=self.state,
-            lineages=self.lineages,
+            sources=self.sources,
+            edges=self.edges,
+            actor=self.actor,
             uploader=self.uploader,
             admission=self.admission,
-            blocking=self.blocking,
-            clock=self.clock,
             lag=self.lag,
-            gaps=GapReport(self.telemetry),
-            guard=self.guard,
-            first_start=FirstStart(
-                table=self.table,
-                broker=self.broker,
-                metadata=self.metadata,
-                state=self.state,
-                blocking=self.blocking,
-                failpoints=self.failpoints,
-            ),
             waits=self.waits,
             batch_epochs=BatchEpochs(table=self.table, log_dirs=self.log_dirs),
-            observe_only=self._observe_only,
         )
 
     def _trim(self) -> TrimTask:
@@ -318,20 +300,10 @@ class TierShell:
             key_ring=self.settings.key_ring,
         )
         return TrimTask(
-            table=self.table,
-            broker=self.broker,
-            metadata=self.metadata,
-            state=self.state,
-            lineages=self.lineages,
+            sources=self.sources,
+            edges=self.edges,
+            actor=self.actor,
             checks=self.checks,
             verifier=ReadBack(log_dirs=self.log_dirs, remote=remote, quota=self.quota, pace=self.pace),
             gate=self.trim_gate,
-            unproven=Unproven(table=self.table, clock=self.clock, ids=self.ids, telemetry=self.telemetry),
-            guard=self.guard,
-            blocking=self.blocking,
-            clock=self.clock,
-            telemetry=self.telemetry,
-            failpoints=self.failpoints,
-            ownership=UNQUESTIONED,
-            observe_only=self._observe_only,
         )

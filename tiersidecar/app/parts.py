@@ -24,6 +24,7 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
 from tiersidecar.tasks.roster import Roster
@@ -60,6 +61,18 @@ class Opened:
     failpoints: AllFailpoints
     telemetry: Telemetry
 
+    @property
+    def edges(self) -> Edges:
+        """What every lane takes of the process."""
+        return Edges(
+            clock=self.clock,
+            trash_clock=self.trash_clock,
+            ids=self.ids,
+            blocking=self.blocking,
+            telemetry=self.telemetry,
+            failpoints=self.failpoints,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts(Opened):
@@ -71,6 +84,17 @@ class Parts(Opened):
     roster: Roster
     read_path: ReadPath | None = None
     """Of a process with the role ``read`` or ``gateway``."""
+
+    @property
+    def sources(self) -> Sources:
+        """Where every lane learns of a partition."""
+        return Sources(
+            table=self.table,
+            broker=self.broker,
+            metadata=self.metadata,
+            state=self.state,
+            lineages=self.lineages,
+        )
 
     @property
     def reads(self) -> ReadPath:

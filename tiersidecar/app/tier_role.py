@@ -10,6 +10,7 @@ from typing import Any
 from tiersidecar.app.builders.copy import (
     build_admission,
     build_copy,
+    build_copy_target,
     build_recopy,
     build_transaction_waits,
     build_uploader,
@@ -18,7 +19,6 @@ from tiersidecar.app.builders.copy import (
 from tiersidecar.app.builders.follow import build_disk_watch, build_follow
 from tiersidecar.app.builders.reconcile import build_reconcile_schedule
 from tiersidecar.app.builders.retain import (
-    DeleteGuard,
     build_expire,
     build_log_start_watch,
     build_lost_logs,
@@ -32,13 +32,12 @@ from tiersidecar.app.builders.retain import (
 from tiersidecar.app.builders.tier_parts import TierParts, build_tier_parts
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
-from tiersidecar.tasks.catch_up import CatchUp
+from tiersidecar.tasks.catch_up import CatchUp, LaneWork
 from tiersidecar.tasks.copy_admission import Backfill, CopyQuota
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.follow import FollowTask
-from tiersidecar.tasks.in_flight import InFlight
-from tiersidecar.tasks.lanes import Lanes
+from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.reconcile_schedule import ReconcileWatch
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.roster import keep_roster
@@ -46,7 +45,7 @@ from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.tier_lease import TierLease
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trash_clock import TrashWatch
-from tiersidecar.tasks.watch import Watch, Whereabouts
+from tiersidecar.tasks.watch import LaneSpec, Watch
 
 _SWEEP_INTERVAL_MAX_S = 60.0
 """How often at least topics that are gone are looked for."""
@@ -113,7 +112,7 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
         watch = _watch(parts, role, lanes, gate, remover, follow)
         async with _watched_over(parts, watch, lanes), asyncio.TaskGroup() as group:
             group.create_task(keeper.run(), name="keep pins")
-            group.create_task(build_disk_watch(parts, DeleteGuard(parts, role)).run(), name="disk watch")
+            group.create_task(build_disk_watch(parts, role.actor.guard).run(), name="disk watch")
             deletion = build_topic_deletion(parts, role, remover=remover)
             interval_s = config.deletes_topic_grace_ms / 10_000
             group.create_task(deletion.run(min(interval_s, _SWEEP_INTERVAL_MAX_S)), name="topic deletion")
@@ -140,7 +139,7 @@ async def _work(parts: Parts, role: TierParts, gate: StoreGate) -> None:
                 group.create_task(build_proposals(parts, role).run(), name="proposals")
             if config.reconcile_interval_ms is not None and config.mode is Mode.ENFORCE:
                 group.create_task(build_reconcile_schedule(parts).run(), name="reconcile schedule")
-            await watch.run()
+            await watch.run(parts.look_interval_s)
 
 
 @asynccontextmanager
@@ -165,7 +164,6 @@ def _watch(
     parts: Parts, role: TierParts, lanes: Lanes, gate: StoreGate, remover: SegmentRemover, follow: FollowTask
 ) -> Watch:
     config = parts.config
-    in_flight = InFlight(clock=parts.clock, telemetry=parts.telemetry, journal=parts.journal)
     quota = CopyQuota(quota=parts.tuning.copy_quota, clock=parts.clock, telemetry=parts.telemetry)
     checks = TopicChecks(
         broker=parts.broker,
@@ -184,63 +182,49 @@ def _watch(
         telemetry=parts.telemetry,
     )
     waits = build_transaction_waits(parts)
-    uploader = build_uploader(parts, role, gate=gate, in_flight=in_flight, remover=remover, waits=waits)
+    target = build_copy_target(parts, gate=gate, remover=remover)
+    uploader = build_uploader(parts, role, target=target, waits=waits)
     admission = build_admission(parts, quota=quota, backfill=backfill)
-    guard = DeleteGuard(parts, role)
-    copy = build_copy(parts, uploader=uploader, admission=admission, lag=lag, guard=guard, waits=waits)
-    recopy = build_recopy(
-        parts,
-        uploader=uploader,
-        admission=admission,
-        remover=remover,
-        in_flight=in_flight,
-        guard=guard,
-    )
+    copy = build_copy(parts, role, uploader=uploader, admission=admission, lag=lag, waits=waits)
+    recopy = build_recopy(parts, role, target=target, uploader=uploader, admission=admission)
     trim_gate = build_trim_gate(parts)
     trim = build_trim(parts, role, checks=checks, gate=trim_gate, quota=quota)
-    expire = build_expire(parts, role, in_flight=in_flight, remover=remover, checks=checks)
+    expire = build_expire(parts, role, in_flight=target.in_flight, remover=remover, checks=checks)
     retain = build_retain(parts, role, expire=expire, trim=trim)
 
     def report() -> None:
+        target.in_flight.report_age()
         trim_gate.report()
         waits.report()
 
     caught_up = CatchUp(parts.metadata, parts.state)
     lost = build_lost_logs(parts)
     parts.status.explains = ExplainTask(
-        table=parts.table,
-        state=parts.state,
-        lineages=parts.lineages,
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
         lanes=lanes,
         caught_up=caught_up,
         copy=copy,
-        expire=expire,
-        trim=trim,
-        gate=trim_gate,
-        guard=guard,
+        retain=retain,
         store=gate,
-        admission=admission,
-        blocking=parts.blocking,
-        observe_only=config.mode is Mode.OBSERVE,
     )
+
+    def led(work: LaneWork) -> LaneWork:
+        return caught_up.before(lost.before(work))
+
     return Watch(
-        table=parts.table,
+        sources=parts.sources,
+        edges=parts.edges,
         roster=parts.roster,
         checks=checks,
-        whereabouts=Whereabouts(table=parts.table, broker=parts.broker, clock=parts.clock, telemetry=parts.telemetry),
-        metadata=parts.metadata,
-        in_flight=in_flight,
-        lag=lag,
         backfill=backfill,
         lanes=lanes,
-        copy=caught_up.before(lost.before(copy.run)),
-        retain=caught_up.before(lost.before(retain.run)),
-        retain_has_work=retain.has_work,
-        recopy=caught_up.before(lost.before(recopy.run)),
-        recopy_has_work=recopy.has_work,
-        follow=follow.run,
-        follow_has_work=follow.has_work,
+        work={
+            Lane.FOLLOW: LaneSpec(run=follow.run, has_work=follow.has_work),
+            Lane.RECOPY: LaneSpec(run=led(recopy.run), has_work=recopy.has_work),
+            Lane.COPY: LaneSpec(run=led(copy.run)),
+            Lane.RETAIN: LaneSpec(run=led(retain.run), has_work=retain.has_work),
+        },
         report=report,
-        interval_s=parts.look_interval_s,
-        telemetry=parts.telemetry,
     )

@@ -24,21 +24,18 @@ from tiersidecar.domain.offsets import ByteRange, LeaderEpoch, Offset
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import LocalPartition, LocalSegment, RemoteLogSegmentMetadata
-from tiersidecar.ports.broker import ListOffsets, OffsetSpec
-from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import GAP_OFFSETS
-from tiersidecar.ports.state_log import PartitionState, StateLog
+from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.segment_lookup import agreed_stop
 from tiersidecar.tasks.batch_epochs import BatchEpochs
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.first_start import FirstStart
-from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.segment_check import next_base_offset_of
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
@@ -163,32 +160,32 @@ class CopyTask:
     def __init__(
         self,
         *,
-        table: PartitionTable,
-        broker: ListOffsets,
-        metadata: MetadataView,
-        state: StateLog,
-        lineages: LineageSource,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
         uploader: UploadSegment,
         admission: CopyAdmission,
-        blocking: Blocking,
-        clock: Clock,
         lag: CopyLagReport,
-        gaps: GapReport,
-        guard: MayDelete,
-        first_start: FirstStart,
         waits: TransactionWaits,
         batch_epochs: BatchEpochs,
-        observe_only: bool,
     ) -> None:
-        self._table, self._broker, self._metadata = table, broker, metadata
-        self._state, self._lineages = state, lineages
-        self._uploader, self._admission = uploader, admission
-        self._blocking = blocking
-        self._clock, self._lag, self._gaps, self._observe_only = clock, lag, gaps, observe_only
-        self._guard, self._first_start, self._holes = guard, first_start, LocalHoles(metadata)
+        self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
+        self._state, self._lineages = sources.state, sources.lineages
+        self._uploader, self.admission, self._lag = uploader, admission, lag
         self._waits, self._batch_epochs = waits, batch_epochs
+        self._guard, self._observe_only = actor.guard, actor.observe_only
+        self._blocking, self._clock = edges.blocking, edges.clock
+        self._gaps, self._holes = GapReport(edges.telemetry), LocalHoles(sources.metadata)
+        self._first_start = FirstStart(
+            table=sources.table,
+            broker=sources.broker,
+            metadata=sources.metadata,
+            state=sources.state,
+            blocking=edges.blocking,
+            failpoints=edges.failpoints,
+        )
         self._observed: dict[TopicIdPartition, tuple[LocalSegment, ...]] = {}
-        """What was told last of each partition, where nothing is done."""
+        """What was reported last of each partition, where nothing is done."""
 
     async def run(self, partition: TieredPartition) -> None:
         """Copy until nothing may be copied any more, or the partition is no longer led in this epoch."""
@@ -219,7 +216,7 @@ class CopyTask:
 
     async def _copy(self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage) -> None:
         topic_id_partition = partition.view.topic_id_partition
-        async with self._admission.admitted(topic_id_partition, segment.size_bytes):
+        async with self.admission.admitted(topic_id_partition, segment.size_bytes):
             if self._state.why_paused(topic_id_partition.topic_id, PauseKind.COPIES):
                 return  # while it waited
             # Before anything of it is remote: topics that are gone are looked for among those that have a state.

@@ -64,7 +64,7 @@ class Backfill:
     def __init__(
         self, *, lags: CopyLagReport, threshold: int, order: BackfillOrder, clock: Clock, telemetry: Telemetry
     ) -> None:
-        self._lags, self._threshold, self._order = lags, threshold, order
+        self.lags, self._threshold, self._order = lags, threshold, order
         self._clock, self._telemetry = clock, telemetry
         self._plan = BackfillPlan(ranks={}, remaining_bytes=0)
         self._copied: deque[tuple[float, int]] = deque()
@@ -81,7 +81,7 @@ class Backfill:
 
     def look(self) -> None:
         """Plan, and tell how it goes: in the gauges each time, in the log once a minute."""
-        self._plan = decide_backfill(self._lags.known, self._threshold, self._order)
+        self._plan = decide_backfill(self.lags.known, self._threshold, self._order)
         remaining, now_s = self._plan.remaining_bytes, self._clock.monotonic_s()
         eta_s = self._eta_s(now_s)
         self._telemetry.gauge(BACKFILL_PARTITIONS, len(self._plan.ranks))

@@ -7,7 +7,7 @@ then one segment after the other.  A process that ends anywhere leaves a start b
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -31,9 +31,7 @@ from tiersidecar.domain.policy import RetentionMode
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState as State
 from tiersidecar.domain.trash import TrashKind
-from tiersidecar.ports.broker import ListOffsets, OffsetSpec
-from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.metadata_log import CatchUpMetadata, MetadataView
 from tiersidecar.ports.metrics.retention import (
     DELETE_LAG_BYTES,
@@ -47,18 +45,13 @@ from tiersidecar.ports.metrics.retention import (
 )
 from tiersidecar.ports.recopy import RecopyRequests, segments_of
 from tiersidecar.ports.state_log import Hold, PartitionState, SeenGeneration, StateLog
-from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.ports.trash import TrashLog
-from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.local_start import LocalStart
-from tiersidecar.tasks.ownership import Ownership
-from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
 from tiersidecar.tasks.topic_checks import TopicChecks
-from tiersidecar.tasks.trash_clock import TrashClock
 
 log = structlog.get_logger(__name__)
 
@@ -82,43 +75,46 @@ _SEGMENTS_ON_THE_LOOP = 1000
 """About 10 ms."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpirySettings:
+    """``interval_s``: how often each partition has a round, unless something was left over."""
+
+    limits: ExpiryLimits
+    delays: TrashDelays
+    interval_s: float
+
+
 class ExpireTask:
-    """Expires one partition at a time, each at most every ``interval_s`` unless something was left over."""
+    """Expire one partition at a time."""
 
     def __init__(
         self,
         *,
-        table: PartitionTable,
-        broker: ListOffsets,
-        metadata: ExpiryMetadata,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
+        settings: ExpirySettings,
         presence: SegmentIsWhole,
-        state: ExpiryState,
-        lineages: LineageSource,
         in_flight: InFlight,
         remover: SegmentRemover,
         checks: TopicChecks,
-        guard: MayDelete,
-        local_start: LocalStart,
-        limits: ExpiryLimits,
-        delays: TrashDelays,
-        by: str,
-        blocking: Blocking,
-        clock: Clock,
-        trash_clock: TrashClock,
-        telemetry: Telemetry,
-        failpoints: Failpoints,
-        interval_s: float,
-        observe_only: bool,
-        ownership: Ownership,
     ) -> None:
-        self._table, self._broker, self._metadata, self._state = table, broker, metadata, state
-        self._lineages, self._in_flight, self._remover = lineages, in_flight, remover
-        self._presence = presence
-        self._checks, self._guard, self._ownership = checks, guard, ownership
-        self._local_start, self._limits, self._delays = local_start, limits, delays
-        self._blocking, self._by = blocking, by
-        self._clock, self._trash_clock, self._telemetry = clock, trash_clock, telemetry
-        self._failpoints, self._interval_s, self._observe_only = failpoints, interval_s, observe_only
+        self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
+        self._state, self._lineages = sources.state, sources.lineages
+        self._in_flight, self._remover, self._presence, self._checks = in_flight, remover, presence, checks
+        self._guard, self._ownership, self._observe_only = actor.guard, actor.ownership, actor.observe_only
+        self._by = f"broker {actor.broker_id}"
+        self._limits, self._delays, self._interval_s = settings.limits, settings.delays, settings.interval_s
+        self._blocking, self._failpoints, self._telemetry = edges.blocking, edges.failpoints, edges.telemetry
+        self._clock, self._trash_clock = edges.clock, edges.trash_clock
+        self._local_start = LocalStart(
+            table=sources.table,
+            broker=sources.broker,
+            state=sources.state,
+            clock=edges.clock,
+            failpoints=edges.failpoints,
+            ownership=actor.ownership,
+        )
         self._next_round_s: dict[TopicIdPartition, float] = {}
         self._refused_last = RefusedLast()
         self._quiet: dict[TopicIdPartition, QuietRound] = {}

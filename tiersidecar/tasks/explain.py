@@ -13,19 +13,12 @@ from tiersidecar.domain.errors import NotLedHereError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pauses import PauseKind
-from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.state_log import StateLog
-from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.copy import CopyTask
-from tiersidecar.tasks.copy_admission import CopyAdmission
-from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.lanes import Lane, Lanes
-from tiersidecar.tasks.partition_table import PartitionTable
+from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.store_gate import StoreGate
-from tiersidecar.tasks.trim import TrimTask
-from tiersidecar.tasks.trim_gate import TrimGate
 
 _AT_ONCE = 2
 """Questions: anybody who reaches the status service may ask, and each takes the broker a few requests."""
@@ -37,25 +30,20 @@ class ExplainTask:
     def __init__(
         self,
         *,
-        table: PartitionTable,
-        state: StateLog,
-        lineages: LineageSource,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
         lanes: Lanes,
         caught_up: CatchUp,
         copy: CopyTask,
-        expire: ExpireTask,
-        trim: TrimTask,
-        gate: TrimGate,
-        guard: MayDelete,
+        retain: RetainTask,
         store: StoreGate,
-        admission: CopyAdmission,
-        blocking: Blocking,
-        observe_only: bool,
     ) -> None:
-        self._table, self._state, self._lineages, self._lanes = table, state, lineages, lanes
-        self._caught_up, self._copy, self._expire, self._trim = caught_up, copy, expire, trim
-        self._gate, self._guard, self._store, self._admission = gate, guard, store, admission
-        self._blocking, self._observe_only = blocking, observe_only
+        self._table, self._state, self._lineages = sources.table, sources.state, sources.lineages
+        self._lanes, self._caught_up, self._store = lanes, caught_up, store
+        self._copy, self._admission = copy, copy.admission
+        self._expire, self._trim, self._gate = retain.expire, retain.trim, retain.trim.gate
+        self._guard, self._observe_only, self._blocking = actor.guard, actor.observe_only, edges.blocking
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def rows(self, topic: str, partition: int) -> tuple[SegmentRow, ...]:

@@ -18,12 +18,11 @@ from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import BrokerRefusedError, PinError, SegmentChangedError
 from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.segments import LocalPartition, LocalSegment
-from tiersidecar.ports.broker import ListOffsets, OffsetSpec
-from tiersidecar.ports.failpoints import Failpoints
+from tiersidecar.ports.broker import OffsetSpec
 from tiersidecar.ports.log_dirs import LogDirs
-from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.pins import MakePins
-from tiersidecar.tasks.partition_table import FollowNote, PartitionTable
+from tiersidecar.tasks.edges import Edges, Sources
+from tiersidecar.tasks.partition_table import FollowNote
 from tiersidecar.tasks.pin_keeper import PinKeeper
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
@@ -36,19 +35,17 @@ class FollowTask:
     def __init__(
         self,
         *,
-        table: PartitionTable,
+        sources: Sources,
+        edges: Edges,
         pins: MakePins,
         keeper: PinKeeper,
         log_dirs: LogDirs,
-        broker: ListOffsets,
-        metadata: MetadataView,
         copies: TrustedCopies,
         slots: asyncio.Semaphore,
-        failpoints: Failpoints,
     ) -> None:
-        self._table, self._pins, self._keeper, self._log_dirs = table, pins, keeper, log_dirs
-        self._broker, self._metadata, self._copies, self._slots = broker, metadata, copies, slots
-        self._failpoints = failpoints
+        self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
+        self._pins, self._keeper, self._log_dirs = pins, keeper, log_dirs
+        self._copies, self._slots, self._failpoints = copies, slots, edges.failpoints
 
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether anything changed since nothing was left to do: cheap.  To be asked at every look, of which it takes note."""

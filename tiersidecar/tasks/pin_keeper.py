@@ -24,17 +24,12 @@ from tiersidecar.domain.ids import TopicIdPartition, format_uuid
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.pins import DropReason, Pin, PinnedPartition, Unpin
 from tiersidecar.domain.segments import NO_LOG_END, LocalPartition
-from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.failpoints import Failpoints
-from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.copying import PINS_BYTES, PINS_DROPPED, PINS_ROOM_BYTES, PINS_SEGMENTS, PINS_UNAVAILABLE
 from tiersidecar.ports.pins import Pins
 from tiersidecar.ports.state_log import StateLog
-from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.ports.trash import TrashLog
 from tiersidecar.tasks.disk_watch import measure
-from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.trash_clock import TrashClock
+from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.trusted_copies import TrustedCopies
 
 log = structlog.get_logger(__name__)
@@ -69,28 +64,16 @@ class PinKeeper:
     """One per process.  Of the state topic it reads the remote log starts."""
 
     def __init__(
-        self,
-        *,
-        settings: PinSettings,
-        table: PartitionTable,
-        pins: Pins,
-        metadata: MetadataView,
-        state: PinState,
-        copies: TrustedCopies,
-        blocking: Blocking,
-        clock: Clock,
-        trash_clock: TrashClock,
-        failpoints: Failpoints,
-        telemetry: Telemetry,
+        self, *, sources: Sources, edges: Edges, settings: PinSettings, pins: Pins, copies: TrustedCopies
     ) -> None:
-        self._settings, self._table, self._pins = settings, table, pins
-        self._metadata, self._state, self._copies = metadata, state, copies
-        self._blocking, self._trash_clock = blocking, trash_clock
-        self._clock, self._failpoints, self._telemetry = clock, failpoints, telemetry
+        self._table, self._metadata, self._state = sources.table, sources.metadata, sources.state
+        self._settings, self._pins, self._copies = settings, pins, copies
+        self._blocking, self._clock, self._trash_clock = edges.blocking, edges.clock, edges.trash_clock
+        self._failpoints, self._telemetry = edges.failpoints, edges.telemetry
         self._places = _Places()
         self._missing_since_s: dict[PinnedPartition, float] = {}
         for reason in DropReason:  # a series that begins with its first event shows no increase
-            telemetry.count(PINS_DROPPED, 0, reason=reason.value)
+            edges.telemetry.count(PINS_DROPPED, 0, reason=reason.value)
 
     def can_pin(self, log_dir: str) -> bool:
         """Whether new pins are made in ``log_dir``."""

@@ -25,20 +25,16 @@ from tiersidecar.decide.proposals import (
 )
 from tiersidecar.decide.trash import TrashDelays
 from tiersidecar.domain.errors import BrokerRefusedError, RetriableError, TiersidecarError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.proposals import DeleteProposal, ReceivedProposal
 from tiersidecar.domain.segments import LeaderView
 from tiersidecar.ports.broker import DescribePartitions, ListOffsets, OffsetAnswer, OffsetSpec
-from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.retention import PROPOSALS
 from tiersidecar.ports.proposals import Proposals
-from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.reading.user_deletes import Asker, DeletesLog, UserDelete
-from tiersidecar.tasks.ownership import Ownership
-from tiersidecar.tasks.partition_table import PartitionTable
+from tiersidecar.reading.user_deletes import Asker, UserDelete
+from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.policies import TopicPolicies
-from tiersidecar.tasks.trash_clock import TrashClock
 
 log = structlog.get_logger(__name__)
 
@@ -77,24 +73,20 @@ class ProposalsTask:
     def __init__(
         self,
         *,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
         proposals: Proposals,
-        table: PartitionTable,
         policies: TopicPolicies,
-        broker: ProposalsBroker,
-        state: DeletesLog,
-        ownership: Ownership,
         sound: RequireSoundLogs,
         cluster_id: str,
-        broker_id: BrokerId,
         delays: TrashDelays,
-        clock: Clock,
-        trash_clock: TrashClock,
-        telemetry: Telemetry,
     ) -> None:
-        self._proposals, self._table, self._policies = proposals, table, policies
-        self._broker, self._state, self._ownership, self._sound = broker, state, ownership, sound
-        self._cluster_id, self._broker_id, self._delays = cluster_id, broker_id, delays
-        self._clock, self._trash_clock, self._telemetry = clock, trash_clock, telemetry
+        self._table, self._broker, self._state = sources.table, sources.broker, sources.state
+        self._proposals, self._policies, self._sound = proposals, policies, sound
+        self._ownership, self._broker_id = actor.ownership, actor.broker_id
+        self._cluster_id, self._delays = cluster_id, delays
+        self._clock, self._trash_clock, self._telemetry = edges.clock, edges.trash_clock, edges.telemetry
         self._waiting: list[Waiting] = []
         self._looked_s = float("-inf")
         self._refused, self._counted_since_s = 0, float("-inf")

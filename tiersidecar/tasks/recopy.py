@@ -32,27 +32,22 @@ from tiersidecar.domain.errors import (
     StateDirError,
     UnknownSegmentError,
 )
-from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition, format_uuid
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition, format_uuid
 from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.formats.kafka.log_names import LogFileKind, log_file_name
 from tiersidecar.formats.kafka.producer_snapshots import write_producer_snapshot
 from tiersidecar.ports.clock import Blocking
-from tiersidecar.ports.failpoints import Failpoints
-from tiersidecar.ports.metadata_log import MetadataView
-from tiersidecar.ports.recopy import RecopyRequest, RequestingStateLog
+from tiersidecar.ports.recopy import RecopyRequest
 from tiersidecar.reading.index_blobs import IndexBlobReader
-from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import of_pictured
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import Pace, SegmentStream
 from tiersidecar.tasks.copied_offset import copied_offset_of
 from tiersidecar.tasks.copy_admission import CopyAdmission
-from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.in_flight import InFlight
-from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.removal import SegmentRemover
+from tiersidecar.tasks.edges import Actor, Edges, Sources
+from tiersidecar.tasks.segment_upload import CopyTarget
 
 
 class FetchedSegments:
@@ -153,28 +148,21 @@ class RecopyTask:
     def __init__(
         self,
         *,
-        table: PartitionTable,
-        metadata: MetadataView,
-        state: RequestingStateLog,
-        lineages: LineageSource,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
+        target: CopyTarget,
         presence: SegmentPresence,
         uploader: UploadAgain,
         fetched: FetchSegment,
         admission: CopyAdmission,
-        remover: SegmentRemover,
-        in_flight: InFlight,
-        guard: MayDelete,
-        blocking: Blocking,
-        failpoints: Failpoints,
-        broker_id: BrokerId,
-        observe_only: bool,
     ) -> None:
-        self._table, self._metadata, self._state, self._lineages = table, metadata, state, lineages
-        self._presence, self._uploader, self._admission = presence, uploader, admission
-        self._fetched = fetched
-        self._remover, self._in_flight, self._guard = remover, in_flight, guard
-        self._blocking = blocking
-        self._failpoints, self._broker_id, self._observe_only = failpoints, broker_id, observe_only
+        self._table, self._metadata = sources.table, sources.metadata
+        self._state, self._lineages = sources.state, sources.lineages
+        self._presence, self._uploader, self._fetched, self._admission = presence, uploader, fetched, admission
+        self._remover, self._in_flight = target.remover, target.in_flight
+        self._guard, self._broker_id, self._observe_only = actor.guard, actor.broker_id, actor.observe_only
+        self._blocking, self._failpoints = edges.blocking, edges.failpoints
 
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether there is a request for us: cheap, and asked at every look."""

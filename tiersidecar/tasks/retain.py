@@ -15,27 +15,27 @@ class RetainTask:
     """Both steps in order, for one partition at a time; ``slots`` bounds how many partitions at once."""
 
     def __init__(self, *, expire: ExpireTask, trim: TrimTask, guard: MayDelete, slots: asyncio.Semaphore) -> None:
-        self._expire, self._trim, self._guard, self._slots = expire, trim, guard, slots
+        self.expire, self.trim, self._guard, self._slots = expire, trim, guard, slots
 
     def has_work(self, partition: TieredPartition) -> bool:
         """Whether it is worth starting the lane: cheap, and asked at every look."""
         if self._is_forbidden(partition):
-            return self._expire.owes_an_answer(partition)
-        return self._expire.may_have_work(partition) or self._trim.may_have_work(partition)
+            return self.expire.owes_an_answer(partition)
+        return self.expire.may_have_work(partition) or self.trim.may_have_work(partition)
 
     async def run(self, partition: TieredPartition) -> None:
         """One round.  What goes wrong with the remote log is raised after the trim: a store that refuses to delete must not
         let the broker's disk fill up."""
         if self._is_forbidden(partition):
-            await self._expire.answer_undelete(partition)  # it need not wait for a lane that stands still
+            await self.expire.answer_undelete(partition)  # it need not wait for a lane that stands still
             return
         async with self._slots:
             failure: Exception | None = None
             try:
-                await self._expire.run(partition)
+                await self.expire.run(partition)
             except (RetriableError, PartitionHaltedError) as error:
                 failure = error
-            await self._trim.run(partition)
+            await self.trim.run(partition)
             if failure is not None:
                 raise failure
 

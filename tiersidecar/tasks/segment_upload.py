@@ -6,7 +6,7 @@ Abandoned at any await, it leaves a COPY_SEGMENT_STARTED that the retain lane fi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -25,12 +25,10 @@ from tiersidecar.domain.errors import (
     SegmentNotReadyError,
     UnknownSegmentError,
 )
-from tiersidecar.domain.ids import BrokerId, RemoteLogSegmentId, TopicIdPartition
+from tiersidecar.domain.ids import RemoteLogSegmentId, TopicIdPartition
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.segments import LocalSegment, RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tiersidecar.domain.states import RemoteLogSegmentState
-from tiersidecar.ports.clock import Blocking, Clock, Ids
-from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.log_dirs import LogDirs, SegmentFile
 from tiersidecar.ports.metadata_log import MetadataView, PublishMetadata
 from tiersidecar.ports.metrics.copying import (
@@ -40,14 +38,11 @@ from tiersidecar.ports.metrics.copying import (
     COPY_REQUESTS,
     REBUILT_ARTEFACTS,
 )
-from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.tasks.copied_offset import copied_offset_of
+from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
-from tiersidecar.tasks.ownership import Ownership
-from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.removal import SegmentRemover
 from tiersidecar.tasks.segment_check import CheckedSegment, SegmentChecker, next_base_offset_of
 from tiersidecar.tasks.segment_objects import SegmentObjects
@@ -66,6 +61,24 @@ _Check = Callable[[RemoteLogSegmentMetadata, LocalSegment, Lineage], Awaitable[N
 """Raises where the copy is not wanted any more, once it is known to all that it was begun."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTarget:
+    """What a copy writes to, while ``gate`` finds the store there, and what clears away a copy that failed."""
+
+    objects: SegmentObjects
+    gate: StoreGate
+    remover: SegmentRemover
+    in_flight: InFlight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadSettings:
+    """``backoff`` is between the attempts at one step."""
+
+    custom_metadata_max_bytes: int
+    backoff: Backoff
+
+
 class SegmentUploader:
     """Copies segments on behalf of ``broker_id``; one instance serves all partitions.
 
@@ -76,37 +89,24 @@ class SegmentUploader:
     def __init__(
         self,
         *,
-        objects: SegmentObjects,
-        checker: SegmentChecker,
-        custom_metadata_max_bytes: int,
-        table: PartitionTable,
-        log_dirs: LogDirs,
-        lineages: LineageSource,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
+        target: CopyTarget,
         carried: CarriedTransactions,
-        metadata_log: PublishedMetadata,
-        gate: StoreGate,
-        remover: SegmentRemover,
-        in_flight: InFlight,
-        blocking: Blocking,
-        clock: Clock,
-        ids: Ids,
-        failpoints: Failpoints,
-        telemetry: Telemetry,
-        broker_id: BrokerId,
-        backoff: Backoff,
-        ownership: Ownership,
+        log_dirs: LogDirs,
         waits: TransactionWaits,
+        settings: UploadSettings,
     ) -> None:
-        self._waits = waits
-        self._objects, self._checker = objects, checker
-        self._custom_metadata_max_bytes = custom_metadata_max_bytes
-        self._table, self._log_dirs, self._lineages, self._metadata_log = table, log_dirs, lineages, metadata_log
-        self._carried = carried
-        self._gate, self._remover, self._in_flight = gate, remover, in_flight
-        self._blocking = blocking
-        self._clock, self._ids, self._failpoints = clock, ids, failpoints
-        self._telemetry, self._broker_id = telemetry, broker_id
-        self._backoff, self._ownership = backoff, ownership
+        self._table, self._lineages, self._metadata_log = sources.table, sources.lineages, sources.metadata
+        self._objects, self.gate, self._remover = target.objects, target.gate, target.remover
+        self._in_flight = target.in_flight
+        self._carried, self._log_dirs, self._waits = carried, log_dirs, waits
+        self._checker = SegmentChecker(log_dirs=log_dirs, clock=edges.clock)
+        self._custom_metadata_max_bytes, self._backoff = settings.custom_metadata_max_bytes, settings.backoff
+        self._broker_id, self._ownership = actor.broker_id, actor.ownership
+        self._blocking, self._clock, self._ids = edges.blocking, edges.clock, edges.ids
+        self._failpoints, self._telemetry = edges.failpoints, edges.telemetry
 
     async def upload(
         self, partition: TieredPartition, segment: LocalSegment, lineage: Lineage
@@ -133,9 +133,9 @@ class SegmentUploader:
     ) -> RemoteLogSegmentMetadata:
         topic = partition.view.topic_id_partition.topic
         self._telemetry.count(COPY_REQUESTS, topic=topic)
-        await self._gate.wait_open()
+        await self.gate.wait_open()
         try:
-            async with self._gate.watching():
+            async with self.gate.watching():
                 await self._ownership.confirm(partition.view.topic_id_partition)
                 return await self._upload(partition, segment, lineage, check_still_wanted)
         except Exception:

@@ -24,19 +24,15 @@ from tiersidecar.decide.topic_deletion import (
 from tiersidecar.decide.topics import PartitionRole
 from tiersidecar.decide.trash import TrashDelays, deleted_topic
 from tiersidecar.domain.errors import PartitionHaltedError, RetriableError, StoreError, StoreStalledError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
 from tiersidecar.domain.trash import TrashKind
 from tiersidecar.ports.broker import DescribeCluster, DescribePartitions, DescribeTopicIds
-from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.failpoints import Failpoints
 from tiersidecar.ports.metadata_log import MetadataAssignment, MetadataView
 from tiersidecar.ports.state_log import PartitionState, StateLog
 from tiersidecar.ports.trash import TrashLog
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.partition_table import PartitionTable
+from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.removal import RefusedLast, SegmentRemover
-from tiersidecar.tasks.trash_clock import TrashClock
 
 log = structlog.get_logger(__name__)
 
@@ -60,27 +56,20 @@ class TopicDeletion:
     def __init__(
         self,
         *,
-        table: PartitionTable,
-        broker: DeletionBroker,
-        metadata: DeletionMetadata,
-        state: DeletionState,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
         remover: SegmentRemover,
-        guard: MayDelete,
-        blocking: Blocking,
-        clock: Clock,
-        trash_clock: TrashClock,
-        failpoints: Failpoints,
-        broker_id: BrokerId,
         witness: str,
         grace_s: float,
         delays: TrashDelays,
-        observe_only: bool,
     ) -> None:
-        self._table, self._broker, self._metadata, self._state = table, broker, metadata, state
-        self._remover, self._guard, self._blocking = remover, guard, blocking
-        self._clock, self._trash_clock, self._failpoints = clock, trash_clock, failpoints
-        self._broker_id, self._witness, self._grace_s = broker_id, witness, grace_s
-        self._delays, self._observe_only = delays, observe_only
+        self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
+        self._state, self._remover = sources.state, remover
+        self._guard, self._broker_id, self._observe_only = actor.guard, actor.broker_id, actor.observe_only
+        self._blocking, self._failpoints = edges.blocking, edges.failpoints
+        self._clock, self._trash_clock = edges.clock, edges.trash_clock
+        self._witness, self._grace_s, self._delays = witness, grace_s, delays
         self._absences: dict[Uuid, Absence] = {}
         self._led: set[TopicIdPartition] = set()
         self._remains: dict[Uuid, Remains] = {}

@@ -29,18 +29,10 @@ from tiersidecar.domain.offsets import Offset
 from tiersidecar.domain.policy import UNLIMITED, RetentionMode
 from tiersidecar.domain.segments import LocalPartition
 from tiersidecar.ports.broker import DeleteRecords, ListOffsets, OffsetSpec
-from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.failpoints import Failpoints
-from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.retention import DROPPED_BYTES, TRIM_REFUSALS, TRIMMED_BYTES
-from tiersidecar.ports.state_log import StateLog
-from tiersidecar.ports.telemetry import Telemetry
-from tiersidecar.reading.lineage import LineageSource
 from tiersidecar.reading.pictured_segments import pictured_segments
-from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.edges import Actor, Edges, Sources
 from tiersidecar.tasks.local_start import ASKED_WITHIN_S
-from tiersidecar.tasks.ownership import Ownership
-from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.topic_checks import TopicChecks
 from tiersidecar.tasks.trim_gate import TrimGate
 from tiersidecar.tasks.unproven import Unproven
@@ -72,30 +64,22 @@ class TrimTask:
     def __init__(
         self,
         *,
-        table: PartitionTable,
-        broker: TrimBroker,
-        metadata: MetadataView,
-        state: StateLog,
-        lineages: LineageSource,
+        sources: Sources,
+        edges: Edges,
+        actor: Actor,
         checks: TopicChecks,
         verifier: VerifyStep,
         gate: TrimGate,
-        unproven: Unproven,
-        guard: MayDelete,
-        blocking: Blocking,
-        clock: Clock,
-        telemetry: Telemetry,
-        failpoints: Failpoints,
-        observe_only: bool,
-        ownership: Ownership,
     ) -> None:
-        self._table, self._broker, self._metadata, self._state = table, broker, metadata, state
-        self._lineages, self._checks, self._verifier, self._gate = lineages, checks, verifier, gate
-        self._unproven, self._guard, self._blocking = unproven, guard, blocking
-        self._clock, self._telemetry, self._failpoints = clock, telemetry, failpoints
-        self._observe_only, self._ownership = observe_only, ownership
+        self._table, self._broker, self._metadata = sources.table, sources.broker, sources.metadata
+        self._state, self._lineages = sources.state, sources.lineages
+        self._checks, self._verifier, self.gate = checks, verifier, gate
+        self._guard, self._ownership, self._observe_only = actor.guard, actor.ownership, actor.observe_only
+        self._blocking, self._clock = edges.blocking, edges.clock
+        self._telemetry, self._failpoints = edges.telemetry, edges.failpoints
+        self._unproven = Unproven(table=sources.table, clock=edges.clock, ids=edges.ids, telemetry=edges.telemetry)
         self._observed: dict[TopicIdPartition, Offset] = {}
-        """What was told last of each partition, where nothing is done."""
+        """What was reported last of each partition, where nothing is done."""
 
     def may_have_work(self, partition: TieredPartition) -> bool:
         """Whether a look at the offsets is worth it: local retention is bounded, and a sealed segment is remote."""
@@ -125,7 +109,7 @@ class TrimTask:
         while self._table.leads(topic_id_partition, partition.view.leader_epoch) and self.may_have_work(partition):
             log_start_offset = await self._log_start_offset(partition)
             generation = self._state.partition_state(topic_id_partition).start_generation
-            steps = await self._gate.allowed(partition, await self._due_steps(partition, log_start_offset))
+            steps = await self.gate.allowed(partition, await self._due_steps(partition, log_start_offset))
             if not steps or not await self._is_allowed(topic_id_partition):
                 return
             if self._observe_only:
@@ -271,7 +255,7 @@ class TrimTask:
         await self._failpoints.reach("trim.intended.published")
         # Everything before this line took time: settings, groups and leadership are looked at once more.
         await self._checks.check([topic_id_partition.topic])
-        if not await self._gate.is_open(partition, steps):
+        if not await self.gate.is_open(partition, steps):
             return
         await self._log_start_offset(partition)
         if not self._table.leads(topic_id_partition, partition.view.leader_epoch) or not await self._is_allowed(

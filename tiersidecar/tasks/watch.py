@@ -6,8 +6,8 @@ Tell of led partitions whose directory is not here, or is not the one that the b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -19,13 +19,13 @@ from tiersidecar.domain.ids import TopicIdPartition
 from tiersidecar.domain.offsets import NO_EPOCH
 from tiersidecar.ports.broker import EndOfEpochs, EpochAsked, EpochEndAnswer, ListOffsets, OffsetSpec
 from tiersidecar.ports.clock import Clock
-from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.catalogue import LEADER_GAUGES
 from tiersidecar.ports.metrics.process import MISPLACED_PARTITIONS
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.catch_up import LaneWork
 from tiersidecar.tasks.copy_admission import Backfill
-from tiersidecar.tasks.copy_lag import CopyLagReport, pending_copies
-from tiersidecar.tasks.in_flight import InFlight
+from tiersidecar.tasks.copy_lag import pending_copies
+from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.lanes import Lane, Lanes
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.roster import Roster
@@ -149,51 +149,45 @@ class Whereabouts:
 
 log = structlog.get_logger(__name__)
 
-LaneWork = Callable[[TieredPartition], Awaitable[None]]
-
 _PARTITIONS_IN_ONE_GO = 64
 """About a millisecond: a look at 4,000 partitions takes a tenth of a second, for which no Fetch may wait."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSpec:
+    """What a lane does, and whether it is worth starting now: cheap, and asked at every look."""
+
+    run: LaneWork
+    has_work: Callable[[TieredPartition], bool] = lambda partition: True
+
+
 class Watch:
-    """One per process.  ``copy`` and ``retain`` are what two lanes of a led partition do, ``follow`` and ``recopy`` the others,
-    which followed ones have as well; ``report`` is called at each look."""
+    """One per process.  Of the lanes in ``work``, copy and retain are a led partition's, follow and recopy are a followed one's
+    as well; copy has work where the table says so.  ``report`` is called at each look."""
 
     def __init__(
         self,
         *,
-        table: PartitionTable,
+        sources: Sources,
+        edges: Edges,
         roster: Roster,
         checks: TopicChecks,
-        whereabouts: Whereabouts,
-        metadata: MetadataView,
-        in_flight: InFlight,
-        lag: CopyLagReport,
         backfill: Backfill,
         lanes: Lanes,
-        copy: LaneWork,
-        retain: LaneWork,
-        retain_has_work: Callable[[TieredPartition], bool],
-        recopy: LaneWork,
-        recopy_has_work: Callable[[TieredPartition], bool],
-        follow: LaneWork,
-        follow_has_work: Callable[[TieredPartition], bool],
+        work: Mapping[Lane, LaneSpec],
         report: Callable[[], None],
-        interval_s: float,
-        telemetry: Telemetry,
     ) -> None:
-        self._table, self._roster, self._checks, self._metadata = table, roster, checks, metadata
-        self._whereabouts = whereabouts
-        self._in_flight, self._lag, self._backfill, self._lanes = in_flight, lag, backfill, lanes
-        self._copy, self._retain, self._retain_has_work = copy, retain, retain_has_work
-        self._recopy, self._recopy_has_work = recopy, recopy_has_work
-        self._follow, self._follow_has_work = follow, follow_has_work
-        self._report, self._interval_s, self._telemetry = report, interval_s, telemetry
+        self._table, self._metadata, self._telemetry = sources.table, sources.metadata, edges.telemetry
+        self._roster, self._checks, self._backfill, self._lanes = roster, checks, backfill, lanes
+        self._whereabouts = Whereabouts(
+            table=sources.table, broker=sources.broker, clock=edges.clock, telemetry=edges.telemetry
+        )
+        self._work, self._report = work, report
         self.looks = 0
         """Looks that have ended, with or without an error."""
 
-    async def run(self) -> None:
-        """Look, and look again at each file event and every interval; never ends by itself."""
+    async def run(self, interval_s: float) -> None:
+        """Look, and look again at each file event and every ``interval_s``; never ends by itself."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._roster.follow_changes(), name="watch log dir changes")
             while True:
@@ -204,7 +198,7 @@ class Watch:
                 else:
                     self._roster.note(None)
                 self.looks += 1
-                await self._roster.wait(self._interval_s)
+                await self._roster.wait(interval_s)
 
     async def look(self) -> None:
         """One look.
@@ -218,7 +212,6 @@ class Watch:
             {topic_id_partition.topic for topic_id_partition in (*self._table.assignment, *self._table.unseen)}
         )
         await self._whereabouts.look()
-        self._in_flight.report_age()
         self._report()
         await self._report_lags()
         await self._start_lanes(self._table.assignment.values())
@@ -242,7 +235,7 @@ class Watch:
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
             if partition.role is PartitionRole.LEADER and self._metadata.is_ready(topic_id_partition):
-                self._lag.report(partition)
+                self._backfill.lags.report(partition)
         self._backfill.look()
 
     async def _start_lanes(self, partitions: Iterable[TieredPartition]) -> None:
@@ -250,25 +243,25 @@ class Watch:
             if number % _PARTITIONS_IN_ONE_GO == 0:
                 await asyncio.sleep(0)
             topic_id_partition = partition.view.topic_id_partition
-            if self._follow_has_work(partition):
-                self._start(partition, Lane.FOLLOW, self._follow)
+            self._start(partition, Lane.FOLLOW)
             if not self._metadata.is_ready(topic_id_partition) or not self._table.is_proven(partition):
                 continue
-            if self._recopy_has_work(partition):
-                self._start(partition, Lane.RECOPY, self._recopy)
+            self._start(partition, Lane.RECOPY)
             if partition.role is not PartitionRole.LEADER:
                 continue
             if self._copy_has_work(topic_id_partition):
-                self._start(partition, Lane.COPY, self._copy)
-            if self._retain_has_work(partition):
-                self._start(partition, Lane.RETAIN, self._retain)
+                self._start(partition, Lane.COPY)
+            self._start(partition, Lane.RETAIN)
 
-    def _start(self, partition: TieredPartition, lane: Lane, work: LaneWork) -> None:
-        topic_id_partition = partition.view.topic_id_partition
+    def _start(self, partition: TieredPartition, lane: Lane) -> None:
+        """Start the lane if it has work; one that runs already runs on."""
+        topic_id_partition, spec = partition.view.topic_id_partition, self._work[lane]
+        if not spec.has_work(partition):
+            return
         self._lanes.start(
             topic_id_partition,
             lane,
-            lambda: work(partition),
+            lambda: spec.run(partition),
             f"{lane} {topic_id_partition}@{partition.view.leader_epoch}",
         )
 

@@ -204,7 +204,7 @@ async def test_while_copies_are_paused_nothing_is_copied_and_what_waits_is_count
 
 
 async def test_a_pause_that_comes_while_a_segment_waits_for_its_turn_is_in_time(stage: Stage) -> None:
-    slots = stage.shell.copy._admission._slots
+    slots = stage.shell.copy.admission._slots
     async with AsyncExitStack() as held:
         for _ in range(slots.size):
             await held.enter_async_context(slots.taking(LIVE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from tiersidecar.domain.policy import TopicPolicy, TrimHolds
 from tiersidecar.tasks.catch_up import CatchUp
 from tiersidecar.tasks.explain import ExplainTask
 from tiersidecar.tasks.lanes import Backoff, Lanes
+from tiersidecar.tasks.retain import RetainTask
 from tiersidecar.tasks.segment_objects import LayoutSettings
 
 POLICY = TopicPolicy(local_retention_ms=0)
@@ -32,21 +34,17 @@ class Asked:
 
     def __init__(self, shell: TierShell, lanes: Lanes, *, observe_only: bool = False) -> None:
         self.shell = shell
+        actor = replace(shell.actor, observe_only=observe_only)
+        expire = expire_of(shell, ExpiryLimits(max_share=1.0), NO_DELAYS)
         self.task = ExplainTask(
-            table=shell.table,
-            state=shell.state,
-            lineages=shell.lineages,
+            sources=shell.sources,
+            edges=shell.edges,
+            actor=actor,
             lanes=lanes,
             caught_up=CatchUp(shell.metadata, shell.state),
             copy=shell.copy,
-            expire=expire_of(shell, ExpiryLimits(max_share=1.0), NO_DELAYS),
-            trim=shell.trim,
-            gate=shell.trim_gate,
-            guard=shell.guard,
+            retain=RetainTask(expire=expire, trim=shell.trim, guard=shell.guard, slots=asyncio.Semaphore(1)),
             store=shell.gate,
-            admission=shell.admission,
-            blocking=shell.blocking,
-            observe_only=observe_only,
         )
 
     async def finding(self, about: str, offset: int = 0) -> tuple[RowState, Finding]:

@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.expiry import segments
 from tests.support.expiry_world import Sidecar, StoppedClock, World, pause, run, run_until
-from tests.support.inline_blocking import InlineBlocking
+from tests.support.lane_parts import actor_of, edges_of, sources_of
 from tests.support.segments import TOPIC_ID_PARTITION, remote_segment
-from tests.support.trash_clock import trash_clock
 from tiersidecar.decide.trash import NO_DELAYS, TrashDelays
 from tiersidecar.domain.epochs import Lineage
 from tiersidecar.domain.errors import BrokerUnreachableError, StoreError
@@ -78,7 +77,16 @@ class Guard:
 class Shell:
     """One sidecar; each sweep is ``after_s`` later than the one before."""
 
-    def __init__(self, world: World, cluster: Cluster, *, broker_id: int = 1, led: bool = True, **fields: Any) -> None:
+    def __init__(
+        self,
+        world: World,
+        cluster: Cluster,
+        *,
+        broker_id: int = 1,
+        led: bool = True,
+        observe_only: bool = False,
+        delays: TrashDelays = NO_DELAYS,
+    ) -> None:
         self.world, self.clock, self.guard = world, StoppedClock(), Guard()
         lineage = Lineage.of([(0, 0)])
         sidecar = Sidecar(world, policy=TopicPolicy(), lineage=lineage, clock=self.clock, broker_id=broker_id)
@@ -86,20 +94,13 @@ class Shell:
         if not led:
             self.table.assignment = {}
         self.deletion = TopicDeletion(
-            table=sidecar.table,
-            broker=cluster,
-            metadata=world.metadata,
-            state=world.state,
+            sources=sources_of(table=sidecar.table, broker=cluster, metadata=world.metadata, state=world.state),
+            edges=edges_of(self.clock, failpoints=_Places()),
+            actor=actor_of(self.guard, broker_id=BrokerId(broker_id), observe_only=observe_only),
             remover=sidecar.remover,
-            guard=self.guard,
-            blocking=InlineBlocking(),
-            clock=self.clock,
-            trash_clock=trash_clock(self.clock),
-            failpoints=_Places(),
-            broker_id=BrokerId(broker_id),
             witness=WITNESS.topic,
             grace_s=60.0,
-            **{"observe_only": False, "delays": NO_DELAYS, **fields},
+            delays=delays,
         )
 
     def sweep(self, *, after_s: int = 0) -> list[str]:

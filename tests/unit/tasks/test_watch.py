@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.expiry_world import Sidecar, StoppedClock, World
+from tests.support.lane_parts import edges_of, sources_of
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import local_partition
 from tests.support.segments import TOPIC_ID_PARTITION, local_segments
@@ -19,8 +20,8 @@ from tiersidecar.ports.log_dirs import LogDirsView
 from tiersidecar.ports.telemetry import NoTelemetry
 from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.lanes import Backoff, Lanes
-from tiersidecar.tasks.watch import Watch, Whereabouts
+from tiersidecar.tasks.lanes import Backoff, Lane, Lanes
+from tiersidecar.tasks.watch import LaneSpec, Watch
 
 PARTITIONS = 640
 
@@ -61,27 +62,19 @@ async def test_a_look_at_many_partitions_lets_others_run() -> None:
 
     async with Lanes(clock=sidecar.clock, ids=SystemIds(), telemetry=telemetry, backoff=Backoff()) as lanes:
         watch = Watch(
-            table=table,
+            sources=sources_of(table=table, broker=nothing, metadata=metadata),
+            edges=edges_of(sidecar.clock, telemetry=telemetry),
             roster=nothing,
             checks=nothing,
-            whereabouts=Whereabouts(table=table, broker=nothing, clock=sidecar.clock, telemetry=telemetry),
-            metadata=metadata,
-            in_flight=sidecar.in_flight,
-            lag=lag,
             backfill=Backfill(
                 lags=lag, threshold=5, order=BackfillOrder.OLDEST, clock=sidecar.clock, telemetry=telemetry
             ),
             lanes=lanes,
-            copy=never,
-            retain=never,
-            retain_has_work=lambda partition: False,
-            recopy=never,
-            recopy_has_work=lambda partition: False,
-            follow=never,
-            follow_has_work=lambda partition: False,
+            work={
+                lane: LaneSpec(run=never, has_work=lambda partition: False)
+                for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.COPY, Lane.RETAIN)
+            },
             report=lambda: None,
-            interval_s=5.0,
-            telemetry=telemetry,
         )
         turns = 0
 

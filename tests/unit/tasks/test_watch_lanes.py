@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
+from tests.support.lane_parts import edges_of, sources_of
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import LOG_DIR, local_partition
@@ -30,7 +32,7 @@ from tiersidecar.tasks.copy_admission import Backfill
 from tiersidecar.tasks.copy_lag import CopyLagReport
 from tiersidecar.tasks.lanes import Lane
 from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.watch import Watch, Whereabouts
+from tiersidecar.tasks.watch import LaneSpec, Watch
 
 BROKER = BrokerId(1)
 LED = TieredPartition(
@@ -109,28 +111,27 @@ class Stage:
         clock = ManualClock()
         self.lag = CopyLagReport(table=self.table, metadata=self.metadata, clock=clock, telemetry=self.telemetry)
         self.watch = Watch(
-            table=self.table,
+            sources=sources_of(table=self.table, broker=ScriptedBroker(), metadata=self.metadata),
+            edges=edges_of(clock, telemetry=self.telemetry),
             roster=told,
             checks=told,
-            whereabouts=Whereabouts(table=self.table, broker=ScriptedBroker(), clock=clock, telemetry=self.telemetry),
-            metadata=self.metadata,
-            in_flight=told,
-            lag=self.lag,
             backfill=Backfill(
                 lags=self.lag, threshold=5, order=BackfillOrder.OLDEST, clock=clock, telemetry=self.telemetry
             ),
             lanes=told,
-            copy=self._work(Lane.COPY),
-            retain=self._work(Lane.RETAIN),
-            retain_has_work=lambda partition: Lane.RETAIN in works,
-            recopy=self._work(Lane.RECOPY),
-            recopy_has_work=lambda partition: Lane.RECOPY in works,
-            follow=self._work(Lane.FOLLOW),
-            follow_has_work=lambda partition: Lane.FOLLOW in works,
+            work={
+                Lane.COPY: LaneSpec(run=self._work(Lane.COPY)),
+                **{
+                    lane: LaneSpec(run=self._work(lane), has_work=partial(self._has_work, lane in works))
+                    for lane in (Lane.FOLLOW, Lane.RECOPY, Lane.RETAIN)
+                },
+            },
             report=self._report,
-            interval_s=5.0,
-            telemetry=self.telemetry,
         )
+
+    @staticmethod
+    def _has_work(answer: bool, partition: TieredPartition) -> bool:
+        return answer
 
     def _work(self, lane: Lane) -> Callable[[TieredPartition], Awaitable[None]]:
         async def work(partition: TieredPartition) -> None:
@@ -251,7 +252,7 @@ async def test_it_goes_on_when_the_broker_is_away() -> None:
     stage = Stage()
     await stage.metadata.assign([TOPIC_ID_PARTITION])
     stage.rounds.trouble = away = BrokerUnreachableError(address="kafka:9092", reason="connection refused")
-    running = asyncio.create_task(stage.watch.run())
+    running = asyncio.create_task(stage.watch.run(5.0))
     await stage.rounds.enough.wait()
     assert stage.rounds.noted == [away, None, None]
     assert stage.rounds.waited == [5.0] * 3

@@ -7,7 +7,6 @@ from pathlib import Path
 from tiersidecar.app.builders.store import layout_settings
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.chunk_manager import StoreChunkManager
 from tiersidecar.reading.index_blobs import IndexBlobReader
@@ -16,18 +15,15 @@ from tiersidecar.reading.open_transactions import CarriedTransactions
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.batch_epochs import BatchEpochs
-from tiersidecar.tasks.copy import CopyTask, GapReport
+from tiersidecar.tasks.copy import CopyTask
 from tiersidecar.tasks.copy_admission import Backfill, CopyAdmission, CopyQuota
 from tiersidecar.tasks.copy_lag import CopyLagReport
-from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.first_start import FirstStart
 from tiersidecar.tasks.in_flight import InFlight
 from tiersidecar.tasks.lanes import Backoff
 from tiersidecar.tasks.recopy import FetchedSegments, RecopyTask
 from tiersidecar.tasks.removal import SegmentRemover
-from tiersidecar.tasks.segment_check import SegmentChecker
 from tiersidecar.tasks.segment_objects import SegmentObjects
-from tiersidecar.tasks.segment_upload import SegmentUploader
+from tiersidecar.tasks.segment_upload import CopyTarget, SegmentUploader, UploadSettings
 from tiersidecar.tasks.store_gate import StoreGate
 from tiersidecar.tasks.transaction_waits import TransactionWaits
 
@@ -41,34 +37,39 @@ def task_backoff(config: Config) -> Backoff:
     )
 
 
-def build_uploader(
-    parts: Parts,
-    role: TierParts,
-    *,
-    gate: StoreGate,
-    in_flight: InFlight,
-    remover: SegmentRemover,
-    waits: TransactionWaits,
-) -> SegmentUploader:
+def build_copy_target(parts: Parts, *, gate: StoreGate, remover: SegmentRemover) -> CopyTarget:
     """By plain constructor calls."""
-    config = parts.config
-    layout = layout_settings(config, parts.key_ring, parts.kafka_version)
-    blobs = IndexBlobReader(
-        store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
-    )
-    return SegmentUploader(
+    return CopyTarget(
         objects=SegmentObjects(
-            settings=layout,
+            settings=layout_settings(parts.config, parts.key_ring, parts.kafka_version),
             store=parts.store,
             blocking=parts.blocking,
             ids=parts.ids,
             failpoints=parts.failpoints,
         ),
-        checker=SegmentChecker(log_dirs=parts.log_dirs, clock=parts.clock),
-        custom_metadata_max_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
-        table=parts.table,
-        log_dirs=parts.log_dirs,
-        lineages=parts.lineages,
+        gate=gate,
+        remover=remover,
+        in_flight=InFlight(clock=parts.clock, telemetry=parts.telemetry, journal=parts.journal),
+    )
+
+
+def build_uploader(
+    parts: Parts,
+    role: TierParts,
+    *,
+    target: CopyTarget,
+    waits: TransactionWaits,
+) -> SegmentUploader:
+    """By plain constructor calls."""
+    config = parts.config
+    blobs = IndexBlobReader(
+        store=parts.store, blocking=parts.blocking, manifests=parts.manifests, telemetry=parts.telemetry
+    )
+    return SegmentUploader(
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
+        target=target,
         carried=CarriedTransactions(
             metadata=parts.metadata,
             blobs=blobs,
@@ -81,19 +82,12 @@ def build_uploader(
                 pace=parts.tuning.upload_pace,
             ),
         ),
-        metadata_log=parts.metadata,
-        gate=gate,
-        remover=remover,
-        in_flight=in_flight,
-        blocking=parts.blocking,
-        clock=parts.clock,
-        ids=parts.ids,
-        failpoints=parts.failpoints,
-        telemetry=parts.telemetry,
-        broker_id=parts.identity.broker_id,
-        backoff=task_backoff(config),
-        ownership=role.ownership,
+        log_dirs=parts.log_dirs,
         waits=waits,
+        settings=UploadSettings(
+            custom_metadata_max_bytes=config.remote_log_metadata_custom_metadata_max_bytes,
+            backoff=task_backoff(config),
+        ),
     )
 
 
@@ -120,31 +114,18 @@ def build_admission(parts: Parts, *, quota: CopyQuota, backfill: Backfill) -> Co
 
 
 def build_recopy(
-    parts: Parts,
-    *,
-    uploader: SegmentUploader,
-    admission: CopyAdmission,
-    remover: SegmentRemover,
-    in_flight: InFlight,
-    guard: MayDelete,
+    parts: Parts, role: TierParts, *, target: CopyTarget, uploader: SegmentUploader, admission: CopyAdmission
 ) -> RecopyTask:
-    """Likewise."""
+    """By plain constructor calls."""
     return RecopyTask(
-        table=parts.table,
-        metadata=parts.metadata,
-        state=parts.state,
-        lineages=parts.lineages,
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
+        target=target,
         presence=SegmentPresence(parts.store, parts.config.store.key_prefix),
         uploader=uploader,
         fetched=_fetched_segments(parts),
         admission=admission,
-        remover=remover,
-        in_flight=in_flight,
-        guard=guard,
-        blocking=parts.blocking,
-        failpoints=parts.failpoints,
-        broker_id=parts.identity.broker_id,
-        observe_only=parts.config.mode is Mode.OBSERVE,
     )
 
 
@@ -170,36 +151,21 @@ def _fetched_segments(parts: Parts) -> FetchedSegments:
 
 def build_copy(
     parts: Parts,
+    role: TierParts,
     *,
     uploader: SegmentUploader,
     admission: CopyAdmission,
     lag: CopyLagReport,
-    guard: MayDelete,
     waits: TransactionWaits,
 ) -> CopyTask:
-    """Likewise."""
+    """By plain constructor calls."""
     return CopyTask(
-        table=parts.table,
-        broker=parts.broker,
-        metadata=parts.metadata,
-        state=parts.state,
-        lineages=parts.lineages,
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
         uploader=uploader,
         admission=admission,
-        blocking=parts.blocking,
-        clock=parts.clock,
         lag=lag,
-        gaps=GapReport(parts.telemetry),
-        guard=guard,
-        first_start=FirstStart(
-            table=parts.table,
-            broker=parts.broker,
-            metadata=parts.metadata,
-            state=parts.state,
-            blocking=parts.blocking,
-            failpoints=parts.failpoints,
-        ),
         waits=waits,
         batch_epochs=BatchEpochs(table=parts.table, log_dirs=parts.log_dirs),
-        observe_only=parts.config.mode is Mode.OBSERVE,
     )

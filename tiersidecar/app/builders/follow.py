@@ -19,29 +19,15 @@ from tiersidecar.tasks.trusted_copies import TrustedCopies
 def build_follow(parts: Parts) -> tuple[PinKeeper, FollowTask]:
     """By plain constructor calls.  The keeper has to run, or nothing is copied: it reads what earlier processes pinned."""
     config, pins, copies = parts.config, parts.pins, TrustedCopies(parts.metadata, parts.state)
-    keeper = PinKeeper(
-        settings=_settings(config),
-        table=parts.table,
-        pins=pins,
-        metadata=parts.metadata,
-        state=parts.state,
-        copies=copies,
-        blocking=parts.blocking,
-        clock=parts.clock,
-        trash_clock=parts.trash_clock,
-        failpoints=parts.failpoints,
-        telemetry=parts.telemetry,
-    )
+    keeper = PinKeeper(sources=parts.sources, edges=parts.edges, settings=_settings(config), pins=pins, copies=copies)
     follow = FollowTask(
-        table=parts.table,
+        sources=parts.sources,
+        edges=parts.edges,
         pins=pins,
         keeper=keeper,
         log_dirs=parts.log_dirs,
-        broker=parts.broker,
-        metadata=parts.metadata,
         copies=copies,
         slots=asyncio.Semaphore(config.remote_log_manager_follower_thread_pool_size),
-        failpoints=parts.failpoints,
     )
     return keeper, follow
 

@@ -9,22 +9,16 @@ import asyncio
 
 from tiersidecar.app.builders.tier_parts import TierParts
 from tiersidecar.app.config.config import Config
-from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
 from tiersidecar.decide.expiry_view import ExpiryLimits
 from tiersidecar.decide.trash import TrashDelays
-from tiersidecar.domain.errors import MetadataNotReadyError
-from tiersidecar.domain.ids import Uuid
-from tiersidecar.domain.pauses import PauseKind
 from tiersidecar.formats.aiven.keys import recorded_keys
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.reading.segment_stream import SegmentStream
 from tiersidecar.tasks.copy_admission import CopyQuota
-from tiersidecar.tasks.delete_guard import MayDelete
-from tiersidecar.tasks.expire import ExpireTask
+from tiersidecar.tasks.expire import ExpireTask, ExpirySettings
 from tiersidecar.tasks.group_reads import GroupReads
 from tiersidecar.tasks.in_flight import InFlight
-from tiersidecar.tasks.local_start import LocalStart
 from tiersidecar.tasks.log_start_watch import LogStartWatch, LostLogs
 from tiersidecar.tasks.proposals import ProposalsTask
 from tiersidecar.tasks.read_back import ReadBack
@@ -35,7 +29,6 @@ from tiersidecar.tasks.topic_deletion import TopicDeletion
 from tiersidecar.tasks.topic_owners import ClaimLook
 from tiersidecar.tasks.trim import TrimTask
 from tiersidecar.tasks.trim_gate import TrimGate
-from tiersidecar.tasks.unproven import Unproven
 
 
 def build_trim_gate(parts: Parts) -> TrimGate:
@@ -51,11 +44,9 @@ def build_trim_gate(parts: Parts) -> TrimGate:
 def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: TrimGate, quota: CopyQuota) -> TrimTask:
     """What is read back before a trim goes at the rates of copying."""
     return TrimTask(
-        table=parts.table,
-        broker=parts.broker,
-        metadata=parts.metadata,
-        state=parts.state,
-        lineages=parts.lineages,
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
         checks=checks,
         verifier=ReadBack(
             log_dirs=parts.log_dirs,
@@ -71,14 +62,6 @@ def build_trim(parts: Parts, role: TierParts, *, checks: TopicChecks, gate: Trim
             pace=parts.tuning.upload_pace,
         ),
         gate=gate,
-        unproven=Unproven(table=parts.table, clock=parts.clock, ids=parts.ids, telemetry=parts.telemetry),
-        guard=DeleteGuard(parts, role),
-        blocking=parts.blocking,
-        clock=parts.clock,
-        telemetry=parts.telemetry,
-        failpoints=parts.failpoints,
-        observe_only=parts.config.mode is Mode.OBSERVE,
-        ownership=role.ownership,
     )
 
 
@@ -86,37 +69,21 @@ def build_expire(
     parts: Parts, role: TierParts, *, in_flight: InFlight, remover: SegmentRemover, checks: TopicChecks
 ) -> ExpireTask:
     """By plain constructor calls."""
-    config, guard = parts.config, DeleteGuard(parts, role)
+    config = parts.config
+    limits = ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round)
     return ExpireTask(
-        table=parts.table,
-        broker=parts.broker,
-        metadata=parts.metadata,
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
+        settings=ExpirySettings(
+            limits=limits,
+            delays=trash_delays(config),
+            interval_s=config.remote_log_manager_task_interval_ms / 1000,
+        ),
         presence=SegmentPresence(parts.store, config.store.key_prefix),
-        state=parts.state,
-        lineages=parts.lineages,
         in_flight=in_flight,
         remover=remover,
         checks=checks,
-        guard=guard,
-        local_start=LocalStart(
-            table=parts.table,
-            broker=parts.broker,
-            state=parts.state,
-            clock=parts.clock,
-            failpoints=parts.failpoints,
-            ownership=role.ownership,
-        ),
-        delays=trash_delays(config),
-        by=f"broker {parts.identity.broker_id}",
-        limits=ExpiryLimits(max_share=config.deletes_max_share_per_round, max_bytes=config.deletes_max_bytes_per_round),
-        blocking=parts.blocking,
-        clock=parts.clock,
-        trash_clock=parts.trash_clock,
-        telemetry=parts.telemetry,
-        failpoints=parts.failpoints,
-        interval_s=config.remote_log_manager_task_interval_ms / 1000,
-        observe_only=config.mode is Mode.OBSERVE,
-        ownership=role.ownership,
     )
 
 
@@ -125,7 +92,7 @@ def build_retain(parts: Parts, role: TierParts, *, expire: ExpireTask, trim: Tri
     return RetainTask(
         expire=expire,
         trim=trim,
-        guard=DeleteGuard(parts, role),
+        guard=role.actor.guard,
         slots=asyncio.Semaphore(parts.config.remote_log_manager_expiration_thread_pool_size),
     )
 
@@ -145,47 +112,34 @@ def build_remover(parts: Parts, role: TierParts) -> SegmentRemover:
         failpoints=parts.failpoints,
         telemetry=parts.telemetry,
         broker_id=parts.identity.broker_id,
-        ownership=role.ownership,
+        ownership=role.actor.ownership,
     )
 
 
 def build_topic_deletion(parts: Parts, role: TierParts, *, remover: SegmentRemover) -> TopicDeletion:
     """Likewise."""
     return TopicDeletion(
-        table=parts.table,
-        broker=parts.broker,
-        metadata=parts.metadata,
-        state=parts.state,
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
         remover=remover,
-        guard=DeleteGuard(parts, role),
-        blocking=parts.blocking,
-        clock=parts.clock,
-        trash_clock=parts.trash_clock,
-        failpoints=parts.failpoints,
-        broker_id=parts.identity.broker_id,
         witness=parts.config.remote_log_metadata_topic_name,
         grace_s=parts.config.deletes_topic_grace_ms / 1000,
         delays=trash_delays(parts.config),
-        observe_only=parts.config.mode is Mode.OBSERVE,
     )
 
 
 def build_proposals(parts: Parts, role: TierParts) -> ProposalsTask:
     """Likewise."""
     return ProposalsTask(
+        sources=parts.sources,
+        edges=parts.edges,
+        actor=role.actor,
         proposals=parts.proposals,
-        table=parts.table,
         policies=parts.policies,
-        broker=parts.broker,
-        state=parts.state,
-        ownership=role.ownership,
         sound=build_lost_logs(parts),
         cluster_id=parts.identity.cluster_id,
-        broker_id=parts.identity.broker_id,
         delays=trash_delays(parts.config),
-        clock=parts.clock,
-        trash_clock=parts.trash_clock,
-        telemetry=parts.telemetry,
     )
 
 
@@ -204,34 +158,3 @@ def build_log_start_watch(parts: Parts) -> LogStartWatch:
     return LogStartWatch(
         table=parts.table, broker=parts.broker, state=parts.state, clock=parts.clock, telemetry=parts.telemetry
     )
-
-
-class DeleteGuard(MayDelete):
-    """The switch in the configuration, the metadata topic's own doubts, operators' pauses, and, for what is remote, the other
-    sidecars."""
-
-    def __init__(self, parts: Parts, role: TierParts) -> None:
-        self._config, self._metadata, self._state, self._role = parts.config, parts.metadata, parts.state, role
-
-    @property
-    def reason_not_to_delete(self) -> str:
-        if not self._config.deletes_enabled:
-            return "deletes.enabled is false"
-        return self._metadata.halted_reason or self._paused(None)
-
-    @property
-    def reason_not_to_delete_remote(self) -> str:
-        return self.reason_not_to_delete or self._role.remote_delete_blocker()
-
-    def reason_not_to_delete_of(self, topic_id: Uuid) -> str:
-        return self.reason_not_to_delete or self._paused(topic_id)
-
-    def reason_not_to_delete_remote_of(self, topic_id: Uuid) -> str:
-        return self.reason_not_to_delete_remote or self._paused(topic_id)
-
-    def _paused(self, topic_id: Uuid | None) -> str:
-        """What nobody has read yet may be a pause."""
-        try:
-            return self._state.why_paused(topic_id, PauseKind.DELETES)
-        except MetadataNotReadyError as error:
-            return str(error)

@@ -1,4 +1,4 @@
-"""What makes a process its broker's tier role: the lease, and the claims on topic ids."""
+"""What makes a process its broker's tier role: the lease, the claims on topic ids, and what may be deleted."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from dataclasses import dataclass
 
 from tiersidecar.app.config.top_level import Mode
 from tiersidecar.app.parts import Parts
+from tiersidecar.domain.errors import MetadataNotReadyError
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.pauses import PauseKind
+from tiersidecar.tasks.delete_guard import MayDelete
+from tiersidecar.tasks.edges import Actor
 from tiersidecar.tasks.ownership import UNQUESTIONED, LeasedOwnership, Ownership
 from tiersidecar.tasks.tier_lease import Contender, TierLease
 from tiersidecar.tasks.topic_owners import TopicOwners
@@ -18,7 +23,7 @@ from tiersidecar.tasks.topic_owners import TopicOwners
 class TierParts:
     """``lease`` is None in ``mode: observe``: nothing is written there, and nobody need be alone for that."""
 
-    ownership: Ownership
+    actor: Actor
     remote_delete_blocker: Callable[[], str]
     lease: TierLease | None
 
@@ -27,7 +32,7 @@ def build_tier_parts(parts: Parts) -> TierParts:
     """By plain constructor calls."""
     config, identity = parts.config, parts.identity
     if config.mode is not Mode.ENFORCE:
-        return TierParts(ownership=UNQUESTIONED, remote_delete_blocker=lambda: "", lease=None)
+        return _tier_parts(parts, UNQUESTIONED, lambda: "", None)
     lease = TierLease(
         contender=Contender(
             cluster_id=identity.cluster_id,
@@ -58,8 +63,48 @@ def build_tier_parts(parts: Parts) -> TierParts:
         broker_id=identity.broker_id,
         incarnation=identity.incarnation,
     )
-    return TierParts(
-        ownership=LeasedOwnership(lease, owners),
-        remote_delete_blocker=lambda: lease.remote_delete_blocker,
-        lease=lease,
+    return _tier_parts(parts, LeasedOwnership(lease, owners), lambda: lease.remote_delete_blocker, lease)
+
+
+def _tier_parts(
+    parts: Parts, ownership: Ownership, remote_delete_blocker: Callable[[], str], lease: TierLease | None
+) -> TierParts:
+    actor = Actor(
+        broker_id=parts.identity.broker_id,
+        guard=DeleteGuard(parts, remote_delete_blocker),
+        ownership=ownership,
+        observe_only=parts.config.mode is Mode.OBSERVE,
     )
+    return TierParts(actor=actor, remote_delete_blocker=remote_delete_blocker, lease=lease)
+
+
+class DeleteGuard(MayDelete):
+    """The switch in the configuration, the metadata topic's own doubts, operators' pauses, and, for what is remote, the other
+    sidecars."""
+
+    def __init__(self, parts: Parts, remote_delete_blocker: Callable[[], str]) -> None:
+        self._config, self._metadata, self._state = parts.config, parts.metadata, parts.state
+        self._remote_delete_blocker = remote_delete_blocker
+
+    @property
+    def reason_not_to_delete(self) -> str:
+        if not self._config.deletes_enabled:
+            return "deletes.enabled is false"
+        return self._metadata.halted_reason or self._paused(None)
+
+    @property
+    def reason_not_to_delete_remote(self) -> str:
+        return self.reason_not_to_delete or self._remote_delete_blocker()
+
+    def reason_not_to_delete_of(self, topic_id: Uuid) -> str:
+        return self.reason_not_to_delete or self._paused(topic_id)
+
+    def reason_not_to_delete_remote_of(self, topic_id: Uuid) -> str:
+        return self.reason_not_to_delete_remote or self._paused(topic_id)
+
+    def _paused(self, topic_id: Uuid | None) -> str:
+        """What nobody has read yet may be a pause."""
+        try:
+            return self._state.why_paused(topic_id, PauseKind.DELETES)
+        except MetadataNotReadyError as error:
+            return str(error)

@@ -1,0 +1,53 @@
+"""What lanes take of the process (``tasks/edges.py``), of what a test has: doubles know only what the lane in question asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.trash_clock import trash_clock
+from tiersidecar.adapters.clock import SystemIds
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.ports.clock import Blocking, Clock, Ids
+from tiersidecar.ports.failpoints import NO_FAILPOINTS
+from tiersidecar.ports.telemetry import NoTelemetry, Telemetry
+from tiersidecar.tasks.edges import Actor, Edges, Sources
+from tiersidecar.tasks.ownership import UNQUESTIONED, Ownership
+from tiersidecar.tasks.partition_table import PartitionTable
+
+
+def edges_of(
+    clock: Clock,
+    *,
+    ids: Ids | None = None,
+    blocking: Blocking | None = None,
+    telemetry: Telemetry | None = None,
+    failpoints: Any = NO_FAILPOINTS,
+) -> Edges:
+    """Real ids, no threads and no measurements unless they are given."""
+    return Edges(
+        clock=clock,
+        trash_clock=trash_clock(clock),
+        ids=ids or SystemIds(),
+        blocking=blocking or InlineBlocking(),
+        telemetry=telemetry or NoTelemetry(),
+        failpoints=failpoints,
+    )
+
+
+def sources_of(
+    *, table: PartitionTable, broker: Any = None, metadata: Any = None, state: Any = None, lineages: Any = None
+) -> Sources:
+    """What is left out is asked by nobody."""
+    return Sources(table=table, broker=broker, metadata=metadata, state=state, lineages=lineages)
+
+
+def actor_of(
+    guard: Any = None,
+    *,
+    broker_id: BrokerId = BrokerId(1),  # noqa: B008 - a number
+    ownership: Ownership = UNQUESTIONED,
+    observe_only: bool = False,
+) -> Actor:
+    """Broker 1's sidecar, whose role nobody questions."""
+    return Actor(broker_id=broker_id, guard=guard, ownership=ownership, observe_only=observe_only)
