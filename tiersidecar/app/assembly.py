@@ -43,8 +43,7 @@ def assemble(stack: AsyncExitStack, opened: Opened) -> Parts:
         assignment=opened.metadata,
         policy_for=policies.policy_for,
         broker_id=opened.identity.broker_id,
-        clock=opened.clock,
-        telemetry=opened.telemetry,
+        edges=opened.edges,
         forget=lineages.forget,
     )
     shared = {field.name: getattr(opened, field.name) for field in fields(Opened)}

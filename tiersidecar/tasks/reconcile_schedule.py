@@ -10,7 +10,7 @@ What the last reconcile run found, as metrics: read from the summary that it put
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
@@ -21,9 +21,10 @@ from tiersidecar.domain.own_objects import LATEST_REPORT
 from tiersidecar.ports.broker import DescribePartitions
 from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.metrics.process import RECONCILE_AGE, RECONCILE_FINDINGS, RECONCILE_RUNS
-from tiersidecar.ports.programs import ProgramEnd, RunProgram
+from tiersidecar.ports.programs import ProgramEnd
 from tiersidecar.ports.store import FetchRange
 from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.edges import Edges
 
 
 class ReconcileWatch:
@@ -73,7 +74,7 @@ FAILED = "failed"
 
 
 class ReconcileSchedule:
-    """``command`` is the program with its arguments; ``interval_s`` is between the end of one run and the start of the next."""
+    """``program`` runs reconcile to its end, on idle CPU and I/O; ``interval_s`` is between that and the next run's start."""
 
     def __init__(
         self,
@@ -81,21 +82,19 @@ class ReconcileSchedule:
         broker: DescribePartitions,
         store: FetchRange,
         key_prefix: str,
-        programs: RunProgram,
-        command: Sequence[str],
+        program: Callable[[], Awaitable[ProgramEnd]],
         metadata_topic: str,
         broker_id: BrokerId,
         interval_s: float,
-        clock: Clock,
-        telemetry: Telemetry,
+        edges: Edges,
     ) -> None:
         self._broker, self._store, self._key = broker, store, f"{key_prefix}{LATEST_REPORT}"
-        self._programs, self._command = programs, command
+        self._program = program
         self._metadata_topic, self._broker_id, self._interval_s = metadata_topic, broker_id, interval_s
-        self._clock, self._telemetry = clock, telemetry
+        self._clock, self._telemetry = edges.clock, edges.telemetry
         self._not_before_s = 0.0
         for outcome in (*_OUTCOMES.values(), FAILED):  # a series that begins with its first event shows no increase
-            telemetry.count(RECONCILE_RUNS, 0, outcome=outcome)
+            edges.telemetry.count(RECONCILE_RUNS, 0, outcome=outcome)
 
     async def run(self) -> None:
         """Look every minute, until cancelled; a run in progress ends with us."""
@@ -131,7 +130,7 @@ class ReconcileSchedule:
         log.info("reconcile.run.started")
         began_s = self._clock.monotonic_s()
         try:
-            end = await self._programs.run_idle(self._command)
+            end = await self._program()
         except OSError as error:
             end = ProgramEnd(code=-1, said=str(error))
         outcome = _OUTCOMES.get(end.code, FAILED)

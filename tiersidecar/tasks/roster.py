@@ -13,11 +13,10 @@ from tiersidecar.domain.errors import RetriableError
 from tiersidecar.domain.ids import BrokerId, TopicIdPartition
 from tiersidecar.domain.policy import TopicPolicy
 from tiersidecar.ports.broker import DescribePartitions
-from tiersidecar.ports.clock import Clock
 from tiersidecar.ports.log_dirs import LogDirs, LogDirsView
 from tiersidecar.ports.metadata_log import MetadataAssignment
 from tiersidecar.ports.metrics.process import LOG_DIR_FAULTS
-from tiersidecar.ports.telemetry import Telemetry
+from tiersidecar.tasks.edges import Edges
 from tiersidecar.tasks.partition_table import PartitionTable
 
 log = structlog.get_logger(__name__)
@@ -39,13 +38,12 @@ class Roster:
         assignment: MetadataAssignment,
         policy_for: Callable[[str], TopicPolicy | None],
         broker_id: BrokerId,
-        clock: Clock,
-        telemetry: Telemetry,
+        edges: Edges,
         forget: Callable[[TopicIdPartition], None],
     ) -> None:
         self._table, self._log_dirs, self._broker, self._assignment = table, log_dirs, broker, assignment
         self._policy_for, self._broker_id = policy_for, broker_id
-        self._clock, self._telemetry = clock, telemetry
+        self._clock, self._telemetry = edges.clock, edges.telemetry
         self._forget = forget
         self._assigned: frozenset[TopicIdPartition] = frozenset()
         self._faulty: frozenset[str] = frozenset()

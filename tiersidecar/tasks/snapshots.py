@@ -20,15 +20,13 @@ import structlog
 
 from tiersidecar.decide.topics import PartitionRole, TieredPartition
 from tiersidecar.domain.errors import MetadataNotReadyError, ObjectExistsError
-from tiersidecar.domain.ids import BrokerId, TopicIdPartition, Uuid
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
 from tiersidecar.domain.metadata_cache_picture import SegmentPicture
 from tiersidecar.domain.offsets import LeaderEpoch
 from tiersidecar.domain.pauses import Pause
 from tiersidecar.domain.segments import RemoteLogSegmentMetadata
 from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.domain.trash import TrashEntry
-from tiersidecar.ports.clock import Blocking, Clock
-from tiersidecar.ports.metadata_log import MetadataView
 from tiersidecar.ports.metrics.process import SNAPSHOT_AGE, SNAPSHOTS
 from tiersidecar.ports.partition_snapshots import (
     PartitionSnapshot,
@@ -37,12 +35,10 @@ from tiersidecar.ports.partition_snapshots import (
     snapshot_directory,
     state_with,
 )
-from tiersidecar.ports.recopy import RequestingStateLog
 from tiersidecar.ports.state_log import PartitionState, TopicState
-from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.segment_presence import SegmentPresence
-from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.topic_owners import ClaimLook
+from tiersidecar.tasks.edges import Edges, Sources
+from tiersidecar.tasks.topic_owners import Claimant, ClaimLook
 
 _log = structlog.get_logger(__name__)
 
@@ -94,6 +90,15 @@ class _Note:
     fails: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotSettings:
+    """``interval_s`` is between two snapshots of a partition without deletes; ``recorded`` is what each says of the sidecar's
+    configuration."""
+
+    interval_s: float
+    recorded: Mapping[str, str]
+
+
 class SnapshotLane:
     """``is_ours`` gives whether this process holds its broker's tier role, ``is_doubted`` whether one of the topics may have
     lost data; ``settings`` go into each snapshot."""
@@ -101,33 +106,23 @@ class SnapshotLane:
     def __init__(
         self,
         *,
-        table: PartitionTable,
-        metadata: MetadataView,
-        state: RequestingStateLog,
+        sources: Sources,
+        edges: Edges,
+        claimant: Claimant,
+        settings: SnapshotSettings,
         shelf: SnapshotShelf,
         claims: ClaimLook,
-        clock: Clock,
-        blocking: Blocking,
-        telemetry: Telemetry,
-        is_ours: Callable[[], bool],
-        is_doubted: Callable[[], bool],
         presence: SegmentPresence,
-        cluster_id: str,
-        broker_id: BrokerId,
-        incarnation: str,
-        settings: Mapping[str, str],
-        interval_s: float,
+        is_ours: Callable[[], bool],
     ) -> None:
-        self._table, self._metadata, self._state = table, metadata, state
-        self._shelf, self._claims = shelf, claims
-        self._clock, self._blocking, self._telemetry, self._is_ours = clock, blocking, telemetry, is_ours
-        self._is_doubted, self._presence = is_doubted, presence
-        self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
-        self._settings, self._interval_s = settings, interval_s
+        self._table, self._metadata, self._state = sources.table, sources.metadata, sources.state
+        self._clock, self._blocking, self._telemetry = edges.clock, edges.blocking, edges.telemetry
+        self._claimant, self._settings, self._interval_s = claimant, settings.recorded, settings.interval_s
+        self._shelf, self._claims, self._presence, self._is_ours = shelf, claims, presence, is_ours
         self._notes: dict[TopicIdPartition, _Note] = {}
-        self._told_s = clock.monotonic_s()
+        self._told_s = edges.clock.monotonic_s()
         for outcome in ("written", "failed"):  # a series that begins with its first event shows no increase
-            telemetry.count(SNAPSHOTS, 0, outcome=outcome)
+            edges.telemetry.count(SNAPSHOTS, 0, outcome=outcome)
 
     async def run(self) -> None:
         """Look, until cancelled.  A fault of a look ends nothing but the look: in this process is what copies."""
@@ -288,7 +283,7 @@ class SnapshotLane:
     ) -> bool:
         """Learn what the last snapshot is: once in a leader epoch, and as long as a topic is in doubt.  It stays if it is a
         later leader's, or knows more than the topics do."""
-        if note.version is not None and not self._is_doubted():
+        if note.version is not None and not (self._metadata.halted_reason or self._state.halted_reason):
             return True
         version, last = await self._shelf.latest(topic_id_partition)
         if version is not None and version.leader_epoch > note.leader_epoch:
@@ -349,12 +344,12 @@ class SnapshotLane:
     ) -> PartitionSnapshot:
         assert note.version is not None, "it was learnt right before"
         return PartitionSnapshot(
-            cluster_id=self._cluster_id,
+            cluster_id=self._claimant.cluster_id,
             topic_id_partition=topic_id_partition,
             version=SnapshotVersion(leader_epoch=note.leader_epoch, serial=note.version.serial + 1),
             written_ms=written_ms,
-            broker_id=self._broker_id,
-            incarnation=self._incarnation,
+            broker_id=self._claimant.broker_id,
+            incarnation=self._claimant.incarnation,
             segments=segments,
             highest_offsets=highest_offsets,
             state=said.state,

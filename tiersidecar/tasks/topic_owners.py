@@ -96,6 +96,15 @@ class ClaimLook:
             return False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """Whose sidecar claims a topic id or writes a snapshot: ``incarnation`` is of this process."""
+
+    cluster_id: str
+    broker_id: BrokerId
+    incarnation: str
+
+
 class TopicOwners:
     """The claims of one process, made on behalf of ``cluster_id``."""
 
@@ -103,18 +112,16 @@ class TopicOwners:
         self,
         *,
         store: OwnerStore,
+        key_prefix: str,
         state: StateLog,
         metadata: MetadataView,
         table: PartitionTable,
-        key_prefix: str,
         clock: Clock,
-        cluster_id: str,
-        broker_id: BrokerId,
-        incarnation: str,
+        claimant: Claimant,
     ) -> None:
         self._store, self._key_prefix, self._clock = store, key_prefix, clock
         self._state, self._metadata, self._table = state, metadata, table
-        self._cluster_id, self._broker_id, self._incarnation = cluster_id, broker_id, incarnation
+        self._claimant = claimant
         self._ours_s: dict[Uuid, float] = {}
 
     async def claim(self, topic_id_partition: TopicIdPartition, *, anew: bool = False) -> None:
@@ -184,11 +191,11 @@ class TopicOwners:
     async def _make(self, key: str, topic_id_partition: TopicIdPartition) -> bytes:
         """What is there then: another may have been faster."""
         ours = TopicOwner(
-            cluster_id=self._cluster_id,
+            cluster_id=self._claimant.cluster_id,
             topic=topic_id_partition.topic,
             claimed_ms=self._clock.now_ms(),
-            broker_id=self._broker_id,
-            incarnation=self._incarnation,
+            broker_id=self._claimant.broker_id,
+            incarnation=self._claimant.incarnation,
         ).write(topic_id_partition.topic_id)
         try:
             await self._store.put_object(key, BytesBody(ours), if_absent=True)
@@ -204,4 +211,4 @@ class TopicOwners:
             cluster_id = read_owning_cluster(data)
         except ValueError as error:
             return f"cannot be read: {error}"
-        return "" if cluster_id == self._cluster_id else f"says cluster {cluster_id}"
+        return "" if cluster_id == self._claimant.cluster_id else f"says cluster {cluster_id}"

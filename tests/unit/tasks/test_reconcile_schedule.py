@@ -7,9 +7,11 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
+from tests.support.lane_parts import edges_of
 from tests.support.manual_clock import ManualClock
 from tests.support.recorded_telemetry import RecordedTelemetry
 from tests.support.scripted import ScriptedBroker
@@ -57,13 +59,11 @@ class World:
             broker=self.broker,
             store=self.store,
             key_prefix="p/",
-            programs=self.programs,
-            command=COMMAND,
+            program=partial(self.programs.run_idle, COMMAND),
             metadata_topic="__remote_log_metadata",
             broker_id=ME,
             interval_s=DAY_S,
-            clock=self.clock,
-            telemetry=self.telemetry,
+            edges=edges_of(self.clock, telemetry=self.telemetry),
         )
 
     def lead(self, *leaders: BrokerId) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.golden import GOLDEN
 from tests.support.inline_blocking import InlineBlocking
+from tests.support.lane_parts import edges_of
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recorded_telemetry import RecordedTelemetry
@@ -53,8 +54,7 @@ def roster_of(
         assignment=MemoryMetadataLog(),
         policy_for=lambda topic: TopicPolicy(),
         broker_id=US,
-        clock=ManualClock(),
-        telemetry=RecordedTelemetry(),
+        edges=edges_of(ManualClock(), telemetry=RecordedTelemetry()),
         forget=forget,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.lane_parts import edges_of
 from tests.support.manual_clock import ManualClock, settle
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.pins import local_partition
@@ -79,8 +80,7 @@ class Stage:
             assignment=MemoryMetadataLog(),
             policy_for=lambda topic: self.policy,
             broker_id=US,
-            clock=self.clock,
-            telemetry=self.telemetry,
+            edges=edges_of(self.clock, telemetry=self.telemetry),
             forget=lambda partition: None,
         )
 

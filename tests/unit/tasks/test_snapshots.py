@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tests.support.inline_blocking import InlineBlocking
+from tests.support.lane_parts import edges_of, sources_of
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_metadata_log import MemoryMetadataLog
 from tests.support.recorded_telemetry import RecordedTelemetry
@@ -37,8 +37,8 @@ from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVer
 from tiersidecar.ports.state_log import PartitionState, TopicState
 from tiersidecar.reading.segment_presence import SegmentPresence
 from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.snapshots import LOOK_INTERVAL_S, SnapshotLane
-from tiersidecar.tasks.topic_owners import ClaimLook
+from tiersidecar.tasks.snapshots import LOOK_INTERVAL_S, SnapshotLane, SnapshotSettings
+from tiersidecar.tasks.topic_owners import Claimant, ClaimLook
 
 INTERVAL_S = 300.0
 ENTRY = TrashEntry(
@@ -91,24 +91,16 @@ class Stage:
     def __init__(self) -> None:
         self.clock, self.table, self.telemetry = ManualClock(), PartitionTable(), RecordedTelemetry()
         self.metadata, self.state, self.shelf, self.claims = MemoryMetadataLog(), MemoryStateLog(), Shelf(), Claims()
-        self.has_role, self.is_doubted, self.presence = True, False, Presence()
+        self.has_role, self.presence = True, Presence()
         self.lane = SnapshotLane(
-            table=self.table,
-            metadata=self.metadata,
-            state=self.state,
+            sources=sources_of(table=self.table, metadata=self.metadata, state=self.state),
+            edges=edges_of(self.clock, telemetry=self.telemetry),
+            claimant=Claimant(cluster_id="ours", broker_id=BrokerId(1), incarnation="a/b"),
+            settings=SnapshotSettings(interval_s=INTERVAL_S, recorded={"key.prefix": ""}),
             shelf=self.shelf,
             claims=cast(ClaimLook, self.claims),
-            clock=self.clock,
-            blocking=InlineBlocking(),
-            telemetry=self.telemetry,
-            is_ours=lambda: self.has_role,
-            is_doubted=lambda: self.is_doubted,
             presence=cast(SegmentPresence, self.presence),
-            cluster_id="ours",
-            broker_id=BrokerId(1),
-            incarnation="a/b",
-            settings={"key.prefix": ""},
-            interval_s=INTERVAL_S,
+            is_ours=lambda: self.has_role,
         )
 
     def lead(self, epoch: int = 4, role: PartitionRole = PartitionRole.LEADER) -> None:
@@ -423,7 +415,7 @@ async def test_a_state_topic_that_forgot_deletes_does_not_take_them_with_it(stag
     await stage.turn()
     stage.shelf.version, stage.shelf.last = stage.shelf.put_ones[0].version, stage.shelf.put_ones[0]
     stage.state.partition_states.clear()
-    stage.is_doubted = True
+    stage.state.halted_reason = "it has lost records"
     await stage.turn()
     assert stage.serials == [1]
     await stage.state.publish_partition_state(

@@ -20,7 +20,7 @@ from tiersidecar.domain.states import RemoteLogSegmentState
 from tiersidecar.ports.state_log import PartitionState
 from tiersidecar.ports.store import BytesBody
 from tiersidecar.tasks.partition_table import PartitionTable
-from tiersidecar.tasks.topic_owners import TopicOwner, TopicOwners, owner_key, read_owning_cluster
+from tiersidecar.tasks.topic_owners import Claimant, TopicOwner, TopicOwners, owner_key, read_owning_cluster
 
 KEY = owner_key("prefix/", TOPIC_ID_PARTITION.topic_id)
 
@@ -39,9 +39,7 @@ class Stage:
             table=self.table,
             key_prefix="prefix/",
             clock=self.clock,
-            cluster_id=cluster_id,
-            broker_id=BrokerId(1),
-            incarnation="x",
+            claimant=Claimant(cluster_id=cluster_id, broker_id=BrokerId(1), incarnation="x"),
         )
 
     async def copied(self, topic_id_partition: TopicIdPartition = TOPIC_ID_PARTITION) -> None:

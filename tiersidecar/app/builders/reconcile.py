@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from tiersidecar.adapters.programs import IdlePrograms
 from tiersidecar.app.parts import Parts
@@ -19,11 +20,9 @@ def build_reconcile_schedule(parts: Parts) -> ReconcileSchedule:
         broker=parts.broker,
         store=parts.store,
         key_prefix=config.store.key_prefix,
-        programs=IdlePrograms(),
-        command=[sys.executable, "-m", "tiersidecar", "reconcile", *given],
+        program=partial(IdlePrograms().run_idle, [sys.executable, "-m", "tiersidecar", "reconcile", *given]),
         metadata_topic=config.remote_log_metadata_topic_name,
         broker_id=parts.identity.broker_id,
         interval_s=config.reconcile_interval_ms / 1000,
-        clock=parts.clock,
-        telemetry=parts.telemetry,
+        edges=parts.edges,
     )

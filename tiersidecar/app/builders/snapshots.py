@@ -6,8 +6,8 @@ from tiersidecar.adapters.snapshots.shelf import StoreShelf
 from tiersidecar.app.config.top_level import Mode, Role
 from tiersidecar.app.parts import Parts
 from tiersidecar.reading.segment_presence import SegmentPresence
-from tiersidecar.tasks.snapshots import SnapshotLane
-from tiersidecar.tasks.topic_owners import ClaimLook
+from tiersidecar.tasks.snapshots import SnapshotLane, SnapshotSettings
+from tiersidecar.tasks.topic_owners import Claimant, ClaimLook
 
 
 def build_snapshot_lane(parts: Parts) -> SnapshotLane | None:
@@ -15,29 +15,24 @@ def build_snapshot_lane(parts: Parts) -> SnapshotLane | None:
     config, identity, prefix = parts.config, parts.identity, parts.config.store.key_prefix
     if Role.TIER not in parts.roles or config.mode is not Mode.ENFORCE or not config.snapshots_interval_ms:
         return None
+    recorded = {
+        "release": parts.status.version,
+        "kafka.version": ".".join(map(str, parts.kafka_version)),
+        "store": parts.store.description,
+        "key.prefix": prefix,
+        "remote.log.metadata.topic.name": config.remote_log_metadata_topic_name,
+        "remote.log.metadata.topic.num.partitions": str(config.remote_log_metadata_topic_num_partitions),
+        "state.topic.name": config.state_topic_name,
+    }
     return SnapshotLane(
-        table=parts.table,
-        metadata=parts.metadata,
-        state=parts.state,
+        sources=parts.sources,
+        edges=parts.edges,
+        claimant=Claimant(
+            cluster_id=identity.cluster_id, broker_id=identity.broker_id, incarnation=identity.incarnation
+        ),
+        settings=SnapshotSettings(interval_s=config.snapshots_interval_ms / 1000, recorded=recorded),
         shelf=StoreShelf(parts.store, prefix, parts.blocking),
         claims=ClaimLook(store=parts.store, key_prefix=prefix, cluster_id=identity.cluster_id),
-        clock=parts.clock,
-        blocking=parts.blocking,
-        telemetry=parts.telemetry,
-        is_ours=lambda: not parts.status.standing_by(),
-        is_doubted=lambda: bool(parts.metadata.halted_reason or parts.state.halted_reason),
         presence=SegmentPresence(parts.store, prefix),
-        cluster_id=identity.cluster_id,
-        broker_id=identity.broker_id,
-        incarnation=identity.incarnation,
-        settings={
-            "release": parts.status.version,
-            "kafka.version": ".".join(map(str, parts.kafka_version)),
-            "store": parts.store.description,
-            "key.prefix": prefix,
-            "remote.log.metadata.topic.name": config.remote_log_metadata_topic_name,
-            "remote.log.metadata.topic.num.partitions": str(config.remote_log_metadata_topic_num_partitions),
-            "state.topic.name": config.state_topic_name,
-        },
-        interval_s=config.snapshots_interval_ms / 1000,
+        is_ours=lambda: not parts.status.standing_by(),
     )

@@ -16,7 +16,7 @@ from tiersidecar.tasks.delete_guard import MayDelete
 from tiersidecar.tasks.edges import Actor
 from tiersidecar.tasks.ownership import UNQUESTIONED, LeasedOwnership, Ownership
 from tiersidecar.tasks.tier_lease import Contender, TierLease
-from tiersidecar.tasks.topic_owners import TopicOwners
+from tiersidecar.tasks.topic_owners import Claimant, TopicOwners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +59,9 @@ def build_tier_parts(parts: Parts) -> TierParts:
         table=parts.table,
         key_prefix=config.store.key_prefix,
         clock=parts.clock,
-        cluster_id=identity.cluster_id,
-        broker_id=identity.broker_id,
-        incarnation=identity.incarnation,
+        claimant=Claimant(
+            cluster_id=identity.cluster_id, broker_id=identity.broker_id, incarnation=identity.incarnation
+        ),
     )
     return _tier_parts(parts, LeasedOwnership(lease, owners), lambda: lease.remote_delete_blocker, lease)
 
