@@ -1,0 +1,173 @@
+"""Whether a partition may be handed over to native tiering: a row for each thing that is in the way (issue 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.metadata_events import DELETED, DELETING, ORDERS, added, segment_id, updated
+from tests.unit.decide.test_native_tiering import NOW_MS, ONE_EPOCH, THREE, TWO_EPOCHS, begun, copied, log
+from tiersidecar.decide.handover import (
+    HandoverView,
+    Obstacle,
+    PartitionHandover,
+    decide_epochs,
+    decide_handover,
+)
+from tiersidecar.decide.native_tiering import NativeLog, NativeRetention
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.native_segments import NativeSegments
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import MetadataEvent
+
+UNLIMITED = NativeRetention()
+TRIMMED = log(30, {0: 30})
+"""As E2 found it: the sidecar has trimmed to 30, and nothing before is known to the broker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    events: Sequence[Sequence[MetadataEvent]] = THREE
+    broker: NativeLog = TRIMMED
+    lineage: Mapping[int, int] | None = None
+    start: int = 0
+    retention: NativeRetention = UNLIMITED
+    in_trash: Sequence[int] = ()
+    recopied: Sequence[int] = ()
+    awaits_answer: bool = False
+
+    def decide(self, accepted: frozenset[Obstacle] = frozenset()) -> PartitionHandover:
+        view = HandoverView(
+            owner=ORDERS,
+            segments=NativeSegments(event for some in self.events for event in some),
+            lineage=Lineage.of(sorted((ONE_EPOCH if self.lineage is None else self.lineage).items())),
+            broker=self.broker,
+            remote_log_start_offset=Offset(self.start),
+            retention=self.retention,
+            in_trash=frozenset(segment_id(number).uuid for number in self.in_trash),
+            recopied=frozenset(segment_id(number).uuid for number in self.recopied),
+            awaits_answer=self.awaits_answer,
+        )
+        return decide_handover(view, NOW_MS, accepted)
+
+
+ROWS = {
+    "after a trim, naively all would go, and prepared nothing": (Partition(), []),
+    "before any trim, nothing would go either way": (Partition(broker=log(0, ONE_EPOCH, local=0)), []),
+    "an epoch that the broker has forgotten is in our history": (
+        Partition(events=(copied(1, 0, 19), copied(2, 20, 29, {2: 20})), broker=log(30, {2: 30}), lineage=TWO_EPOCHS),
+        [],
+    ),
+    "a partition without remote data needs nothing": (
+        Partition(events=(), broker=log(0, ONE_EPOCH, local=0), start=-1),
+        [],
+    ),
+    "a copy in flight": (Partition(events=(*THREE, begun(4, 30, 39))), [Obstacle.UNFINISHED_COPY]),
+    "a deletion in flight": (
+        Partition(events=(*THREE, [updated(1, DELETING)]), start=10),
+        [Obstacle.UNFINISHED_DELETE],
+    ),
+    "what is in the trash": (Partition(start=10, in_trash=[1]), [Obstacle.TRASH]),
+    "an undelete that no leader has answered": (Partition(awaits_answer=True), [Obstacle.UNANSWERED_UNDELETE]),
+    "what is to be copied again": (Partition(recopied=[2]), [Obstacle.RECOPY]),
+    "no remote log start": (Partition(start=-1), [Obstacle.NO_START]),
+    "a hole between the tiers": (Partition(events=THREE[:2]), [Obstacle.GAP]),
+    "a hole among the remote segments that is still local": (
+        Partition(events=(THREE[0], THREE[2]), broker=log(10, {0: 10}, local=10)),
+        [Obstacle.GAP],
+    ),
+    "what the broker would raise its log start over, since it lists nothing there": (
+        Partition(events=THREE[1:]),
+        [Obstacle.GAP],
+    ),
+    "no epoch before the broker's first": (
+        Partition(lineage={3: 30}, broker=log(30, {3: 30})),
+        [Obstacle.HISTORY],
+    ),
+    "what is past the retention of the native topic": (
+        Partition(retention=NativeRetention(retention_ms=NOW_MS - 15)),
+        [Obstacle.RETENTION],
+    ),
+    "a shorter copy that hides a longer one": (
+        Partition(events=(copied(1, 0, 19), copied(2, 0, 9), copied(3, 20, 29))),
+        [Obstacle.DISPLACED],
+    ),
+    "a deleted copy that still hides a longer one": (
+        Partition(
+            events=(
+                copied(1, 0, 19),
+                copied(2, 0, 9),
+                [updated(2, DELETING), updated(2, DELETED)],
+                copied(3, 20, 29),
+            )
+        ),
+        [Obstacle.DISPLACED],
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", ROWS)
+def test_what_is_in_the_way(sentence: str) -> None:
+    partition, obstacles = ROWS[sentence]
+    plan = partition.decide()
+    assert [finding.obstacle for finding in plan.findings] == obstacles
+    assert all(finding.detail and finding.remedy for finding in plan.findings)
+
+
+def test_what_a_naive_switch_costs_is_told_apart_from_what_goes_anyway() -> None:
+    plan = Partition(start=10).decide()
+    lost = [int.from_bytes(one.segment.remote_log_segment_id.uuid, "big") for one in plan.lost_naively]
+    assert lost == [2, 3]
+    assert (plan.log_start_offset, plan.leader_epochs) == (10, ((0, 0),))
+    assert [one.segment.start_offset for one in plan.prepared.deletions] == [0]
+
+
+def test_what_was_never_tiered_keeps_the_brokers_log_start() -> None:
+    plan = Partition(events=(), broker=log(7, {0: 7}, local=0), lineage={0: 7}, start=-1).decide()
+    assert (plan.log_start_offset, plan.leader_epochs, plan.findings) == (7, ((0, 7),), ())
+
+
+def test_an_operator_may_give_up_trash_and_what_is_past_retention() -> None:
+    partition = Partition(start=10, in_trash=[1], retention=NativeRetention(retention_ms=NOW_MS - 25), recopied=[3])
+    accepted = frozenset({Obstacle.TRASH, Obstacle.RETENTION, Obstacle.RECOPY})  # the last is not for giving up
+    assert [one.obstacle for one in partition.decide(accepted).findings] == [Obstacle.RECOPY]
+
+
+def test_displaced_segments_are_read_once_they_are_published_again() -> None:
+    plan = Partition(events=(copied(1, 0, 19), copied(2, 0, 9), copied(3, 20, 29))).decide()
+    assert [one.start_offset for one in plan.displaced] == [0]
+    assert plan.prepared.unreadable == ()
+
+
+def entries(*pairs: tuple[int, int]) -> tuple[EpochEntry, ...]:
+    return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in pairs)
+
+
+EPOCHS = {
+    "the history comes back before the live file": (((0, 0), (3, 20)), ((3, 30),), ((0, 0), (3, 20))),
+    "an election after the plan stays": (((0, 0), (3, 20)), ((3, 30), (4, 50)), ((0, 0), (3, 20), (4, 50))),
+    "a replica that lags keeps what it has": (((0, 0), (3, 20), (5, 40)), ((3, 30),), ((0, 0), (3, 20))),
+    "a file that needs nothing stays": (((0, 0),), ((0, 0),), ((0, 0),)),
+    "an epoch that begins elsewhere is another history": (((0, 0), (3, 20), (5, 40)), ((3, 30), (5, 35)), None),
+    "an epoch that the file has before one of the plan is another history": (
+        ((0, 0), (3, 20), (5, 40)),
+        ((3, 30), (4, 35), (5, 40)),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", EPOCHS)
+def test_what_a_replicas_epoch_file_must_say(sentence: str) -> None:
+    planned, live, expected = EPOCHS[sentence]
+    found = decide_epochs(entries(*planned), entries(*live))
+    assert found == (None if expected is None else entries(*expected))
+
+
+def test_segments_are_named_by_their_first_few() -> None:
+    many = [added(number, number * 10, number * 10 + 9) for number in range(4, 12)]
+    (finding,) = Partition(events=(*THREE, *([one] for one in many))).decide().findings
+    assert finding.detail.startswith("8 segments: offsets 40 to 49, ")
+    assert finding.detail.endswith(" and 3 more")

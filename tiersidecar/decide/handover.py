@@ -1,0 +1,279 @@
+"""Whether and how one partition is handed over to native tiering, or taken over from it (docs/design/0018-handover.md).
+
+To native: two forecasts (:mod:`tiersidecar.decide.native_tiering`).  ``naive`` is what a broker would do that is switched on
+with the files that it has: its log start is where the sidecar trimmed to, and its epochs begin there.  ``prepared`` is what it
+does once its files say what the sidecar knows: the users' log start, and the whole history of leader epochs.  A hand-over goes
+on only if the second deletes nothing but what retention gives up, and reads all that the sidecar reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tiersidecar.decide.native_tiering import (
+    Deletion,
+    DeletionReason,
+    Forecast,
+    NativeLog,
+    NativeRetention,
+    foretell,
+)
+from tiersidecar.domain.epochs import EpochEntry, Lineage
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.native_segments import NativeSegments
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState as State
+
+
+class Obstacle(StrEnum):
+    """What has to be done before a partition is handed over."""
+
+    UNFINISHED_COPY = "unfinished-copy"
+    UNFINISHED_DELETE = "unfinished-delete"
+    TRASH = "trash"
+    UNANSWERED_UNDELETE = "unanswered-undelete"
+    RECOPY = "recopy"
+    NO_START = "no-start"
+    GAP = "gap"
+    HISTORY = "history"
+    DISPLACED = "displaced"
+    RETENTION = "retention"
+
+
+REMEDIES: Mapping[Obstacle, str] = {
+    Obstacle.UNFINISHED_COPY: "let the copies finish (`tiersidecar pause TOPIC --copies` starts no others), or let the sidecar "
+    "that began them clean them up: a native broker never does before their retention is over",
+    Obstacle.UNFINISHED_DELETE: "let the sidecar finish what it deletes: a native broker would",
+    Obstacle.TRASH: "`tiersidecar undelete TOPIC` what is to stay, `tiersidecar trash purge TOPIC` the rest, and wait until it "
+    "is gone; or give it up with --accept trash: a native broker has no trash, and deletes it in its first round",
+    Obstacle.UNANSWERED_UNDELETE: "wait until the leader's sidecar has answered the last undelete",
+    Obstacle.RECOPY: "wait until the leader's sidecar has copied again what the store has lost",
+    Obstacle.NO_START: "run the sidecar until it has recorded the remote log start of the partition",
+    Obstacle.GAP: "wait until the sidecar has copied it, or, where copies overlap, until retention has deleted the shorter; or "
+    "give it up with --accept gap: a native broker never copies what lies below the last copy, and deletes what is only "
+    "local there",
+    Obstacle.HISTORY: "a sidecar that leads the partition must finish a copy in this history first",
+    Obstacle.DISPLACED: "publish COPY_SEGMENT_FINISHED of these segments again: `handover to-native --write-plan` does it",
+    Obstacle.RETENTION: "raise the topic's retention, or give up what is past it with --accept retention",
+}
+"""What to do about each; TOPIC stands for the topic's name."""
+
+ACCEPTABLE = frozenset({Obstacle.TRASH, Obstacle.RETENTION, Obstacle.GAP})
+"""What an operator may give up: the first two are given up already, or would be in the next round; a gap may be lost data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One obstacle, and what it consists of."""
+
+    obstacle: Obstacle
+    detail: str
+
+    @property
+    def remedy(self) -> str:
+        return REMEDIES[self.obstacle]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverView:
+    """What is known of a partition.
+
+    ``segments`` are Kafka's fold of all its events.  ``lineage`` is the whole history as the sidecar knows it.  ``broker`` is
+    the leader's log as its files have it now.  ``remote_log_start_offset`` is the users' log start, -1 while nobody has said
+    it.  ``retention`` is what the native topic is to have.  ``in_trash`` are finished segments that entries of the trash cover,
+    ``recopied`` those that the store has lost in part.
+    """
+
+    owner: TopicIdPartition
+    segments: NativeSegments
+    lineage: Lineage
+    broker: NativeLog
+    remote_log_start_offset: Offset
+    retention: NativeRetention
+    in_trash: frozenset[Uuid] = frozenset()
+    recopied: frozenset[Uuid] = frozenset()
+    awaits_answer: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionHandover:
+    """The plan for one partition.
+
+    ``log_start_offset`` and ``leader_epochs`` are what the broker's files must say; ``displaced`` are finished segments whose
+    offsets a native broker does not find: to be published as finished once more, in this order.
+    """
+
+    owner: TopicIdPartition
+    naive: Forecast
+    prepared: Forecast
+    log_start_offset: Offset
+    leader_epochs: tuple[EpochEntry, ...]
+    findings: tuple[Finding, ...] = ()
+    displaced: tuple[RemoteLogSegmentMetadata, ...] = ()
+
+    @property
+    def lost_naively(self) -> tuple[Deletion, ...]:
+        """What the files that the broker has now would cost, retention aside."""
+        kept = {one.segment.remote_log_segment_id for one in self.prepared.deletions}
+        return tuple(one for one in self.naive.deletions if one.segment.remote_log_segment_id not in kept)
+
+
+def decide_handover(view: HandoverView, now_ms: int, accepted: frozenset[Obstacle] = frozenset()) -> PartitionHandover:
+    """Both forecasts of the partition, what its broker's files must say, and what is in the way.
+
+    ``accepted`` obstacles, of :data:`ACCEPTABLE` alone, are none.
+    """
+    start = _users_log_start(view)
+    prepared_log = replace(
+        view.broker,
+        log_start_offset=Offset(start),
+        leader_epochs=Lineage(view.lineage.entries_in_range(start, _stop(view))) if start else view.lineage,
+    )
+    segments, displaced = _mended(view.segments, prepared_log)
+    prepared = foretell(segments, prepared_log, view.retention, now_ms)
+    holes = _holes(segments, prepared_log)
+    findings = [*_of_segments(view), *_of_state(view), *_of_forecast(view, prepared_log, prepared, holes)]
+    if displaced:
+        findings.append(Finding(obstacle=Obstacle.DISPLACED, detail=_named(displaced)))
+    return PartitionHandover(
+        owner=view.owner,
+        naive=foretell(view.segments, view.broker, view.retention, now_ms),
+        prepared=prepared,
+        log_start_offset=Offset(start),
+        leader_epochs=view.lineage.entries,
+        findings=tuple(one for one in findings if one.obstacle not in accepted & ACCEPTABLE),
+        displaced=displaced,
+    )
+
+
+def decide_epochs(planned: Sequence[EpochEntry], live: Sequence[EpochEntry]) -> tuple[EpochEntry, ...] | None:
+    """What a replica's leader-epoch-checkpoint must say: the planned history, continued by its ``live`` file.
+
+    None where the live file tells another history than the plan: an election has changed it since.
+    """
+    joined = Lineage.of(planned).extended_by(live)
+    latest = Lineage.of(live).latest_epoch
+    # A replica that was not in sync may lack the last epochs of the plan: it gets them from its leader, not from us.
+    expected = [entry for entry in planned if entry.epoch <= latest] if live else list(planned)
+    return joined.entries if list(joined.entries[: len(expected)]) == expected else None
+
+
+def _users_log_start(view: HandoverView) -> int:
+    """As the state topic has it.  What was never tiered begins where the broker's log does: users deleted there."""
+    if view.remote_log_start_offset >= 0:
+        return view.remote_log_start_offset
+    return 0 if len(view.segments) else view.broker.log_start_offset
+
+
+def _stop(view: HandoverView) -> int:
+    return max(view.broker.log_end_offset, view.lineage.entries[-1].start_offset + 1 if view.lineage else 0)
+
+
+def _of_segments(view: HandoverView) -> Iterator[Finding]:
+    copying = [one for one in view.segments if one.state is State.COPY_SEGMENT_STARTED]
+    deleting = [one for one in view.segments if one.state is State.DELETE_SEGMENT_STARTED]
+    finished = [one for one in view.segments if one.state is State.COPY_SEGMENT_FINISHED]
+    thrown = [one for one in finished if _uuid(one) in view.in_trash]
+    lost = [one for one in finished if _uuid(one) in view.recopied]
+    for obstacle, segments in (
+        (Obstacle.UNFINISHED_COPY, copying),
+        (Obstacle.UNFINISHED_DELETE, deleting),
+        (Obstacle.TRASH, thrown),
+        (Obstacle.RECOPY, lost),
+    ):
+        if segments:
+            yield Finding(obstacle=obstacle, detail=_named(segments))
+
+
+def _of_state(view: HandoverView) -> Iterator[Finding]:
+    if view.awaits_answer:
+        yield Finding(obstacle=Obstacle.UNANSWERED_UNDELETE, detail="the remote log start was set back")
+    if view.remote_log_start_offset < 0 and len(view.segments):
+        yield Finding(obstacle=Obstacle.NO_START, detail="the state topic has no remote log start of it")
+
+
+def _of_forecast(
+    view: HandoverView, log: NativeLog, forecast: Forecast, holes: Sequence[tuple[int, int]]
+) -> Iterator[Finding]:
+    unknown = [one.segment for one in forecast.deletions if one.reason is DeletionReason.UNKNOWN_EPOCHS]
+    start = log.leader_epochs.entries[0].start_offset if log.leader_epochs else log.log_end_offset
+    if len(view.segments) and start > log.log_start_offset:
+        yield Finding(obstacle=Obstacle.HISTORY, detail=f"no leader epoch is known below offset {start}")
+    elif reaching := [one for one in unknown if one.end_offset >= log.log_start_offset]:
+        yield Finding(obstacle=Obstacle.HISTORY, detail=_named(reaching))
+    retention = {DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE}
+    if expired := [one.segment for one in forecast.deletions if one.reason in retention]:
+        yield Finding(obstacle=Obstacle.RETENTION, detail=_named(expired))
+    if gaps := [hole for hole in holes if hole[1] > start]:
+        detail = ", ".join(f"[{first}, {stop})" for first, stop in gaps[:_SHOWN])
+        yield Finding(
+            obstacle=Obstacle.GAP, detail=f"a native broker finds no segment for offsets {detail}{_more(len(gaps))}"
+        )
+
+
+def _holes(segments: NativeSegments, log: NativeLog) -> tuple[tuple[int, int], ...]:
+    """Offsets from the users' log start on that no segment gives, before retention, and before the broker raises its log start
+    to the first segment that it lists: what it raises it over is lost silently."""
+    return foretell(segments, log, NativeRetention(is_copying=False), now_ms=0).unreadable
+
+
+def _mended(segments: NativeSegments, log: NativeLog) -> tuple[NativeSegments, tuple[RemoteLogSegmentMetadata, ...]]:
+    """``segments`` with as few holes as publishing finished ones again can leave, and what is published, in order.
+
+    A segment that takes its place again may take that of a longer one in another epoch, so that it takes some rounds.  One that
+    begins within another, and hides what the other has beyond its end, stays: only what reaches as far as the epoch moves it.
+    """
+    now, published = segments, list[RemoteLogSegmentMetadata]()
+    best = _size(_holes(now, log)), now, 0
+    for _ in range(_MOST_ROUNDS):
+        again = _displaced(now, log, _holes(now, log))
+        now = now.copy()
+        for segment in again:
+            now.finish_again(segment)
+        published += again
+        best = min(best, (_size(_holes(now, log)), now, len(published)), key=lambda one: one[0])
+        if not again or best[0] == 0:
+            break
+    return best[1], tuple(published[: best[2]])
+
+
+def _displaced(
+    segments: NativeSegments, log: NativeLog, holes: Sequence[tuple[int, int]]
+) -> list[RemoteLogSegmentMetadata]:
+    """Finished segments of this history that hold what a native broker does not find: a shorter one, finished later or deleted
+    since, has taken their place (``RemoteLogLeaderEpochState``).  Ends ascend, so that none takes that of a longer one here."""
+    found = [
+        one
+        for one in segments
+        if one.state is State.COPY_SEGMENT_FINISHED
+        and one.is_within(log.leader_epochs, log.log_end_offset)
+        and any(one.start_offset < stop and first <= one.end_offset for first, stop in holes)
+    ]
+    return sorted(found, key=lambda one: (one.end_offset, -one.start_offset))
+
+
+def _size(holes: Sequence[tuple[int, int]]) -> int:
+    return sum(stop - first for first, stop in holes)
+
+
+def _uuid(segment: RemoteLogSegmentMetadata) -> Uuid:
+    return segment.remote_log_segment_id.uuid
+
+
+_SHOWN = 5
+_MOST_ROUNDS = 5
+
+
+def _more(count: int) -> str:
+    return f" and {count - _SHOWN} more" if count > _SHOWN else ""
+
+
+def _named(segments: Sequence[RemoteLogSegmentMetadata]) -> str:
+    """How many segments, and the offsets of the first few."""
+    ordered = sorted(segments, key=lambda one: one.start_offset)
+    ranges = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in ordered[:_SHOWN])
+    count = f"{len(ordered)} segment{'s' if len(ordered) > 1 else ''}"
+    return f"{count}: offsets {ranges}{_more(len(ordered))}"
