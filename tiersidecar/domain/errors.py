@@ -577,3 +577,14 @@ class TrashError(TiersidecarError):
 
     def __str__(self) -> str:
         return f"trash of {self.subject}: {self.reason}"
+
+
+class HandoverError(TiersidecarError):
+    """A hand-over between the sidecar and native tiering cannot go on.  ``subject`` is a topic, a file or a directory."""
+
+    def __init__(self, *, subject: str, reason: str) -> None:
+        super().__init__(subject, reason)
+        self.subject, self.reason = subject, reason
+
+    def __str__(self) -> str:
+        return f"hand-over of {self.subject}: {self.reason}"

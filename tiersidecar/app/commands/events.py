@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,11 +146,11 @@ async def _read(
     follow: bool,
 ) -> None:
     """Print the existing events in order of time, then follow; partitions are read in any order."""
-    async with _consumer(config) as consumer:
+    async with event_consumer(config) as consumer:
         ends = await consumer.end_offsets(consumer.assignment())
         kept: deque[Recorded] = deque()
         while any([await consumer.position(one) < end for one, end in ends.items()]):
-            kept += [recorded for recorded in await _next(consumer) if is_asked_for(recorded)]
+            kept += [recorded for recorded in await next_events(consumer) if is_asked_for(recorded)]
         found = sorted(kept, key=lambda one: (one.time_ms, one.partition, one.offset))
         for number, one in enumerate(found):
             if last and number < len(found) - last:
@@ -158,14 +158,15 @@ async def _read(
             else:
                 say(one)
         while follow:
-            for recorded in await _next(consumer):
+            for recorded in await next_events(consumer):
                 if is_asked_for(recorded):
                     say(recorded)
 
 
 @asynccontextmanager
-async def _consumer(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
-    """Open a consumer of the whole topic from its beginning; it commits nothing and joins no group."""
+async def event_consumer(config: Config, metadata_partitions: Collection[int] = ()) -> AsyncIterator[AIOKafkaConsumer]:
+    """Open a consumer of the metadata topic, or of these partitions of it, from its beginning; it commits nothing and joins no
+    group."""
     from aiokafka import TopicPartition
 
     from tiersidecar.adapters.kafka.aiokafka_settings import aiokafka_kwargs
@@ -183,13 +184,16 @@ async def _consumer(config: Config) -> AsyncIterator[AIOKafkaConsumer]:
         raise BrokerRefusedError(api="Metadata", subject=f"topic {topic}", error="UNKNOWN_TOPIC_OR_PARTITION")
     async with open_consumer(servers, aiokafka_kwargs(security), client_id=client_id) as consumer:
         with translated("Fetch", topic, servers):
-            consumer.assign([TopicPartition(topic, view.topic_id_partition.partition) for view in views])
+            found = [view.topic_id_partition.partition for view in views]
+            wanted = [one for one in found if one in metadata_partitions] if metadata_partitions else found
+            consumer.assign([TopicPartition(topic, one) for one in wanted])
             for partition, first in (await consumer.beginning_offsets(consumer.assignment())).items():
                 consumer.seek(partition, first)
             yield consumer
 
 
-async def _next(consumer: AIOKafkaConsumer) -> list[Recorded]:
+async def next_events(consumer: AIOKafkaConsumer) -> list[Recorded]:
+    """Return what has come within half a second, in the order of each partition."""
     batches = await consumer.getmany(timeout_ms=_POLL_MS)
     return [_recorded(record) for records in batches.values() for record in records]
 

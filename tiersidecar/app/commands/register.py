@@ -9,6 +9,7 @@ from tiersidecar.app.commands.adopt import adopt
 from tiersidecar.app.commands.cat import cat
 from tiersidecar.app.commands.delete_records import delete_records
 from tiersidecar.app.commands.events import events
+from tiersidecar.app.commands.handover import handover
 from tiersidecar.app.commands.ls import explain, ls
 from tiersidecar.app.commands.pause import pause, resume
 from tiersidecar.app.commands.reconcile import reconcile
@@ -46,6 +47,7 @@ def register_commands(app: typer.Typer) -> None:
     app.command("repair", short_help="Repair what a reconcile report found.")(repair)
     app.command("serve", short_help="Serve a bucket without any broker, read-only.")(serve)
     app.command("recover", short_help="Make lost topics of the sidecars anew from the store.")(recover)
+    app.add_typer(handover, name="handover", short_help="Move topics to native tiering, or back.")
     app.add_typer(store, name="store", short_help="Check the object store.")
     app.add_typer(trash, name="trash", short_help="List, purge or export what will be deleted.")
     app.command("undelete", short_help="Restore what is in the trash.")(undelete)

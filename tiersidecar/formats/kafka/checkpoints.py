@@ -17,6 +17,7 @@ from tiersidecar.domain.ids import Uuid, parse_uuid
 from tiersidecar.domain.offsets import LeaderEpoch, Offset
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_OFFSET_CHECKPOINT = "replication-offset-checkpoint"
 """High watermarks as last flushed."""
 PARTITION_METADATA = "partition.metadata"

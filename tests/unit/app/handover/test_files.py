@@ -1,0 +1,206 @@
+"""What a hand-over changes in a broker's log dirs, and what keeps it from changing anything (issue 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.adapters.log_dirs_fs.broker_files import TOPIC_ID, ScratchLogDir
+from tiersidecar.app.handover.files import LogDirChanges, planned_changes
+from tiersidecar.app.handover.plan import (
+    Plan,
+    PlannedPartition,
+    PlannedSegment,
+    RecordsDigest,
+    read_plan,
+    write_plan,
+)
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import HandoverError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+
+CLUSTER = "dGllcnNpZGVjYXItdGVzdA"
+ORDERS = TopicIdPartition(topic_id=TOPIC_ID, topic="orders", partition=0)
+
+
+def entries(*pairs: tuple[int, int]) -> tuple[EpochEntry, ...]:
+    return tuple(EpochEntry(LeaderEpoch(epoch), Offset(start)) for epoch, start in pairs)
+
+
+def planned(**changes: object) -> PlannedPartition:
+    made = PlannedPartition(
+        owner=ORDERS,
+        log_start_offset=Offset(0),
+        leader_epochs=entries((0, 0), (3, 20)),
+        high_watermark=Offset(100),
+        copied_stop=Offset(30),
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def plan(*partitions: PlannedPartition, cluster_id: str = CLUSTER) -> Plan:
+    return Plan(made_ms=1, cluster_id=cluster_id, partitions=partitions or (planned(),))
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    """As a broker leaves it that the sidecar has trimmed to 30: two other partitions, one of them with a log start."""
+    scratch = ScratchLogDir(tmp_path / "data")
+    directory = scratch.add_partition("orders-0", 30, 60)
+    (directory / "leader-epoch-checkpoint").write_text("0\n2\n3 30\n4 80\n")
+    scratch.add_partition("others-0", 0, topic_id=Uuid(bytes(range(2, 18))))
+    (scratch.path / "log-start-offset-checkpoint").write_text("0\n2\norders 0 30\nothers 0 7\n")
+    (scratch.path / ".kafka_cleanshutdown").touch()
+    return scratch.path
+
+
+def texts(changes: LogDirChanges) -> dict[str, str]:
+    return {one.path.name: one.after.decode() for one in changes.files if one.before != one.after}
+
+
+def test_log_start_goes_and_history_comes_back(log_dir: Path) -> None:
+    changes = planned_changes(plan(), [log_dir])
+    assert changes.faults == ()
+    assert changes.node_id == 1
+    assert texts(changes) == {
+        "leader-epoch-checkpoint": "0\n3\n0 0\n3 20\n4 80\n",
+        "log-start-offset-checkpoint": "0\n1\nothers 0 7\n",
+    }
+    (one,) = changes.partitions
+    assert (one.former_start, one.partition.log_start_offset) == (30, 0)
+
+
+def test_a_users_log_start_is_written(log_dir: Path) -> None:
+    changes = planned_changes(plan(planned(log_start_offset=Offset(12))), [log_dir])
+    assert texts(changes)["log-start-offset-checkpoint"] == "0\n2\nothers 0 7\norders 0 12\n"
+
+
+def test_a_takeover_changes_no_files(log_dir: Path) -> None:
+    (fault,) = planned_changes(replace(plan(), to_native=False), [log_dir]).faults
+    assert "changes no files" in fault
+
+
+def test_done_once_nothing_is_left_to_do(log_dir: Path) -> None:
+    for change in planned_changes(plan(), [log_dir]).files:
+        change.path.write_bytes(change.after)
+    assert texts(planned_changes(plan(), [log_dir])) == {}
+
+
+def test_a_broker_without_a_replica_changes_nothing(log_dir: Path) -> None:
+    elsewhere = planned(owner=replace(ORDERS, partition=1))
+    changes = planned_changes(plan(elsewhere), [log_dir])
+    assert (changes.partitions, texts(changes)) == ((), {})
+
+
+def no_clean_shutdown(log_dir: Path) -> None:
+    (log_dir / ".kafka_cleanshutdown").unlink()
+
+
+def another_history(log_dir: Path) -> None:
+    (log_dir / "orders-0" / "leader-epoch-checkpoint").write_text("0\n2\n2 30\n4 80\n")
+
+
+def trimmed_beyond_the_copies(log_dir: Path) -> None:
+    (log_dir / "orders-0" / f"{30:020d}.log").unlink()
+
+
+def another_topic(log_dir: Path) -> None:
+    (log_dir / "orders-0" / "partition.metadata").write_text("version: 0\ntopic_id: AgICAgICAgICAgICAgICAg")
+
+
+def moved_to_another_log_dir(log_dir: Path) -> None:
+    (log_dir / "orders-0.0123456789abcdef0123456789abcdef-future").mkdir()
+
+
+def no_segment(log_dir: Path) -> None:
+    for path in (log_dir / "orders-0").glob("*.log"):
+        path.unlink()
+
+
+def unreadable_epochs(log_dir: Path) -> None:
+    (log_dir / "orders-0" / "leader-epoch-checkpoint").write_text("0\n9\n3 30\n")
+
+
+FAULTS = {
+    "the broker was killed": (no_clean_shutdown, "was killed before it had closed its logs"),
+    "an unclean election since": (another_history, "another history than the plan's"),
+    "trimmed beyond what is copied": (trimmed_beyond_the_copies, "begins at offset 60, and the last copy ends at 30"),
+    "made anew under its name": (another_topic, "another topic of this name"),
+    "on its way to another log dir": (moved_to_another_log_dir, "is being moved to another log dir"),
+    "without a segment": (no_segment, "it has no segment"),
+    "a damaged epoch file": (unreadable_epochs, "1 entries where 9 were announced"),
+}
+
+
+@pytest.mark.parametrize("sentence", FAULTS)
+def test_what_keeps_it_from_changing_anything(sentence: str, log_dir: Path) -> None:
+    spoil, fault = FAULTS[sentence]
+    spoil(log_dir)
+    (found,) = planned_changes(plan(), [log_dir]).faults
+    assert fault in found
+
+
+def not_a_log_dir(log_dir: Path) -> Path:
+    (log_dir / "meta.properties").unlink()
+    return log_dir
+
+
+def damaged_starts(log_dir: Path) -> Path:
+    (log_dir / "log-start-offset-checkpoint").write_text("not a checkpoint\n")
+    return log_dir
+
+
+@pytest.mark.parametrize(
+    ("spoil", "cluster_id", "message"),
+    [
+        (not_a_log_dir, CLUSTER, "No such file"),
+        (damaged_starts, CLUSTER, "is corrupt"),
+        (
+            lambda log_dir: log_dir,
+            "another",
+            "it is of cluster dGllcnNpZGVjYXItdGVzdA, and the plan of cluster another",
+        ),
+    ],
+    ids=["not a log dir", "damaged log starts", "another cluster's"],
+)
+def test_what_is_refused_at_once(spoil: Callable[[Path], Path], cluster_id: str, message: str, log_dir: Path) -> None:
+    with pytest.raises(HandoverError, match=message):
+        planned_changes(plan(cluster_id=cluster_id), [spoil(log_dir)])
+
+
+def test_a_plan_comes_back_from_its_file(tmp_path: Path) -> None:
+    segment = PlannedSegment(
+        uuid=Uuid(bytes(16)), start_offset=0, end_offset=9, size_bytes=5, object_bytes=(5, 4, -1), goes="retention-ms"
+    )
+    digest = RecordsDigest(start_offset=0, stop_offset=9, count=9, sha256="ab")
+    made = replace(
+        plan(planned(segments=(segment,), records=digest), planned(owner=replace(ORDERS, partition=1))),
+        plugin={"rsm.config.key.prefix": "tier/"},
+        to_native=False,
+    )
+    write_plan(made, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == made
+    with pytest.raises(HandoverError, match="the file exists"):
+        write_plan(made, tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is no plan"),
+        ("[]", "it is no plan"),
+        ('{"version": 9}', "its version is 9, must be 1"),
+        ('{"version": 1, "made_ms": 1}', "it is no plan"),
+    ],
+)
+def test_what_is_no_plan(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(HandoverError, match=message):
+        read_plan(path)
+    with pytest.raises(HandoverError, match="No such file"):
+        read_plan(tmp_path / "none.json")

@@ -1,0 +1,113 @@
+"""What a hand-over is decided on (issue 21): the leader's epoch file, read over the wire, and what Kafka's topic lacks.
+
+The leader answers as ``LeaderEpochFileCache.endOffsetFor`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tests.support.metadata_events import DELETED, DELETING, FINISHED, ORDERS, STARTED, added
+from tests.unit.decide.test_native_tiering import copied
+from tiersidecar.app.handover.look import leader_epochs_of, published_into
+from tiersidecar.domain.errors import BrokerRefusedError
+from tiersidecar.domain.ids import BrokerId, TopicIdPartition
+from tiersidecar.domain.native_segments import NativeSegments
+from tiersidecar.domain.offsets import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
+from tiersidecar.domain.segments import LeaderView, MetadataEvent
+from tiersidecar.ports.broker import EpochAsked, EpochEndAnswer
+
+
+class Leader:
+    """Answers by an epoch file, in leader epoch ``current``."""
+
+    def __init__(self, epochs: Sequence[tuple[int, int]], *, current: int, log_end: int = 100) -> None:
+        self._epochs, self._current, self._log_end = dict(epochs), current, log_end
+        self.asked = 0
+
+    async def end_of_epochs(
+        self, asked: Mapping[TopicIdPartition, EpochAsked]
+    ) -> dict[TopicIdPartition, EpochEndAnswer]:
+        self.asked += 1
+        return {partition: self._answer(question) for partition, question in asked.items()}
+
+    def _answer(self, question: EpochAsked) -> EpochEndAnswer:
+        if question.current_epoch != self._current:
+            return EpochEndAnswer(epoch=NO_EPOCH, end_offset=NO_OFFSET, error="FENCED_LEADER_EPOCH")
+        if question.epoch == max(self._epochs, default=-1):
+            return EpochEndAnswer(epoch=question.epoch, end_offset=Offset(self._log_end))
+        higher = min((epoch for epoch in self._epochs if epoch > question.epoch), default=None)
+        if higher is None or question.epoch < 0:
+            return EpochEndAnswer(epoch=NO_EPOCH, end_offset=NO_OFFSET)
+        floor = max((epoch for epoch in self._epochs if epoch <= question.epoch), default=question.epoch)
+        return EpochEndAnswer(epoch=LeaderEpoch(floor), end_offset=Offset(self._epochs[higher]))
+
+
+def view(leader_epoch: int) -> LeaderView:
+    broker = BrokerId(1)
+    return LeaderView(
+        topic_id_partition=ORDERS,
+        leader_id=broker,
+        leader_epoch=LeaderEpoch(leader_epoch),
+        replicas=(broker,),
+        in_sync_replicas=(broker,),
+    )
+
+
+ROWS = {
+    "one epoch from the beginning": ([(0, 0)], 0, 0),
+    "one epoch, cut by a trim": ([(0, 30)], 0, 30),
+    "a later epoch, cut by a trim": ([(3, 30)], 3, 30),
+    "several": ([(0, 0), (3, 20), (4, 50)], 4, 0),
+    "several, cut by a trim": ([(3, 30), (7, 50)], 7, 30),
+    "a log start within an epoch, whose entry is older": ([(3, 20), (7, 50)], 7, 30),
+    "epochs without records between": ([(2, 0), (9, 40), (12, 90)], 12, 0),
+    "the first epoch has begun before the log start": ([(0, 0), (1, 10)], 1, 5),
+    "records without an epoch before the first": ([(5, 40)], 5, 0),
+    "an epoch that has no record yet": ([(0, 0), (6, 100)], 6, 0),
+    "no epoch": ([], 0, 0),
+}
+
+
+@pytest.mark.parametrize("sentence", ROWS)
+async def test_the_leaders_epochs(sentence: str) -> None:
+    epochs, current, log_start = ROWS[sentence]
+    leader = Leader(epochs, current=current)
+    found = await leader_epochs_of(leader, view(current), Offset(log_start))
+    # Before epoch 0 there is none to ask about: it counts from the log start, as a broker's file has it.
+    assert [tuple(entry) for entry in found] == [
+        (epoch, start if epoch else max(start, log_start)) for epoch, start in epochs
+    ]
+    assert leader.asked <= len(epochs) + 2
+
+
+async def test_another_leader_is_no_answer() -> None:
+    with pytest.raises(BrokerRefusedError, match="FENCED_LEADER_EPOCH"):
+        await leader_epochs_of(Leader([(0, 0)], current=5), view(4), Offset(0))
+
+
+def told(*events: MetadataEvent) -> NativeSegments:
+    return NativeSegments(events)
+
+
+def test_kafkas_topic_gets_what_it_lacks_and_the_longest_copy_last() -> None:
+    ours = told(*copied(1, 0, 19), *copied(2, 0, 9), *copied(3, 20, 29))
+    native, events = published_into(NativeSegments(), ours, 99)
+    assert [one.start_offset for one in native] == [0, 0, 20]
+    assert native.segment_for(0, 15) is not None, "the shorter copy comes first, so the longer one takes its place"
+    assert len(events) == 6
+    assert published_into(native, ours, 99)[1] == ()
+
+
+def test_what_has_gone_since_a_former_plan_is_deleted_there_too() -> None:
+    native, _ = published_into(NativeSegments(), told(*copied(1, 0, 9), *copied(2, 10, 19)), 99)
+    after, events = published_into(native, told(*copied(2, 10, 19)), 99)
+    assert [one.state for one in events] == [DELETING, DELETED]
+    assert [one.start_offset for one in after] == [10]
+
+
+def test_what_is_unfinished_stays_in_the_way() -> None:
+    native, _ = published_into(NativeSegments(), told(*copied(1, 0, 9), added(2, 10, 19)), 99)
+    assert [one.state for one in native] == [STARTED, FINISHED]

@@ -1,0 +1,80 @@
+"""What is in the way of a takeover from native tiering, and what it must not do yet (issue 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.metadata_events import ORDERS
+from tests.unit.app.handover.test_run import NATIVE, broker, look
+from tests.unit.decide.test_native_tiering import THREE, begun
+from tiersidecar.app.handover.look import finished_of
+from tiersidecar.app.handover.run import BrokerSettings
+from tiersidecar.app.handover.steps import steps_from_native
+from tiersidecar.app.handover.takeover import NativePartition, TakeoverLook, takeover_document, takeover_text
+from tiersidecar.domain.native_segments import NativeSegments
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.formats.aiven.keys import recorded_keys
+
+SEGMENTS = NativeSegments(event for some in (*THREE, begun(4, 30, 39)) for event in some)
+FINISHED = tuple(finished_of(SEGMENTS))
+KEYS = [key for one in FINISHED for key in recorded_keys(one, "tier/").in_upload_order]
+WHOLE = NativePartition(
+    owner=ORDERS,
+    finished=FINISHED,
+    unfinished=(),
+    log_start_offset=Offset(0),
+    local_log_start_offset=Offset(30),
+    high_watermark=Offset(100),
+    leader_epochs=(),
+    object_bytes=dict.fromkeys(KEYS, 7),
+)
+
+
+def takeover(partition: NativePartition = WHOLE, *, brokers: Sequence[BrokerSettings] = ()) -> TakeoverLook:
+    return TakeoverLook(
+        topics=("orders",), partitions=(partition,), refusals=(), cluster=look(brokers=brokers), key_prefix="tier/"
+    )
+
+
+ROWS = {
+    "nothing": (WHOLE, None),
+    "a copy that the broker has not finished": (
+        replace(WHOLE, unfinished=tuple(one for one in SEGMENTS if one not in FINISHED)),
+        "1 copies or deletions are unfinished (offsets 30 to 39)",
+    ),
+    "objects under another prefix, or in another bucket": (
+        replace(WHOLE, object_bytes={}),
+        "lacks objects of the segment with offsets 0 to 9",
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", ROWS)
+def test_what_is_in_the_way(sentence: str) -> None:
+    partition, expected = ROWS[sentence]
+    found = list(takeover(partition).obstacles())
+    assert len(found) == (expected is not None)
+    assert expected is None or expected in found[0]
+
+
+def test_while_brokers_see_native_tiering_must_not_be_switched_off() -> None:
+    blind, seeing, off = broker(1, NATIVE, is_blind=True), broker(2, NATIVE), broker(3, {})
+    (warning,) = takeover(brokers=[blind, seeing, off]).warnings()
+    assert warning.startswith("brokers 2 see the events: remote.storage.enable=false would delete all that is remote")
+    assert list(takeover(brokers=[blind, off]).warnings()) == []
+    assert [one["blind"] for one in takeover_document(takeover(brokers=[blind, seeing]))["brokers"]] == [True, False]
+
+
+def test_what_users_deleted_within_a_segment_is_deleted_again() -> None:
+    deleted = takeover(replace(WHOLE, log_start_offset=Offset(5)))
+    (step,) = [one for one in steps_from_native(deleted, None) if "delete-records" in one]
+    assert "tiersidecar delete-records orders -p 0 --offset 5" in step
+    assert not any("delete-records" in one for one in steps_from_native(takeover(), None))
+
+
+def test_the_table() -> None:
+    _, row = takeover_text(takeover()).splitlines()
+    assert " ".join(row.split()) == "orders-0 0 30 100 3 2.9 KiB 0 0"

@@ -1,0 +1,188 @@
+"""What a hand-over changes in the log dirs of one broker: its log starts, and the leader epochs of its partitions.
+
+Found by what the directories hold now: a plan is made while brokers run, so elections and new records after it are allowed, and
+anything that would make it wrong is a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tiersidecar.adapters.broker_files import CLEAN_SHUTDOWN, FileChange
+from tiersidecar.adapters.log_dirs_fs.log_dir_scan import read_partition_directory
+from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.app.handover.plan import Plan, PlannedPartition
+from tiersidecar.decide.handover import decide_epochs
+from tiersidecar.domain.errors import CorruptDataError, HandoverError, LogDirError
+from tiersidecar.domain.ids import format_uuid
+from tiersidecar.domain.offsets import Offset
+from tiersidecar.domain.segments import LocalPartition
+from tiersidecar.formats.kafka.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES,
+    read_meta_properties,
+    read_offset_checkpoint,
+    write_leader_epochs,
+    write_offset_checkpoint,
+)
+from tiersidecar.formats.kafka.log_names import DirectoryKind, parse_log_directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChange:
+    """What changes for one replica.  ``former_start`` is None where the checkpoint has no entry: the log begins with its first
+    segment, which under native tiering means at 0."""
+
+    partition: PlannedPartition
+    directory: str
+    former_start: Offset | None
+    epochs: FileChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirChanges:
+    """Of all log dirs of a broker.  ``faults`` keep everything from being changed."""
+
+    node_id: int
+    partitions: tuple[PartitionChange, ...]
+    checkpoints: tuple[FileChange, ...]
+    faults: tuple[str, ...] = field(default=())
+
+    @property
+    def files(self) -> tuple[FileChange, ...]:
+        """All files, those of partitions first: epochs without their log start do no harm, the other way round they would."""
+        return (*(one.epochs for one in self.partitions), *self.checkpoints)
+
+
+def planned_changes(plan: Plan, log_dirs: Sequence[Path]) -> LogDirChanges:
+    """What ``plan`` changes in ``log_dirs``, by what they hold now.
+
+    Raises:
+        HandoverError: a directory is no log dir, or another cluster's.
+    """
+    partitions: list[PartitionChange] = []
+    checkpoints: list[FileChange] = []
+    faults: list[str] = []
+    if not plan.to_native:
+        faults.append("the plan is one of from-native, which changes no files")
+    node_ids = {_node_id(plan, log_dir) for log_dir in log_dirs}
+    if len(node_ids) > 1:
+        faults.append(f"the log dirs are of several brokers: {', '.join(map(str, sorted(node_ids)))}")
+    for log_dir in log_dirs:
+        if not (log_dir / CLEAN_SHUTDOWN).exists():
+            faults.append(
+                f"{log_dir} has no {CLEAN_SHUTDOWN}: the broker was killed before it had closed its logs, which may end "
+                "before the last copy once it has recovered them. Start it, and let it end by SIGTERM"
+            )
+        starts = _read_starts(log_dir / LOG_START_OFFSET_CHECKPOINT)
+        found = list(_planned_in(plan, log_dir, starts.offsets, faults))
+        partitions += found
+        checkpoints.append(starts.changed_by(found))
+    return LogDirChanges(
+        node_id=min(node_ids), partitions=tuple(partitions), checkpoints=tuple(checkpoints), faults=tuple(faults)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Starts:
+    path: Path
+    data: bytes
+    offsets: dict[tuple[str, int], Offset]
+
+    def changed_by(self, changes: Sequence[PartitionChange]) -> FileChange:
+        """Other topics' entries stay.  A log that starts at 0 has no entry, as a broker writes it."""
+        offsets = dict(self.offsets)
+        for change in changes:
+            owner, start = change.partition.owner, change.partition.log_start_offset
+            offsets.pop((owner.topic, owner.partition), None)
+            if start > 0:
+                offsets[owner.topic, owner.partition] = start
+        after = self.data if offsets == self.offsets else write_offset_checkpoint(offsets)
+        return FileChange(path=self.path, before=self.data, after=after)
+
+
+def _read_starts(path: Path) -> _Starts:
+    try:
+        data = path.read_bytes()
+        return _Starts(path=path, data=data, offsets=read_offset_checkpoint(data, where=str(path)))
+    except OSError as error:
+        raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
+    except CorruptDataError as error:
+        raise HandoverError(subject=str(path), reason=str(error)) from error
+
+
+def _node_id(plan: Plan, log_dir: Path) -> int:
+    path = log_dir / META_PROPERTIES
+    try:
+        meta = read_meta_properties(path.read_bytes(), where=str(path))
+    except OSError as error:
+        raise HandoverError(subject=str(log_dir), reason=explain_os_error(error)) from error
+    except CorruptDataError as error:
+        raise HandoverError(subject=str(path), reason=str(error)) from error
+    if meta.cluster_id != plan.cluster_id:
+        reason = f"it is of cluster {meta.cluster_id}, and the plan of cluster {plan.cluster_id}"
+        raise HandoverError(subject=str(log_dir), reason=reason)
+    return meta.node_id
+
+
+def _planned_in(
+    plan: Plan, log_dir: Path, starts: dict[tuple[str, int], Offset], faults: list[str]
+) -> Iterator[PartitionChange]:
+    wanted = plan.of_topic_partition()
+    for directory in sorted(log_dir.iterdir()):
+        name = parse_log_directory(directory.name)
+        if name is None or (name.topic, name.partition) not in wanted:
+            continue
+        planned = wanted[name.topic, name.partition]
+        if name.kind is DirectoryKind.FUTURE:
+            faults.append(f"{directory} is being moved to another log dir: let that end, or cancel it")
+        elif name.kind is DirectoryKind.CURRENT:
+            found = _change_of(planned, log_dir, directory, starts.get((name.topic, name.partition)))
+            if isinstance(found, str):
+                faults.append(f"{directory}: {found}")
+            else:
+                yield found
+
+
+def _change_of(
+    planned: PlannedPartition, log_dir: Path, directory: Path, former_start: Offset | None
+) -> PartitionChange | str:
+    """What changes, or what is wrong with the directory."""
+    owner, path = planned.owner, directory / LEADER_EPOCH_CHECKPOINT
+    try:
+        local = read_partition_directory(str(log_dir), str(directory), owner.topic, owner.partition)
+        before = path.read_bytes()
+    except OSError as error:
+        return explain_os_error(error)
+    except (LogDirError, CorruptDataError) as error:
+        return str(error)
+    if local is None or not local.segments:
+        return "it has no segment"
+    if local.topic_id_partition.topic_id != owner.topic_id:
+        return f"it is of another topic of this name, with id {format_uuid(local.topic_id_partition.topic_id)}"
+    if fault := _other_log(planned, local, former_start):
+        return fault
+    epochs = decide_epochs(planned.leader_epochs, local.leader_epochs)
+    if epochs is None:
+        return "its leader epochs are another history than the plan's: an election has changed it. Plan again"
+    after = before if epochs == local.leader_epochs else write_leader_epochs(epochs)
+    return PartitionChange(
+        partition=planned,
+        directory=str(directory),
+        former_start=former_start,
+        epochs=FileChange(path=path, before=before, after=after),
+    )
+
+
+def _other_log(planned: PlannedPartition, local: LocalPartition, former_start: Offset | None) -> str:
+    """Why the log is not the one that was planned for; empty if it is."""
+    first = max(local.segments[0].base_offset, former_start or 0)
+    if first > planned.copied_stop and planned.copied_stop > 0:
+        return (
+            f"it begins at offset {first}, and the last copy ends at {planned.copied_stop}: records between would be lost. "
+            "Start the broker and the sidecar, and plan again"
+        )
+    return ""

@@ -1,0 +1,168 @@
+"""The plan of a hand-over as a file: what brokers' files must say, and what is compared afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tiersidecar.adapters.os_errors import explain_os_error
+from tiersidecar.domain.epochs import EpochEntry
+from tiersidecar.domain.errors import HandoverError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid, parse_uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSegment:
+    """A finished segment at the time of the plan; ends are inclusive.
+
+    ``goes`` is why the native broker will delete it, empty if it will not.  ``object_bytes`` are the sizes of .log, .indexes
+    and .rsm-manifest, -1 for one that is missing.
+    """
+
+    uuid: Uuid
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    object_bytes: tuple[int, int, int]
+    goes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsDigest:
+    """SHA-256 over all records from ``start_offset`` up to, not including, ``stop_offset``, and how many there are."""
+
+    start_offset: int
+    stop_offset: int
+    count: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPartition:
+    """``log_start_offset`` and ``leader_epochs`` are what its replicas' files must say; ``high_watermark`` is as of the plan,
+    ``copied_stop`` the offset behind the last copy."""
+
+    owner: TopicIdPartition
+    log_start_offset: Offset
+    leader_epochs: tuple[EpochEntry, ...]
+    high_watermark: Offset
+    copied_stop: Offset
+    segments: tuple[PlannedSegment, ...] = ()
+    records: RecordsDigest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """``to_native`` says which way.  ``plugin`` are the settings, by the names of server.properties, with which a broker finds
+    our objects and events."""
+
+    made_ms: int
+    cluster_id: str
+    partitions: tuple[PlannedPartition, ...]
+    to_native: bool = True
+    plugin: Mapping[str, str] = field(default_factory=dict)
+
+    def of_topic_partition(self) -> dict[tuple[str, int], PlannedPartition]:
+        """By topic and partition."""
+        return {(one.owner.topic, one.owner.partition): one for one in self.partitions}
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write the file; one that is there is not replaced.
+
+    Raises:
+        HandoverError: it is there, or cannot be written.
+    """
+    document = {
+        "version": VERSION,
+        "made_ms": plan.made_ms,
+        "cluster_id": plan.cluster_id,
+        "to_native": plan.to_native,
+        "plugin": dict(plan.plugin),
+        "partitions": [_document(one) for one in plan.partitions],
+    }
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+    except FileExistsError:
+        raise HandoverError(subject=str(path), reason="the file exists: give another name, or remove it") from None
+    except OSError as error:
+        raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan.
+
+    Raises:
+        HandoverError: there is none, or it is not one of this release.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+        if document["version"] != VERSION:
+            raise HandoverError(subject=str(path), reason=f"its version is {document['version']}, must be {VERSION}")
+        return Plan(
+            made_ms=int(document["made_ms"]),
+            cluster_id=str(document["cluster_id"]),
+            to_native=bool(document["to_native"]),
+            plugin={str(name): str(value) for name, value in document["plugin"].items()},
+            partitions=tuple(_partition(row) for row in document["partitions"]),
+        )
+    except OSError as error:
+        raise HandoverError(subject=str(path), reason=explain_os_error(error)) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HandoverError(subject=str(path), reason=f"it is no plan of a hand-over: {error!r}") from error
+
+
+def _document(partition: PlannedPartition) -> dict[str, Any]:
+    records = partition.records
+    return {
+        "topic": partition.owner.topic,
+        "topic_id": format_uuid(partition.owner.topic_id),
+        "partition": partition.owner.partition,
+        "log_start_offset": partition.log_start_offset,
+        "leader_epochs": [list(entry) for entry in partition.leader_epochs],
+        "high_watermark": partition.high_watermark,
+        "copied_stop": partition.copied_stop,
+        "records": None
+        if records is None
+        else [records.start_offset, records.stop_offset, records.count, records.sha256],
+        "segments": [
+            [format_uuid(one.uuid), one.start_offset, one.end_offset, one.size_bytes, list(one.object_bytes), one.goes]
+            for one in partition.segments
+        ],
+    }
+
+
+def _partition(row: Mapping[str, Any]) -> PlannedPartition:
+    records = row["records"]
+    return PlannedPartition(
+        owner=TopicIdPartition(
+            topic_id=parse_uuid(row["topic_id"]), topic=str(row["topic"]), partition=int(row["partition"])
+        ),
+        log_start_offset=Offset(int(row["log_start_offset"])),
+        leader_epochs=tuple(
+            EpochEntry(LeaderEpoch(int(epoch)), Offset(int(start))) for epoch, start in row["leader_epochs"]
+        ),
+        high_watermark=Offset(int(row["high_watermark"])),
+        copied_stop=Offset(int(row["copied_stop"])),
+        records=None
+        if records is None
+        else RecordsDigest(start_offset=records[0], stop_offset=records[1], count=records[2], sha256=records[3]),
+        segments=tuple(
+            PlannedSegment(
+                uuid=parse_uuid(uuid),
+                start_offset=start,
+                end_offset=end,
+                size_bytes=size,
+                object_bytes=(sizes[0], sizes[1], sizes[2]),
+                goes=goes,
+            )
+            for uuid, start, end, size, sizes, goes in row["segments"]
+        ),
+    )

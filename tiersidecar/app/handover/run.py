@@ -1,0 +1,325 @@
+"""``handover to-native`` and ``from-native``: look at topics and brokers, say what would happen, write the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tiersidecar.app.commands.recover import running_sidecars
+from tiersidecar.app.commands.session import Session, open_session
+from tiersidecar.app.commands.tables import size, table
+from tiersidecar.app.handover.look import SeenPartition, look_at_topic
+from tiersidecar.app.handover.plan import Plan, write_plan
+from tiersidecar.app.handover.settings import NATIVE_METADATA_TOPIC, as_native, has_own_topic, native_settings
+from tiersidecar.app.handover.verify import with_records
+from tiersidecar.decide.handover import REMEDIES, Obstacle
+from tiersidecar.decide.native_settings import SettingFound, Verdict, decide_settings, is_blind
+from tiersidecar.decide.native_tiering import Deletion, DeletionReason
+from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
+from tiersidecar.domain.ids import BrokerId
+from tiersidecar.domain.policy import TopicPolicy
+from tiersidecar.domain.segments import RemoteLogSegmentMetadataUpdate
+from tiersidecar.ports.clock import Clock
+from tiersidecar.ports.metadata_log import PublishMetadata
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """One broker's native settings, as far as it shows them; ``problem`` says why they could not be looked at."""
+
+    broker_id: BrokerId
+    rows: tuple[SettingFound, ...] = ()
+    is_blind: bool = False
+    problem: str = ""
+
+    @property
+    def is_native(self) -> bool:
+        """Whether its native tiering is on."""
+        return bool(self.rows) and self.rows[0].verdict is Verdict.SAME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLook:
+    """One topic; ``refusals`` are about all of it."""
+
+    topic: str
+    policy: TopicPolicy
+    partitions: tuple[SeenPartition, ...]
+    configs: Mapping[str, str | None]
+    refusals: tuple[str, ...] = ()
+
+    @property
+    def is_native(self) -> bool:
+        return (self.configs.get("remote.storage.enable") or "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverLook:
+    """Everything that a hand-over is decided on."""
+
+    cluster_id: str
+    topics: tuple[TopicLook, ...]
+    brokers: tuple[BrokerSettings, ...]
+    running: Sequence[int] = field(default=())
+
+    @property
+    def partitions(self) -> list[SeenPartition]:
+        return [partition for topic in self.topics for partition in topic.partitions]
+
+    @property
+    def names(self) -> str:
+        return " ".join(topic.topic for topic in self.topics)
+
+    def obstacles(self) -> Iterator[str]:
+        """What has to be done first, worst first; what writing the plan does itself is none."""
+        for topic in self.topics:
+            yield from (f"{topic.topic}: {reason}" for reason in topic.refusals)
+            if topic.is_native and not all(broker.is_blind for broker in self.brokers):
+                yield (
+                    f"{topic.topic}: remote.storage.enable is true already, and brokers see its events: they delete by what "
+                    "their files say now"
+                )
+        for partition in self.partitions:
+            for finding in partition.plan.findings:
+                if finding.obstacle is not Obstacle.DISPLACED:
+                    yield f"{partition.plan.owner}: {finding.obstacle}: {finding.detail}"
+            if lost := partition.without_objects:
+                ranges = ", ".join(f"{one.start_offset} to {one.end_offset}" for one in lost[:5])
+                yield f"{partition.plan.owner}: objects are missing of segments with offsets {ranges}: `tiersidecar reconcile`"
+
+    def remedies(self) -> Iterator[str]:
+        """What to do about the obstacles, each kind once; commands that take one topic name it if there is one."""
+        topic = self.names if len(self.topics) == 1 else "TOPIC"
+        kinds = dict.fromkeys(finding.obstacle for one in self.partitions for finding in one.plan.findings)
+        for kind in kinds:
+            if kind is not Obstacle.DISPLACED:
+                yield f"{kind}: {REMEDIES[kind]}".replace("TOPIC", topic)
+
+
+async def look_to_native(
+    session: Session, topics: Sequence[str], accepted: frozenset[Obstacle], say: Say
+) -> HandoverLook:
+    """Look at ``topics`` as they are to be handed over.
+
+    Raises:
+        BrokerRefusedError: there is no such topic.
+        TiersidecarError: brokers, topics or the store cannot be read.
+    """
+    found = []
+    for topic in topics:
+        configs = (await session.broker.describe_topic_configs([topic])).get(topic, {})
+        views = await session.partitions(topic)
+        policy = session.policy(topic, views[0].topic_id_partition.topic_id)
+        refusals = list(_refusals(session, topic, policy, configs))
+        partitions: list[SeenPartition] = []
+        if policy is not None and topic not in session.config.internal_topics:
+            partitions = await look_at_topic(session, topic, policy, say, accepted=accepted)
+        found.append(
+            TopicLook(
+                topic=topic,
+                policy=policy or TopicPolicy(),
+                partitions=tuple(partitions),
+                configs=configs,
+                refusals=tuple(refusals),
+            )
+        )
+    return await with_cluster(session, found, say)
+
+
+def _refusals(
+    session: Session, topic: str, policy: TopicPolicy | None, configs: Mapping[str, str | None]
+) -> Iterator[str]:
+    if topic in session.config.internal_topics:
+        yield "it is internal, and Kafka tiers no internal topic"
+    if policy is None:
+        yield "the sidecar does not tier it: there is nothing to hand over"
+    elif policy.delete_remote:
+        yield "all its remote data are being deleted (`disable --delete-remote`)"
+    if "compact" in (configs.get("cleanup.policy") or ""):
+        yield "cleanup.policy has compact, and Kafka tiers no compacted topic"
+
+
+async def with_cluster(session: Session, topics: Sequence[TopicLook], say: Say) -> HandoverLook:
+    """What was seen of ``topics``, with the settings of all brokers and the sidecars that run."""
+    cluster = await session.broker.describe_cluster()
+    brokers = []
+    for broker_id in sorted(cluster.brokers):
+        say("asking the brokers for their settings")
+        brokers.append(await _settings_of(session, broker_id))
+    return HandoverLook(
+        cluster_id=cluster.cluster_id,
+        topics=tuple(topics),
+        brokers=tuple(brokers),
+        running=running_sidecars(session),
+    )
+
+
+async def _settings_of(session: Session, broker_id: BrokerId) -> BrokerSettings:
+    try:
+        found = await session.broker.describe_broker_configs(broker_id)
+    except (BrokerRefusedError, BrokerUnreachableError) as error:
+        return BrokerSettings(broker_id=broker_id, problem=str(error))
+    rows = decide_settings(native_settings(session.config), found)
+    return BrokerSettings(broker_id=broker_id, rows=rows, is_blind=is_blind(found))
+
+
+async def make_plan(session: Session, look: HandoverLook, path: Path, records_from: str | None, say: Say) -> Plan:
+    """Publish what Kafka's metadata manager lacks, read the records where they are asked for, and write the plan.
+
+    It lacks all of a topic whose events are in a metadata topic of another name, and what other copies have displaced.
+
+    Raises:
+        HandoverError: the file is there already, or cannot be written; or records do not come.
+        TiersidecarError: an event could not be published.
+    """
+    if has_own_topic(session.config):
+        await _publish_natively(session, look, say)
+    else:
+        assert session.metadata is not None, "handover opens its session with metadata"
+        await _publish_again(session.metadata, look, session.clock, say)
+    planned = [partition.planned() for partition in look.partitions]
+    if records_from is not None:
+        planned = await with_records(session.config, records_from, planned, say)
+    plugin = {one.name: one.wanted for one in native_settings(session.config)}
+    plan = Plan(made_ms=session.clock.now_ms(), cluster_id=look.cluster_id, partitions=tuple(planned), plugin=plugin)
+    write_plan(plan, path)
+    return plan
+
+
+async def _publish_again(metadata: PublishMetadata, look: HandoverLook, clock: Clock, say: Say) -> None:
+    for partition in look.partitions:
+        for segment in partition.plan.displaced:
+            say(f"publishing what other copies have displaced: {partition.plan.owner}")
+            await metadata.publish(
+                RemoteLogSegmentMetadataUpdate(
+                    remote_log_segment_id=segment.remote_log_segment_id,
+                    broker_id=segment.broker_id,
+                    event_timestamp_ms=clock.now_ms(),
+                    state=segment.state,
+                    custom_metadata=segment.custom_metadata,
+                )
+            )
+
+
+async def _publish_natively(session: Session, look: HandoverLook, say: Say) -> None:
+    """Into Kafka's own metadata topic; a second run goes on where the first one ended."""
+    owners = [partition.plan.owner for partition in look.partitions]
+    async with open_session(as_native(session.config), with_metadata=True) as native:
+        metadata = await native.follow(owners)
+        for partition in look.partitions:
+            for number, event in enumerate(partition.unpublished):
+                count = len(partition.unpublished)
+                say(f"publishing into {NATIVE_METADATA_TOPIC}: {partition.plan.owner}, {number:,} of {count:,} events")
+                await metadata.publish(event)
+        await _publish_again(metadata, look, session.clock, say)
+
+
+def partitions_text(look: HandoverLook) -> str:
+    """What a native broker keeps and deletes of each partition, prepared and naively."""
+    columns = (
+        "partition", "log start", "history from", "segments", "kept", "kept bytes", "deleted", "why", "lost as it is",
+    )  # fmt: skip
+    rows = []
+    for seen in look.partitions:
+        plan = seen.plan
+        first = plan.leader_epochs[0] if plan.leader_epochs else None
+        rows.append(
+            (
+                str(plan.owner),
+                plan.log_start_offset,
+                "" if first is None else f"epoch {first.epoch} at {first.start_offset}",
+                len(seen.segments),
+                len(plan.prepared.kept),
+                size(sum(one.segment_size_in_bytes for one in plan.prepared.kept)),
+                len(plan.prepared.deletions),
+                reasons_text(plan.prepared.deletions),
+                _lost_text(plan.lost_naively),
+            )
+        )
+    return table(columns, rows)
+
+
+def reasons_text(deletions: Sequence[Deletion]) -> str:
+    """How many for each reason."""
+    counts = {reason: sum(one.reason is reason for one in deletions) for reason in DeletionReason}
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
+
+
+def _lost_text(deletions: Sequence[Deletion]) -> str:
+    if not deletions:
+        return "nothing"
+    lost = size(sum(one.segment.segment_size_in_bytes for one in deletions))
+    return f"{len(deletions)} segments, {lost}: {reasons_text(deletions)}"
+
+
+def settings_notes(look: HandoverLook) -> Iterator[str]:
+    """What of the brokers' settings does not fit, or is not shown."""
+    for broker in look.brokers:
+        if broker.problem:
+            yield f"broker {broker.broker_id}: its settings cannot be checked: {broker.problem}"
+            continue
+        if not broker.is_native:
+            yield f"broker {broker.broker_id}: native tiering is off (remote.log.storage.system.enable)"
+            continue
+        for row in broker.rows:
+            if row.verdict in (Verdict.DIFFERENT, Verdict.MISSING):
+                shown = "is not set" if row.found is None else f"is {row.found!r}"
+                yield f"broker {broker.broker_id}: {row.setting.name} {shown}, must be {row.setting.wanted!r}"
+        hidden = [row.setting.name for row in broker.rows if row.verdict is Verdict.HIDDEN]
+        if hidden:
+            yield (
+                f"broker {broker.broker_id} does not show {', '.join(hidden)}: `handover files --broker-properties` compares "
+                "its file"
+            )
+
+
+def document_of(look: HandoverLook) -> dict[str, Any]:
+    """The look as JSON."""
+    return {
+        "partitions": [_partition_document(seen) for seen in look.partitions],
+        "brokers": [
+            {
+                "broker_id": broker.broker_id,
+                "problem": broker.problem or None,
+                "blind": broker.is_blind,
+                "settings": {
+                    row.setting.name: {"wanted": row.setting.wanted, "found": row.found, "verdict": row.verdict}
+                    for row in broker.rows
+                },
+            }
+            for broker in look.brokers
+        ],
+        "running_sidecars": list(look.running),
+    }
+
+
+def _partition_document(seen: SeenPartition) -> dict[str, Any]:
+    plan = seen.plan
+    return {
+        "topic": plan.owner.topic,
+        "partition": plan.owner.partition,
+        "log_start_offset": plan.log_start_offset,
+        "broker_log_start_offset": seen.log_start_offset,
+        "high_watermark": seen.high_watermark,
+        "copies_from": plan.prepared.copies_from,
+        "leader_epochs": [list(entry) for entry in plan.leader_epochs],
+        "kept": len(plan.prepared.kept),
+        "kept_bytes": sum(one.segment_size_in_bytes for one in plan.prepared.kept),
+        "deleted": _deletions(plan.prepared.deletions),
+        "lost_naively": _deletions(plan.lost_naively),
+        "displaced": [[one.start_offset, one.end_offset] for one in plan.displaced],
+        "unreadable": [list(hole) for hole in plan.prepared.unreadable],
+        "findings": [{"obstacle": one.obstacle, "detail": one.detail, "remedy": one.remedy} for one in plan.findings],
+    }
+
+
+def _deletions(deletions: Sequence[Deletion]) -> dict[str, dict[str, int]]:
+    return {
+        reason.value: {"segments": len(some), "bytes": sum(one.segment.segment_size_in_bytes for one in some)}
+        for reason in DeletionReason
+        if (some := [one for one in deletions if one.reason is reason])
+    }
