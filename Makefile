@@ -80,6 +80,10 @@ crash: .venv/.synced ## kill -9 at every point of copy, pin, trim and expiry (ma
 recopy: .venv/.synced ## What the store has lost is copied again by the leader that follows: three brokers and sidecars
 	$(BIN)/pytest tests/integration/test_recopy_cluster.py $(ARGS)
 
+.PHONY: handover
+handover: .venv/.synced ## A topic of three brokers is handed over to native tiering, and each of them leads it once
+	$(BIN)/pytest tests/integration/test_handover_cluster.py $(ARGS)
+
 .PHONY: s3-faults
 s3-faults: .venv/.synced ## All seeds of faults between the daemon and a real S3 server (make test takes some)
 	$(BIN)/pytest tests/integration/test_s3_faults.py $(ARGS)
