@@ -85,6 +85,7 @@ TOP_LEVEL: dict[str, Any] = {
     "state.topic.name": "__state_every_key",
     "proposals.topic.name": "__proposals_every_key",
     "snapshots.interval.ms": 310_123,
+    "snapshots.cluster.interval.ms": 61_234,
     "reconcile.interval.ms": 44_000_123,
     "reconcile.arguments": ["--deep"],
 }

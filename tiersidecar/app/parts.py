@@ -24,6 +24,7 @@ from tiersidecar.ports.telemetry import Telemetry
 from tiersidecar.reading.lineage import LineageKeeper
 from tiersidecar.reading.manifests import ManifestCache
 from tiersidecar.reading.read_path import ReadPath
+from tiersidecar.tasks.cluster_snapshots import CommitsAndGroups
 from tiersidecar.tasks.edges import Edges, Sources
 from tiersidecar.tasks.partition_table import PartitionTable
 from tiersidecar.tasks.policies import TopicPolicies
@@ -60,6 +61,8 @@ class Opened:
     ids: Ids
     failpoints: AllFailpoints
     telemetry: Telemetry
+    commits: CommitsAndGroups | None = None
+    """What consumer groups have committed; None where nothing of it is put into the store."""
 
     @property
     def edges(self) -> Edges:

@@ -20,6 +20,7 @@ import structlog
 import uvloop
 
 from tiersidecar.adapters.process_limits import reuse_freed_memory, take_descriptors
+from tiersidecar.app.builders.cluster_snapshots import build_cluster_snapshot_lane
 from tiersidecar.app.builders.read_path import open_process_read_path
 from tiersidecar.app.builders.snapshots import build_snapshot_lane
 from tiersidecar.app.config.config import Config
@@ -173,6 +174,8 @@ async def _run(config: Config, roles: frozenset[Role], load: Callable[[], Config
                 group.create_task(_until_cancelled(role, _ROLES[role](parts)), name=f"role {role.value}")
             if (snapshots := build_snapshot_lane(parts)) is not None:
                 group.create_task(snapshots.run(), name="snapshots")
+            if (cluster_snapshots := build_cluster_snapshot_lane(parts)) is not None:
+                group.create_task(cluster_snapshots.run(), name="cluster snapshots")
             if Role.TIER in roles and config.mode is Mode.ENFORCE:
                 group.create_task(_groups_below_trim(parts).run(), name="groups below trims")
             _started(ground, ground.status)

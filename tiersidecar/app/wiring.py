@@ -209,6 +209,7 @@ async def open_parts(stack: AsyncExitStack, ground: Ground) -> Parts:
             ids=ground.ids,
             failpoints=ground.failpoints,
             telemetry=ground.telemetry,
+            commits=broker.groups,
         ),
     )
 

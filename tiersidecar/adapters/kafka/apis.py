@@ -22,16 +22,19 @@ from kio.schema.describe_configs.v4 import DescribeConfigsResponse
 from kio.schema.describe_groups.v5 import DescribeGroupsResponse
 from kio.schema.describe_log_dirs.v4 import DescribeLogDirsResponse
 from kio.schema.describe_share_group_offsets.v1 import DescribeShareGroupOffsetsResponse
+from kio.schema.elect_leaders.v2 import ElectLeadersResponse
 from kio.schema.fetch.v15 import FetchResponse
 from kio.schema.find_coordinator.v6 import FindCoordinatorResponse
 from kio.schema.incremental_alter_configs.v1 import IncrementalAlterConfigsResponse
 from kio.schema.list_groups.v5 import ListGroupsResponse
 from kio.schema.list_offsets.v11 import ListOffsetsResponse
 from kio.schema.metadata.v13 import MetadataResponse
+from kio.schema.offset_commit.v9 import OffsetCommitResponse
 from kio.schema.offset_fetch.v9 import OffsetFetchResponse
 from kio.schema.offset_for_leader_epoch.v4 import OffsetForLeaderEpochResponse
 from kio.schema.sasl_authenticate.v2 import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1 import SaslHandshakeResponse
+from kio.schema.write_txn_markers.v1 import WriteTxnMarkersResponse
 from kio.static.constants import EntityType
 from kio.static.protocol import RequestPayload, ResponsePayload
 
@@ -43,6 +46,8 @@ DYNAMIC_TOPIC_CONFIG = 1
 """``ConfigEntry.ConfigSource``: set on the topic itself."""
 _SET, _DELETE = 0, 1
 """``AlterConfigOp.OpType``."""
+_UNCLEAN = 1
+"""``ElectionType``: the first live replica, if none is in sync."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,10 @@ CREATE_TOPICS = Api(name="CreateTopics", oldest=5, response_type=CreateTopicsRes
 LIST_GROUPS = Api(name="ListGroups", oldest=5, response_type=ListGroupsResponse)
 FIND_COORDINATOR = Api(name="FindCoordinator", oldest=4, response_type=FindCoordinatorResponse)
 OFFSET_FETCH = Api(name="OffsetFetch", oldest=8, response_type=OffsetFetchResponse)
+# By name; what `mount` alone sends, and no daemon.
+OFFSET_COMMIT = Api(name="OffsetCommit", oldest=8, response_type=OffsetCommitResponse)
+ELECT_LEADERS = Api(name="ElectLeaders", oldest=2, response_type=ElectLeadersResponse)
+WRITE_TXN_MARKERS = Api(name="WriteTxnMarkers", oldest=1, response_type=WriteTxnMarkersResponse)
 # Members of groups by the protocol before KIP-848, and by that.
 DESCRIBE_GROUPS = Api(name="DescribeGroups", oldest=5, response_type=DescribeGroupsResponse)
 CONSUMER_GROUP_DESCRIBE = Api(name="ConsumerGroupDescribe", oldest=0, response_type=ConsumerGroupDescribeResponse)
@@ -337,6 +346,40 @@ def offset_fetch(version: int, groups: Sequence[str], partitions: Mapping[str, S
     return request
 
 
+def offset_fetch_all(version: int, groups: Sequence[str]) -> RequestPayload:
+    """Committed offsets on all partitions of which there is one, and that we may see."""
+    schema = _schema(OFFSET_FETCH, version)
+    wanted = tuple(schema.OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups)
+    request: RequestPayload = schema.OffsetFetchRequest(groups=wanted, require_stable=False)
+    return request
+
+
+def offset_commit(
+    version: int, group: str, commits: Mapping[str, Mapping[int, tuple[int, int, str]]]
+) -> RequestPayload:
+    """By topic and partition, offset, leader epoch and metadata: on behalf of no member, which only an empty group lets do."""
+    schema = _schema(OFFSET_COMMIT, version)
+    topics = tuple(
+        schema.OffsetCommitRequestTopic(
+            name=topic,
+            partitions=tuple(
+                schema.OffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=offset,
+                    committed_leader_epoch=leader_epoch,
+                    committed_metadata=metadata,
+                )
+                for partition, (offset, leader_epoch, metadata) in partitions.items()
+            ),
+        )
+        for topic, partitions in commits.items()
+    )
+    request: RequestPayload = schema.OffsetCommitRequest(
+        group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None, topics=topics
+    )
+    return request
+
+
 def describe_share_group_offsets(
     version: int, groups: Sequence[str], partitions: Mapping[str, Sequence[int]]
 ) -> RequestPayload:
@@ -347,4 +390,36 @@ def describe_share_group_offsets(
     )
     wanted = tuple(schema.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=topics) for group in groups)
     request: RequestPayload = schema.DescribeShareGroupOffsetsRequest(groups=wanted)
+    return request
+
+
+def write_abort_markers(
+    version: int, producer_id: int, producer_epoch: int, places: Mapping[str, Sequence[int]]
+) -> RequestPayload:
+    """An abort marker of one producer, on partitions that the broker leads."""
+    schema = _schema(WRITE_TXN_MARKERS, version)
+    marker = schema.WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=False,
+        topics=tuple(
+            schema.WritableTxnMarkerTopic(name=topic, partition_indexes=tuple(partitions))
+            for topic, partitions in places.items()
+        ),
+        coordinator_epoch=0,
+    )
+    request: RequestPayload = schema.WriteTxnMarkersRequest(markers=(marker,))
+    return request
+
+
+def elect_leaders(version: int, partitions: Mapping[str, Sequence[int]], *, timeout_s: float) -> RequestPayload:
+    """Any live replica, where none is in sync."""
+    schema = _schema(ELECT_LEADERS, version)
+    request: RequestPayload = schema.ElectLeadersRequest(
+        election_type=_UNCLEAN,
+        topic_partitions=tuple(
+            schema.TopicPartitions(topic=topic, partitions=tuple(numbers)) for topic, numbers in partitions.items()
+        ),
+        timeout=timedelta(seconds=timeout_s),
+    )
     return request

@@ -13,10 +13,12 @@ from tiersidecar.adapters.kafka import apis
 from tiersidecar.adapters.kafka.apis import Api
 from tiersidecar.adapters.kafka.connection import BrokerConnection, refused
 from tiersidecar.adapters.kafka.routes import Routes
+from tiersidecar.domain.cluster_topics import Commit, TopicPartition
 from tiersidecar.domain.errors import BrokerRefusedError, BrokerUnreachableError
 from tiersidecar.domain.ids import BrokerId
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.ports.broker import GroupAnswer, GroupType
+from tiersidecar.ports.cluster_snapshots import GroupCommits
 
 COORDINATORS_TOPIC = "__consumer_offsets"
 """Each of its partitions' leaders coordinates the groups of that partition."""
@@ -74,6 +76,43 @@ class KafkaGroups:
             }
 
         return await self._ask_coordinators(apis.OFFSET_FETCH, groups, ask)
+
+    async def commits(self, groups: Collection[str]) -> dict[str, GroupCommits]:
+        """As :class:`~tiersidecar.ports.cluster_snapshots.ReadCommits` says."""
+        found: dict[str, GroupCommits] = {}
+
+        async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
+            response = await connection.ask(apis.OFFSET_FETCH, lambda version: apis.offset_fetch_all(version, chunk))
+            found.update((group.group_id, _commits(group)) for group in response.groups)
+            return {}
+
+        unasked = await self._ask_coordinators(apis.OFFSET_FETCH, groups, ask)
+        return {
+            group: found.get(group) or GroupCommits(error=answer.error or "UNKNOWN_SERVER_ERROR")
+            for group, answer in unasked.items()
+        }
+
+    async def commit(self, group: str, commits: Mapping[TopicPartition, Commit]) -> str:
+        """Commit offsets on behalf of a group that has no member; return Kafka's name of the first error, empty without one.
+
+        Raises:
+            BrokerUnreachableError: no broker told who coordinates it.
+        """
+        by_topic: defaultdict[str, dict[int, tuple[int, int, str]]] = defaultdict(dict)
+        for (topic, partition), one in commits.items():
+            by_topic[topic][partition] = one.offset, one.leader_epoch, one.metadata
+        errors: list[str] = []
+
+        async def ask(connection: BrokerConnection, chunk: Sequence[str]) -> dict[str, GroupAnswer]:
+            response = await connection.ask(
+                apis.OFFSET_COMMIT, lambda version: apis.offset_commit(version, group, by_topic)
+            )
+            rows = [row for topic in response.topics for row in topic.partitions]
+            errors.extend(row.error_code.name.upper() for row in rows if row.error_code is not ErrorCode.none)
+            return {group: GroupAnswer(offsets={})}
+
+        answer = (await self._ask_coordinators(apis.OFFSET_COMMIT, [group], ask))[group]
+        return next(iter(errors), answer.error or "")
 
     async def share_start_offsets(self, groups: Collection[str], partitions: Partitions) -> dict[str, GroupAnswer]:
         """As the port says."""
@@ -219,6 +258,23 @@ def _answer(error_code: ErrorCode, rows: Iterable[tuple[str, int, int, ErrorCode
         if offset >= 0:
             offsets[topic, partition] = Offset(offset)
     return GroupAnswer(offsets=offsets)
+
+
+def _commits(group: Any) -> GroupCommits:
+    if group.error_code is ErrorCode.group_id_not_found:
+        return GroupCommits()
+    if group.error_code is not ErrorCode.none:
+        return GroupCommits(error=group.error_code.name.upper())
+    return GroupCommits(
+        commits={
+            (topic.name, row.partition_index): Commit(
+                offset=row.committed_offset, leader_epoch=row.committed_leader_epoch, metadata=row.metadata or ""
+            )
+            for topic in group.topics
+            for row in topic.partitions
+            if row.error_code is ErrorCode.none and row.committed_offset >= 0
+        }
+    )
 
 
 def _unknown(error: str) -> GroupAnswer:

@@ -293,6 +293,11 @@ class TopLevelKeys(Section):
     changed: one small object, by which `tiersidecar recover` makes the topics anew. A change of the trash or of users' deletes
     is put there within seconds. 0: never."""
 
+    snapshots_cluster_interval_ms: DurationMs = 60_000
+    """How often the settings of the tiered topics, and what consumer groups have committed on them, are put into the store, by
+    one sidecar of the cluster and when something has changed: by them `tiersidecar mount` sets topics and groups up in a new
+    cluster. 0: never."""
+
     reconcile_interval_ms: PositiveDurationMs | None = None
     """Run `tiersidecar reconcile --put-report` so long after the last run ended, at idle priority, beside the leader of the
     metadata topic's partition 0; needs the spark extra and Java there, on every broker that may lead it. Default: never."""

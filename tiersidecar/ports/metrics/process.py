@@ -78,6 +78,17 @@ SNAPSHOT_AGE = Metric(
     kind="gauge",
     help="Since when a led partition has changed in a way that no snapshot in the store has; of all the longest.",
 )
+CLUSTER_SNAPSHOTS = Metric(
+    name="tiersidecar_cluster_snapshots_total",
+    kind="counter",
+    help="Snapshots of topics and consumer groups put into the store, for `tiersidecar mount`: written or failed.",
+    labels=("outcome",),
+)
+CLUSTER_SNAPSHOT_AGE = Metric(
+    name="tiersidecar_cluster_snapshot_lag_seconds",
+    kind="gauge",
+    help="Since when the snapshot of topics and groups in the store may be out of date; 0 where another sidecar writes it.",
+)
 RECONCILE_AGE = Metric(
     name="tiersidecar_reconcile_age_seconds",
     kind="gauge",

@@ -23,6 +23,7 @@ from tiersidecar.formats.wire.messages import read_message
 VERSIONS: Mapping[int, tuple[int, int]] = {
     2: (1, 11),
     3: (0, 13),
+    8: (2, 9),
     17: (0, 1),
     18: (0, 4),
     19: (2, 7),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -12,9 +13,11 @@ from tests.unit.adapters.kafka import answers
 from tests.unit.adapters.kafka.scripted_peer import NO_WAIT, Conversation, scripted_peer
 from tiersidecar.adapters.kafka.broker import open_broker
 from tiersidecar.adapters.kafka.groups import COORDINATORS_TOPIC
+from tiersidecar.domain.cluster_topics import Commit
 from tiersidecar.domain.errors import BrokerRefusedError
 from tiersidecar.domain.offsets import Offset
 from tiersidecar.ports.broker import GroupAnswer, GroupType
+from tiersidecar.ports.cluster_snapshots import GroupCommits
 
 DESCRIBE_BIT = 1 << 8
 KEY = ("t", 0)
@@ -32,7 +35,9 @@ class Coordinator:
     list_error: ErrorCode = ErrorCode.none
     group_error: ErrorCode = ErrorCode.none
     found_error: ErrorCode = ErrorCode.none
+    commit_error: ErrorCode = ErrorCode.none
     heard: list[int] = field(default_factory=list)
+    committed: list[object] = field(default_factory=list)
 
     async def script(self, talk: Conversation) -> None:
         address = "{}:{}".format(*talk.writer.get_extra_info("sockname")[:2])
@@ -66,6 +71,9 @@ class Coordinator:
                         throttle_time=NO_WAIT,
                         groups=tuple(self._group(made, group.group_id) for group in request.groups),
                     )
+                case 8:
+                    self.committed.append(request)
+                    answer = self._committed(made, request)
                 case 16:
                     listed = [
                         made.ListedGroup(group_id=name, protocol_type="", group_state="Stable", group_type=kind)
@@ -85,6 +93,21 @@ class Coordinator:
                 case _:
                     return
             talk.answer(header, answer)
+
+    def _committed(self, made: Any, request: Any) -> Any:
+        topics = tuple(
+            made.OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    made.OffsetCommitResponsePartition(
+                        partition_index=row.partition_index, error_code=self.commit_error
+                    )
+                    for row in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        return made.OffsetCommitResponse(throttle_time=NO_WAIT, topics=topics)
 
     def _group(self, made: object, group: str) -> object:
         row = made.OffsetFetchResponsePartitions(  # type: ignore[attr-defined]
@@ -182,3 +205,46 @@ async def test_committed_offsets_of_many_groups_and_of_none() -> None:
 async def test_what_keeps_one_group_from_being_told_is_its_own(cluster: Coordinator, answer: GroupAnswer) -> None:
     async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
         assert await broker.groups.committed_offsets(["g"], [KEY]) == {"g": answer}
+
+
+async def test_commits_are_read_with_all_that_a_client_gave() -> None:
+    """Issue 21: they are restored as they were."""
+    cluster = Coordinator(offsets={"g": 7})
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        found = await broker.groups.commits(["g", "stranger"])
+    assert found["g"] == GroupCommits(commits={KEY: Commit(offset=7)})
+    assert found["stranger"] == GroupCommits()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "wanted"),
+    [
+        pytest.param(
+            Coordinator(found_error=ErrorCode.group_authorization_failed), "GROUP_AUTHORIZATION_FAILED", id="unseen"
+        ),
+        pytest.param(
+            Coordinator(group_error=ErrorCode.not_coordinator), "NOT_COORDINATOR", id="a coordinator that moved"
+        ),
+        pytest.param(Coordinator(group_error=ErrorCode.group_id_not_found), "", id="gone"),
+    ],
+)
+async def test_what_keeps_commits_from_being_read_is_named(cluster: Coordinator, wanted: str) -> None:
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        assert await broker.groups.commits(["g"]) == {"g": GroupCommits(error=wanted)}
+
+
+async def test_commits_are_restored_on_behalf_of_no_member() -> None:
+    cluster = Coordinator()
+    commits = {KEY: Commit(offset=7, leader_epoch=3, metadata="m"), ("t", 1): Commit(offset=9)}
+    async with scripted_peer(cluster.script) as peer, open_broker(peer.address) as broker:
+        assert await broker.groups.commit("g", commits) == ""
+        cluster.commit_error = ErrorCode.unknown_member_id
+        assert await broker.groups.commit("g", commits) == "UNKNOWN_MEMBER_ID", "the group has members"
+    request: Any = cluster.committed[0]
+    assert (request.group_id, request.generation_id_or_member_epoch, request.member_id) == ("g", -1, "")
+    (topic,) = request.topics
+    rows = [
+        (row.partition_index, row.committed_offset, row.committed_leader_epoch, row.committed_metadata)
+        for row in topic.partitions
+    ]
+    assert (topic.name, rows) == ("t", [(0, 7, 3, "m"), (1, 9, -1, "")])
