@@ -20,6 +20,7 @@ _UNKNOWN_WITHOUT_SNAPSHOT = (
     "nothing says what users deleted and where the remote log starts, what was in the trash or being deleted, how the topic "
     "was tiered, and the segments' custom metadata"
 )
+_THEN_ACCEPT = ", then `tiersidecar accept-topic-loss`"
 _WHY = {
     Left.UNFINISHED: "copies that never ended, without a manifest",
     Left.PARTIAL: "segments whose objects are not all there",
@@ -30,6 +31,7 @@ _WHY = {
     Left.OLDER: "segments that were there when the snapshot was written, which does not have them: deleted or given up by then",
     Left.BELOW_START: "segments below the remote log start",
     Left.CONTRADICTION: "segments of which the metadata topic says otherwise",
+    Left.BEYOND_END: "segments that were copied after the plan was made: the log has gone on below them",
 }
 
 
@@ -68,6 +70,8 @@ class RecoverReport:
     """Takes plans, one at a time, and keeps figures of them."""
 
     names_topics: bool = False
+    mounts: bool = False
+    """Whether the topics are set up in another cluster: what is missing is said otherwise then."""
     equal: int = 0
     gone: int = 0
     left: Counter[Left] = field(default_factory=Counter)
@@ -163,7 +167,7 @@ class RecoverReport:
             named = ", ".join(map(str, self.without_snapshot[:_NAMED_TO_PEOPLE]))
             yield (
                 f"{len(self.without_snapshot):,} partitions have no snapshot ({named}…): {_UNKNOWN_WITHOUT_SNAPSHOT}. What "
-                "their manifests say comes back; give deletes again, then `tiersidecar accept-topic-loss`"
+                f"their manifests say comes back; give deletes again{'' if self.mounts else _THEN_ACCEPT}"
             )
         if any(topic.from_manifests for topic in self._topics.values()):
             yield "of segments from manifests alone it is not known whether they were to be deleted; custom metadata are lost"
@@ -178,8 +182,8 @@ class RecoverReport:
             yield f"left alone: {name}, {count:,} segments: the cluster has no topic of this id and name"
         yield from (*self.faults, *self.unread)
         yield from (f"contradiction: {contradiction}" for contradiction in self.contradictions)
-        if any(topic.has_work for topic in self._topics.values()):
-            yield "offsets of consumer groups are in no snapshot: this does not bring them back"
+        if not self.mounts and any(topic.has_work for topic in self._topics.values()):
+            yield "offsets of consumer groups are the cluster's own: this does not bring them back"
 
     def details(self) -> dict[str, Any]:
         """For ``--json``."""

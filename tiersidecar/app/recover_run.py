@@ -8,8 +8,9 @@ the lease ``repair``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from tiersidecar.adapters.blocking import ThreadBlocking
 from tiersidecar.adapters.clock import SystemIds
@@ -22,11 +23,13 @@ from tiersidecar.app.reconcile_parts import read_owner
 from tiersidecar.app.recover_report import PartitionPlan, RecoverReport
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.recover import (
+    Recovery,
     RecoveryView,
     SnapshotSegments,
     StoredObjects,
     decide_recovery,
     events_of,
+    recovery_below,
     wanted_manifests,
     waves_of,
 )
@@ -51,11 +54,20 @@ Say = Callable[[str], None]
 Act = Callable[[PartitionPlan], Awaitable[None]]
 
 
-class Recoverer:
-    """Of the ``topics`` named, or of all that the cluster has.  ``say`` is told which step begins, for people."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerCluster:
+    """Whose topics this cluster has taken over: ``ends``, by topic id and partition, are where their logs went on here."""
 
-    def __init__(self, session: Session, topics: Sequence[str], say: Say) -> None:
-        self._session, self._topics, self._say = session, topics, say
+    cluster_id: str
+    ends: Mapping[tuple[Uuid, int], int]
+
+
+class Recoverer:
+    """Of the ``topics`` named, or of all that the cluster has.  ``say`` is told which step begins, for people.  What was the
+    ``former`` cluster's counts as this one's."""
+
+    def __init__(self, session: Session, topics: Sequence[str], say: Say, former: FormerCluster | None = None) -> None:
+        self._session, self._topics, self._say, self._former = session, topics, say, former
         self._prefix = session.config.store.key_prefix
         self._manifest_turn = asyncio.Semaphore(MANIFESTS_AT_ONCE)
         self._event_turn = asyncio.Semaphore(_EVENTS_AT_ONCE)
@@ -90,9 +102,9 @@ class Recoverer:
         metadata = await self._followed(owners)
         self._say("listing the snapshots")
         snapshots = await list_snapshots(store, self._prefix)
-        report = RecoverReport(names_topics=bool(self._topics))
+        report = RecoverReport(names_topics=bool(self._topics), mounts=self._former is not None)
         async with ThreadBlocking(max_threads=2) as blocking:
-            look = _Look(self._session, metadata, store, snapshots, blocking, self._manifest_turn)
+            look = _Look(self._session, metadata, store, snapshots, blocking, self._manifest_turn, self._former)
             partitions = self._partitions(store, owners, report)
             await self._each(partitions, look, report, act)
         return report
@@ -229,8 +241,10 @@ class _Look:
         snapshots: SnapshotKeys,
         blocking: ThreadBlocking,
         turn: asyncio.Semaphore,
+        former: FormerCluster | None,
     ) -> None:
         self._session, self._metadata, self._store, self._snapshots = session, metadata, store, snapshots
+        self._former = former
         self._blocking, self._turn = blocking, turn
         self._prefix = session.config.store.key_prefix
         self._recorded = {(one.topic_id, one.partition) for one in session.state.partitions()}
@@ -242,7 +256,7 @@ class _Look:
         if reason := await self._not_ours(owner.topic_id):
             return PartitionPlan(owner=owner, not_ours=reason)
         snapshot, faults = await self._snapshot(owner)
-        if snapshot is not None and snapshot.cluster_id != self._cluster_id:
+        if snapshot is not None and not self._is_known(snapshot.cluster_id):
             if self._topic_owners[owner.topic_id] is None:
                 reason = f"nobody has claimed it in the store, and its snapshot is of cluster {snapshot.cluster_id}"
                 return PartitionPlan(owner=owner, not_ours=reason)
@@ -253,7 +267,7 @@ class _Look:
             one.remote_log_segment_id.uuid: one
             for one in await self._blocking.run(self._metadata.picture(owner).segments)
         }
-        listed = None if snapshot is None else _segments_of(snapshot)
+        listed = None if snapshot is None else segments_of(snapshot)
         stored = {**partition.stored, **await self._stored_elsewhere(partition, known, listed)}
         wanted = wanted_manifests(known, listed, partition.stored)
         view = RecoveryView(
@@ -270,11 +284,19 @@ class _Look:
             snapshot=snapshot,
             state=state,
             faults=tuple(faults),
-            recovery=decide_recovery(view),
+            recovery=self._below_end(owner, decide_recovery(view)),
             restores_state=snapshot is not None and (not has_record or _is_behind(known_state, state)),
             state_contradicts=has_record and _is_behind(known_state, state),
             lacks_state=snapshot is None and not has_record and bool(stored),
         )
+
+    def _is_known(self, cluster_id: str | None) -> bool:
+        """Whether it is this cluster, or the one whose topics it has taken over."""
+        return cluster_id == self._cluster_id or (self._former is not None and cluster_id == self._former.cluster_id)
+
+    def _below_end(self, owner: TopicIdPartition, recovery: Recovery) -> Recovery:
+        end = None if self._former is None else self._former.ends.get((owner.topic_id, owner.partition))
+        return recovery if end is None else recovery_below(recovery, end)
 
     async def _not_ours(self, topic_id: Uuid) -> str:
         if not self._cluster_id:
@@ -282,16 +304,16 @@ class _Look:
         if topic_id not in self._topic_owners:
             self._topic_owners[topic_id] = await read_owner(self._store, self._prefix, format_uuid(topic_id))
         said = self._topic_owners[topic_id]
-        return "" if said in (None, self._cluster_id) else f"the store says that its data are cluster {said}'s"
+        return "" if said is None or self._is_known(said) else f"the store says that its data are cluster {said}'s"
 
     async def _snapshot(self, owner: TopicIdPartition) -> tuple[PartitionSnapshot | None, list[str]]:
         """The last one, which may be another cluster's, and what is wrong with those after it."""
         place = owner.topic_id, owner.partition
         snapshot, faults = await read_latest(self._store, self._snapshots.get(place, ()), place, self._blocking)
-        if snapshot is not None and (snapshot.cluster_id, snapshot.topic_id_partition) != (self._cluster_id, owner):
+        if snapshot is not None and not (self._is_known(snapshot.cluster_id) and snapshot.topic_id_partition == owner):
             named = snapshot.topic_id_partition.qualified
             faults = [*faults, f"the snapshot of {owner} is of cluster {snapshot.cluster_id}, {named}"]
-            return (None if snapshot.cluster_id == self._cluster_id else snapshot), faults
+            return (None if self._is_known(snapshot.cluster_id) else snapshot), faults
         return snapshot, faults
 
     async def _stored_elsewhere(
@@ -348,7 +370,8 @@ class _Look:
             return True
 
 
-def _segments_of(snapshot: PartitionSnapshot) -> SnapshotSegments:
+def segments_of(snapshot: PartitionSnapshot) -> SnapshotSegments:
+    """Return what a snapshot says of segments."""
     return SnapshotSegments(
         written_ms=snapshot.written_ms,
         segments={segment.remote_log_segment_id.uuid: segment for segment in snapshot.segments},

@@ -40,6 +40,8 @@ class Left(StrEnum):
     """The remote log starts above it."""
     CONTRADICTION = "contradiction"
     """The metadata topic says otherwise."""
+    BEYOND_END = "beyond-end"
+    """The log goes on below its start: other records have its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,32 @@ class Recovery:
     @property
     def contradictions(self) -> tuple[LeftSegment, ...]:
         return tuple(segment for segment in self.left if segment.reason is Left.CONTRADICTION)
+
+
+def recovery_below(recovery: Recovery, end: int) -> Recovery:
+    """Return ``recovery`` without the finished segments that begin at offset ``end`` or beyond: others have their offsets.
+
+    One that begins below it stays: what it has beyond is of an earlier leader epoch, and so of no history.
+    """
+    beyond = [one for one in recovery.segments if one.state is _FINISHED and one.start_offset >= end]
+    if not beyond:
+        return recovery
+    named = [
+        LeftSegment(
+            uuid=one.remote_log_segment_id.uuid,
+            start_offset=one.start_offset,
+            end_offset=one.end_offset,
+            reason=Left.BEYOND_END,
+            detail=f"the log goes on at {end}",
+        )
+        for one in beyond
+    ]
+    return replace(
+        recovery,
+        segments=tuple(one for one in recovery.segments if one not in beyond),
+        from_manifests=max(recovery.from_manifests - len(beyond), 0),
+        left=tuple(sorted([*recovery.left, *named], key=lambda one: (one.start_offset, one.uuid))),
+    )
 
 
 def events_of(segment: RemoteLogSegmentMetadata) -> Iterator[MetadataEvent]:

@@ -588,3 +588,14 @@ class HandoverError(TiersidecarError):
 
     def __str__(self) -> str:
         return f"hand-over of {self.subject}: {self.reason}"
+
+
+class MountRefusedError(TiersidecarError):
+    """A step of ``tiersidecar mount`` would not do what it is for, or would harm what is there."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason

@@ -25,7 +25,7 @@ from tiersidecar.app.commands.recover import look_at_store
 from tiersidecar.app.commands.session import Session
 from tiersidecar.app.held_lease import claimed_lease
 from tiersidecar.app.recover_report import RecoverReport
-from tiersidecar.app.recover_run import Recoverer
+from tiersidecar.app.recover_run import FormerCluster, Recoverer
 from tiersidecar.app.repair_run import LEASE
 from tiersidecar.decide.recover import Left, events_of
 from tiersidecar.domain.errors import LeaseHeldError
@@ -326,3 +326,18 @@ async def test_one_acts_at_a_time(world: World) -> None:
     assert world.metadata.events == []
     await world.recover()
     assert world.segments() == [live(1, 0)]
+
+
+async def test_what_was_the_former_clusters_counts_as_this_ones_up_to_where_its_logs_go_on(world: World) -> None:
+    """Issue 21: `mount publish`."""
+    known, later = live(1, 0), live(2, 10, at_ms=101)
+    world.store_objects(known, later)
+    await world.put_snapshot(known, cluster_id="former")
+    world.claim("former")
+    report = await world.recover()
+    assert world.segments() == [], "without a mount it is another cluster's"
+    former = FormerCluster(cluster_id="former", ends={(ORDERS.topic_id, ORDERS.partition): 10})
+    report = await Recoverer(world.session, (), world.told.append, former).apply()
+    assert world.segments() == [known]
+    assert report.left == {Left.BEYOND_END: 1}
+    assert world.state.partition_state(ORDERS) == STATE

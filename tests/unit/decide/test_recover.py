@@ -17,6 +17,7 @@ from tiersidecar.decide.recover import (
     StoredObjects,
     decide_recovery,
     events_of,
+    recovery_below,
     wanted_manifests,
     waves_of,
 )
@@ -295,3 +296,14 @@ def test_only_manifests_that_say_what_nothing_else_says_are_read() -> None:
     stored[segment_id(5).uuid] = replace(WHOLE, has_indexes=False)
     wanted = wanted_manifests(by_uuid([LIVE]), snapshot(NEXT, begun), stored)
     assert wanted == [segment_id(3).uuid, segment_id(4).uuid]
+
+
+def test_a_segment_that_begins_where_the_log_has_gone_on_is_left() -> None:
+    """Issue 21: the former cluster copied it after the plan of the mount was made."""
+    below, across, beyond = segment(1, 0, 9), segment(2, 10, 19), segment(3, 20, 29)
+    unfinished = segment(4, 20, 29, state=STARTED)
+    recovery = Recovery(segments=(below, across, beyond, unfinished), from_manifests=2)
+    assert recovery_below(recovery, 30) is recovery
+    found = recovery_below(recovery, 15)
+    assert (found.segments, found.from_manifests) == ((below, across, unfinished), 1)
+    assert [(one.start_offset, one.reason) for one in found.left] == [(20, Left.BEYOND_END)]

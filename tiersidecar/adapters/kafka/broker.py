@@ -18,6 +18,7 @@ from tiersidecar.adapters.kafka.connection import BrokerConnection, ConnectionLi
 from tiersidecar.adapters.kafka.connector import Connector
 from tiersidecar.adapters.kafka.groups import KafkaGroups
 from tiersidecar.adapters.kafka.leaders import broker_addresses, leader_views
+from tiersidecar.adapters.kafka.mounting import KafkaMounting
 from tiersidecar.adapters.kafka.routes import Routes, Rows
 from tiersidecar.adapters.kafka.security import PLAINTEXT, SecuritySettings
 from tiersidecar.adapters.kafka.tls import ssl_context
@@ -174,6 +175,7 @@ class KafkaBroker(KafkaTopicAdmin):
     def __init__(self, routes: Routes, *, broker_timeout_s: float) -> None:
         super().__init__(routes, broker_timeout_s=broker_timeout_s)
         self.groups = KafkaGroups(routes)
+        self.mounting = KafkaMounting(routes, broker_timeout_s=broker_timeout_s)
 
     async def describe_cluster(self) -> ClusterDescription:
         response = await self._routes.metadata(())

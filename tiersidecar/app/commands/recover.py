@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from tiersidecar.app.recover_run import Recoverer
 
 _SHOWN_STEPS = 50
-_UNREAD = (
+UNREAD = (
     "the last snapshots of some partitions cannot be used (see the notes): without them, what was deleted or trashed may "
     "come back. Restore them from the bucket's versions, or use the release that wrote them; --despite-contradictions goes "
     "on by the ones before them, or by manifests alone"
 )
-_RUNNING = (
+RUNNING = (
     "sidecars run beside brokers {nodes}: stop them first, for what they delete meanwhile could come back. A stopped one "
     "counts as running until three times its lease.duration.ms have passed"
 )
@@ -72,7 +72,7 @@ async def look_at_store(
     from tiersidecar.app.recover_run import Recoverer
 
     if acts and (running := running_sidecars(session)):
-        return Intent(facts={"sidecars": list(running)}, refusal=_RUNNING.format(nodes=", ".join(map(str, running))))
+        return Intent(facts={"sidecars": list(running)}, refusal=RUNNING.format(nodes=", ".join(map(str, running))))
     recoverer = Recoverer(session, topics, say)
     report = await recoverer.plan()
     steps = list(report.steps())
@@ -85,7 +85,7 @@ async def look_at_store(
             "them with `tiersidecar reconcile`; --despite-contradictions leaves those segments as they are, and does the rest"
         )
     elif report.unread and not despite:
-        refusal = _UNREAD
+        refusal = UNREAD
     return Intent(
         facts=report.facts(),
         steps=tuple(steps),

@@ -11,6 +11,7 @@ from tiersidecar.app.commands.delete_records import delete_records
 from tiersidecar.app.commands.events import events
 from tiersidecar.app.commands.handover import handover
 from tiersidecar.app.commands.ls import explain, ls
+from tiersidecar.app.commands.mount import mount
 from tiersidecar.app.commands.pause import pause, resume
 from tiersidecar.app.commands.reconcile import reconcile
 from tiersidecar.app.commands.recover import recover
@@ -48,6 +49,7 @@ def register_commands(app: typer.Typer) -> None:
     app.command("serve", short_help="Serve a bucket without any broker, read-only.")(serve)
     app.command("recover", short_help="Make lost topics of the sidecars anew from the store.")(recover)
     app.add_typer(handover, name="handover", short_help="Move topics to native tiering, or back.")
+    app.add_typer(mount, name="mount", short_help="Set a lost cluster's topics up in a new one, from the store.")
     app.add_typer(store, name="store", short_help="Check the object store.")
     app.add_typer(trash, name="trash", short_help="List, purge or export what will be deleted.")
     app.command("undelete", short_help="Restore what is in the trash.")(undelete)

@@ -1,0 +1,209 @@
+"""What of a bucket can be mounted (issue 21): whose it is, where each partition goes on, and what people must know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.directory_store import DirectoryStore
+from tests.support.inline_blocking import InlineBlocking
+from tests.support.manual_clock import ManualClock
+from tests.support.metadata_events import FINISHED, added
+from tests.unit.reconcile.test_bucket_walk import manifest_of
+from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
+from tiersidecar.adapters.snapshots.shelf import StoreShelf
+from tiersidecar.app.mount_plan import Findings, MountPlanner, Wanted
+from tiersidecar.app.mount_report import notes_of, rows_of
+from tiersidecar.decide.mount import EPOCHS_APART, STRICT_CONFIGS
+from tiersidecar.domain.cluster_topics import ClusterTopic, Commit
+from tiersidecar.domain.errors import MountRefusedError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid
+from tiersidecar.domain.offsets import LeaderEpoch, Offset
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.formats.aiven.keys import recorded_keys
+from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot, SnapshotVersion
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reading.manifests import ManifestCache
+from tiersidecar.tasks.topic_owners import TopicOwner, owner_key
+
+FORMER, ELSEWHERE = "former-cluster", "another-cluster"
+ORDERS = TopicIdPartition(topic_id=Uuid(b"orders-topic-id!"), topic="orders", partition=0)
+ANEW = replace(ORDERS, topic_id=Uuid(b"orders-made-anew"))
+BILLS = TopicIdPartition(topic_id=Uuid(b"bills-topic-id!!"), topic="bills", partition=1)
+WANTED = Wanted(brokers=(1, 2))
+
+
+def live(
+    number: int, start: int, owner: TopicIdPartition = ORDERS, *, epoch: int = 0, at_ms: int = 10
+) -> RemoteLogSegmentMetadata:
+    one = added(number, start, start + 9, {epoch: start}, owner=owner)
+    return replace(one, state=FINISHED, event_timestamp_ms=at_ms)
+
+
+@dataclass(slots=True)
+class Bucket:
+    root: Path
+
+    def store(self, *segments: RemoteLogSegmentMetadata, but: str = "") -> None:
+        for segment in segments:
+            for key in recorded_keys(segment).in_upload_order:
+                if not but or not key.endswith(but):
+                    path = self.root / key
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(manifest_of(segment) if key.endswith("manifest") else b"x")
+
+    def claim(self, owner: TopicIdPartition, cluster_id: str = FORMER) -> None:
+        claimed = TopicOwner(cluster_id=cluster_id, topic=owner.topic, claimed_ms=0, broker_id=1, incarnation="")
+        path = self.root / owner_key("", owner.topic_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(claimed.write(owner.topic_id))
+
+    async def snapshot(self, *segments: RemoteLogSegmentMetadata, epoch: int, owner: TopicIdPartition = ORDERS) -> None:
+        async with DirectoryStore(str(self.root))() as store:
+            await StoreShelf(store, "", InlineBlocking()).put(
+                PartitionSnapshot(
+                    cluster_id=FORMER,
+                    topic_id_partition=owner,
+                    version=SnapshotVersion(leader_epoch=LeaderEpoch(epoch), serial=1),
+                    written_ms=100,
+                    broker_id=1,
+                    incarnation="",
+                    segments=segments,
+                    highest_offsets={0: max((one.end_offset for one in segments), default=-1)},
+                    state=PartitionState().with_delete(Offset(3), LeaderEpoch(0)),
+                )
+            )
+
+    async def cluster(self, **topics: ClusterTopic) -> None:
+        async with DirectoryStore(str(self.root))() as store:
+            await StoreClusterShelf(store, "", InlineBlocking()).put(
+                ClusterSnapshot(
+                    cluster_id=FORMER,
+                    written_ms=100,
+                    broker_id=1,
+                    topics=topics,
+                    groups={"billing": {("orders", 0): Commit(offset=4, leader_epoch=31)}},
+                )
+            )
+
+    async def find(self, wanted: Wanted = WANTED) -> Findings:
+        blocking = InlineBlocking()
+        async with DirectoryStore(str(self.root))() as store:
+            manifests = ManifestCache(store=store, blocking=blocking, max_bytes=1)
+            return await MountPlanner(
+                store=store,
+                key_prefix="",
+                blobs=IndexBlobReader(store=store, blocking=blocking, manifests=manifests),
+                blocking=blocking,
+                clock=ManualClock(),
+                say=lambda step: None,
+            ).find(wanted)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Bucket:
+    return Bucket(tmp_path)
+
+
+def described(owner: TopicIdPartition, **configs: str) -> ClusterTopic:
+    return ClusterTopic(topic_id=owner.topic_id, replication_factor=2, leader_epochs=(7, 2), configs=configs)
+
+
+async def test_a_topic_goes_on_behind_what_was_copied_as_its_cluster_had_it(bucket: Bucket) -> None:
+    first, second = live(1, 0), live(2, 10)
+    bucket.store(first, second)
+    bucket.claim(ORDERS)
+    await bucket.snapshot(first, second, epoch=9)
+    await bucket.cluster(orders=described(ORDERS, **{"retention.ms": "5"}))
+    found = await bucket.find()
+    (topic,) = found.plan.topics
+    assert (found.plan.former_cluster_id, topic.topic_id) == (FORMER, ORDERS.topic_id)
+    assert topic.configs == (("retention.ms", "5"),)
+    assert [(one.partition, one.start_offset, len(one.replicas)) for one in topic.partitions] == [(0, 20, 2), (1, 0, 2)]
+    assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART, "which a group has committed"
+    (row,) = rows_of(found)
+    assert row["ends"][0]["start"] == 3, "what users deleted stays deleted"
+
+
+async def test_what_was_copied_since_the_snapshot_is_there_too(bucket: Bucket) -> None:
+    listed, later, orphan = live(1, 0), live(2, 10, at_ms=101), live(3, 40)
+    bucket.store(listed, later)
+    bucket.store(orphan, but="rsm-manifest")
+    await bucket.snapshot(listed, epoch=0)
+    bucket.claim(ORDERS)
+    found = await bucket.find()
+    assert found.plan.topics[0].partitions[0].start_offset == 20
+    assert any("orders-0 at 40 (unfinished)" in note for note in notes_of(found))
+
+
+async def test_a_bucket_of_native_tiering_is_no_clusters_and_has_manifests_alone(bucket: Bucket) -> None:
+    bucket.store(live(1, 0), live(2, 20))
+    found = await bucket.find()
+    (topic,) = found.plan.topics
+    assert (found.plan.former_cluster_id, dict(topic.configs)) == ("", STRICT_CONFIGS)
+    assert topic.partitions[0].start_offset == 30
+    notes = "\n".join(notes_of(found))
+    assert "no snapshot of the cluster" in notes
+    assert "orders-0 [10, 20)" in notes, "the hole is named"
+
+
+async def test_where_nothing_but_a_snapshot_is_left_offsets_are_not_given_out_again(bucket: Bucket) -> None:
+    bucket.claim(ORDERS)
+    await bucket.snapshot(live(1, 0), epoch=2)
+    found = await bucket.find()
+    assert found.plan.topics[0].partitions[0].start_offset == 10
+
+
+async def test_of_two_topics_of_a_name_the_one_that_the_cluster_had_is_mounted(bucket: Bucket) -> None:
+    bucket.store(live(1, 0, ORDERS, at_ms=500), live(2, 0, ANEW))
+    bucket.claim(ORDERS)
+    bucket.claim(ANEW)
+    by_time = await bucket.find()
+    assert [topic.topic_id for topic in by_time.plan.topics] == [ORDERS.topic_id], "else the one copied last"
+    await bucket.cluster(orders=described(ANEW))
+    found = await bucket.find()
+    assert [topic.topic_id for topic in found.plan.topics] == [ANEW.topic_id]
+    assert list(found.shadowed) == [("orders", ORDERS.topic_id)]
+
+
+async def test_the_data_of_several_clusters_are_not_mixed(bucket: Bucket) -> None:
+    bucket.store(live(1, 0), live(2, 0, BILLS))
+    bucket.claim(ORDERS)
+    bucket.claim(BILLS, ELSEWHERE)
+    with pytest.raises(MountRefusedError, match=f"{ELSEWHERE}, {FORMER}.*--former-cluster"):
+        await bucket.find()
+    found = await bucket.find(replace(WANTED, former_cluster_id=FORMER))
+    assert [topic.name for topic in found.plan.topics] == ["orders"]
+    assert any("of cluster another-cluster, such as bills" in note for note in notes_of(found))
+    with pytest.raises(MountRefusedError, match="nothing in the store is of cluster typo"):
+        await bucket.find(replace(WANTED, former_cluster_id="typo"))
+
+
+async def test_only_the_topics_that_are_asked_for(bucket: Bucket) -> None:
+    bucket.store(live(1, 0), live(2, 0, BILLS))
+    found = await bucket.find(replace(WANTED, topics=("bills",)))
+    assert [topic.name for topic in found.plan.topics] == ["bills"]
+    with pytest.raises(MountRefusedError, match="has nothing"):
+        await bucket.find(replace(WANTED, topics=("typo",)))
+
+
+async def test_an_empty_bucket_is_refused(bucket: Bucket) -> None:
+    with pytest.raises(MountRefusedError, match="nothing of any cluster"):
+        await bucket.find()
+
+
+async def test_settings_that_do_not_fit_the_new_cluster_are_told(bucket: Bucket) -> None:
+    bucket.store(live(1, 0))
+    bucket.claim(ORDERS)
+    configs = {"min.insync.replicas": "2", "remote.storage.enable": "true"}
+    await bucket.cluster(orders=described(ORDERS, **configs), bills=described(BILLS))
+    found = await bucket.find(replace(WANTED, brokers=(1,)))
+    notes = "\n".join(notes_of(found))
+    assert "min.insync.replicas is higher than there are replicas" in notes
+    assert "orders (2)" in notes
+    assert "nothing of bills is in the bucket" in notes
+    assert "settings of native tiering are left out: orders" in notes

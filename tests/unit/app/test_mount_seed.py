@@ -1,0 +1,217 @@
+"""A node is prepared before its first start (issue 21): only what is not there is made, and what has run is refused."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.formats.kafka.test_cluster_metadata import FORMATTED
+from tiersidecar.app.mount_file import MountPlan, OpenTransaction, read_plan, write_plan
+from tiersidecar.app.mount_seed import look_at_node, sow, stopped_node
+from tiersidecar.domain.cluster_topics import NewPartition, NewTopic
+from tiersidecar.domain.errors import ConfigError, MountRefusedError
+from tiersidecar.domain.ids import Uuid, format_uuid
+
+TOPIC_ID = Uuid(b"orders-topic-id!")
+PLAN = MountPlan(
+    made_ms=1,
+    former_cluster_id="former",
+    topics=(
+        NewTopic(
+            name="orders",
+            topic_id=TOPIC_ID,
+            partitions=(
+                NewPartition(partition=0, replicas=(1, 2), leader_epoch=1007, start_offset=20),
+                NewPartition(partition=1, replicas=(2, 1), leader_epoch=1007, start_offset=5_000_000_000),
+                NewPartition(partition=2, replicas=(1, 2), leader_epoch=1007),
+                NewPartition(partition=3, replicas=(2, 3), leader_epoch=1007, start_offset=7),
+            ),
+            configs=(("retention.ms", "-1"),),
+        ),
+    ),
+    next_producer_id=1_000_004,
+    open_transactions={
+        ("orders", 0): (OpenTransaction(producer_id=4, producer_epoch=1, first_offset=12),),
+    },
+)
+BOOTSTRAP = "bootstrap.checkpoint"
+
+
+class Node:
+    """Node 1, formatted: its first log dir has the cluster's metadata."""
+
+    def __init__(self, root: Path) -> None:
+        self.dirs = [root / "a", root / "b"]
+        for directory in self.dirs:
+            directory.mkdir()
+            (directory / "meta.properties").write_text("version=1\ncluster.id=fresh\nnode.id=1\ndirectory.id=x\n")
+        (self.dirs[0] / BOOTSTRAP).write_bytes(FORMATTED)
+        self.properties = root / "server.properties"
+        self.have_roles("broker,controller")
+
+    def have_roles(self, roles: str) -> None:
+        dirs = ",".join(map(str, self.dirs))
+        self.properties.write_text(f"process.roles={roles}\nnode.id=1\nlog.dirs={dirs}\n")
+
+    def files(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(one.parent)): path.read_bytes()
+            for one in self.dirs
+            for path in one.rglob("*")
+            if path.is_file() and path.name not in ("meta.properties", ".lock")
+        }
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_replicas_begin_where_the_copied_data_end_spread_over_log_dirs(node: Node) -> None:
+    before = node.files()
+    seed = look_at_node(PLAN, node.properties)
+    assert node.files() == before, "looking changes nothing"
+    sow(seed)
+    topic_id = f"version: 0\ntopic_id: {format_uuid(TOPIC_ID)}".encode()
+    made = node.files()
+    assert made.pop(f"a/{BOOTSTRAP}.before-mount") == FORMATTED
+    assert made.pop(f"a/{BOOTSTRAP}")[:336] == FORMATTED[:336]
+    assert made == {
+        "a/orders-0/00000000000000000020.log": b"",
+        "a/orders-0/partition.metadata": topic_id,
+        "b/orders-1/00000000005000000000.log": b"",
+        "b/orders-1/partition.metadata": topic_id,
+    }, "not partition 2, which begins at 0, nor 3, of which it has no replica"
+
+
+def test_a_second_time_there_is_nothing_to_do(node: Node) -> None:
+    sow(look_at_node(PLAN, node.properties))
+    before = node.files()
+    again = look_at_node(PLAN, node.properties)
+    assert (again.steps, again.partitions, again.present, again.is_controller_seeded) == ([], 2, 2, True)
+    sow(again)
+    assert node.files() == before
+
+
+def test_it_goes_on_where_it_was_ended(node: Node) -> None:
+    (node.dirs[1] / "orders-0").mkdir()
+    (node.dirs[1] / "orders-0" / "00000000000000000020.log.new").write_bytes(b"")
+    sow(look_at_node(PLAN, node.properties))
+    assert "b/orders-0/00000000000000000020.log" in node.files(), "in the log dir in which it was begun"
+    assert look_at_node(PLAN, node.properties).steps == []
+
+
+def test_a_controller_alone_has_no_replicas(node: Node) -> None:
+    node.have_roles("controller")
+    sow(look_at_node(PLAN, node.properties))
+    assert set(node.files()) == {f"a/{BOOTSTRAP}", f"a/{BOOTSTRAP}.before-mount"}
+
+
+def test_a_broker_alone_has_no_first_records(node: Node) -> None:
+    node.have_roles("broker")
+    sow(look_at_node(PLAN, node.properties))
+    assert node.files()[f"a/{BOOTSTRAP}"] == FORMATTED
+
+
+def started_log(node: Node) -> None:
+    (node.dirs[0] / "__cluster_metadata-0").mkdir()
+    (node.dirs[0] / "__cluster_metadata-0" / "00000000000000000000.log").write_bytes(b"x")
+
+
+def records(node: Node) -> None:
+    (node.dirs[0] / "orders-0").mkdir()
+    (node.dirs[0] / "orders-0" / "00000000000000000000.log").write_bytes(b"x")
+
+
+def another_plan(node: Node) -> None:
+    sow(look_at_node(replace(PLAN, next_producer_id=0), node.properties))
+
+
+def former_id(node: Node) -> None:
+    for directory in node.dirs:
+        (directory / "meta.properties").write_text("version=1\ncluster.id=former\nnode.id=1\n")
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        pytest.param(lambda node: (node.dirs[1] / "meta.properties").unlink(), "is not formatted", id="not formatted"),
+        pytest.param(started_log, "has been started", id="its controller has run"),
+        pytest.param(
+            records, "a broker has been started here", id="a broker has made the partition, which holds records"
+        ),
+        pytest.param(another_plan, "another plan was used", id="another plan was used before"),
+        pytest.param(former_id, "the id of the former cluster", id="formatted with the former cluster's id: no fence"),
+        pytest.param(
+            lambda node: (node.dirs[0] / "meta.properties").write_text("version=1\ncluster.id=fresh\nnode.id=2\n"),
+            "is of node 2",
+            id="another node's log dir",
+        ),
+        pytest.param(
+            lambda node: (node.dirs[0] / BOOTSTRAP).write_bytes(FORMATTED[:-5]),
+            "ends within a batch",
+            id="a damaged file",
+        ),
+        pytest.param(lambda node: node.properties.unlink(), "No such file", id="no server.properties"),
+    ],
+)
+def test_what_is_not_as_it_must_be_is_refused(node: Node, harm: Callable[[Node], object], reason: str) -> None:
+    harm(node)
+    before = node.files()
+    with pytest.raises(MountRefusedError, match=reason):
+        look_at_node(PLAN, node.properties)
+    assert node.files() == before
+
+
+def test_a_node_that_runs_is_refused(node: Node) -> None:
+    """In another process, for a process may lock its own file twice."""
+    lock = node.dirs[0] / ".lock"
+    lock.touch()
+    hold = (
+        "import fcntl, sys; f = open(sys.argv[1], 'ab'); fcntl.lockf(f, fcntl.LOCK_EX); print(1, flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(MountRefusedError, match="is in use"), stopped_node(node.properties):
+            pass
+        holder.communicate(b"\n")
+    with stopped_node(node.properties), lock.open("ab") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "mount.json"
+    write_plan(PLAN, path)
+    assert read_plan(path) == PLAN
+    assert PLAN.brokers == [1, 2, 3]
+    with pytest.raises(ConfigError, match="another plan may be in use"):
+        write_plan(PLAN, path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        pytest.param('"version": 1', '"version": 2', "use the release that wrote it", id="a later release's"),
+        pytest.param('"tiersidecar-mount"', '"else"', "use the release", id="another file"),
+        pytest.param('"partition": 1', '"partition": 7', "are not 0, 1, 2", id="a partition that is missing"),
+        pytest.param('"start_offset": 20', '"start_offset": -20', "start_offset -20", id="an offset below 0"),
+        pytest.param('"leader_epoch": 1007', '"leader_epoch": 9999999999', "leader_epoch 9999999999", id="no int32"),
+        pytest.param(format_uuid(TOPIC_ID), "x", "no plan", id="no topic id"),
+        pytest.param("{", "[", "no plan", id="no JSON"),
+    ],
+)
+def test_a_plan_with_a_value_that_cannot_be_used_is_refused(
+    tmp_path: Path, before: str, after: str, reason: str
+) -> None:
+    path = tmp_path / "mount.json"
+    write_plan(PLAN, path)
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(ConfigError, match=reason):
+        read_plan(path)

@@ -1,0 +1,188 @@
+"""How a lost cluster is set up anew (issue 21): where each partition goes on, in which epoch, and where groups go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from tests.support.metadata_events import FINISHED, STARTED, added
+from tiersidecar.decide.mount import (
+    EPOCHS_APART,
+    STRICT_CONFIGS,
+    PartitionEnd,
+    PartitionRemains,
+    SeenPartition,
+    TopicRemains,
+    decide_end,
+    decide_group,
+    decide_topic,
+    next_producer_id,
+    partition_fault,
+)
+from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+
+TOPIC_ID, OTHER_ID = Uuid(b"orders-topic-id!"), Uuid(b"another-topicid!")
+
+
+def live(number: int, start: int, end: int, epochs: Mapping[int, int] | None = None) -> RemoteLogSegmentMetadata:
+    return replace(added(number, start, end, epochs), state=FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("remains", "start", "end", "holes"),
+    [
+        pytest.param(PartitionRemains(), -1, 0, (), id="of which nothing is left, it begins at 0"),
+        pytest.param(
+            PartitionRemains(segments=[live(1, 0, 9), live(2, 10, 19)]), 0, 20, (), id="it goes on behind the last copy"
+        ),
+        pytest.param(
+            PartitionRemains(segments=[live(1, 0, 9), added(2, 10, 19, state=STARTED)]),
+            0,
+            10,
+            (),
+            id="a copy that was never finished does not count",
+        ),
+        pytest.param(
+            PartitionRemains(segments=[live(1, 0, 99, {0: 0}), live(2, 50, 69, {3: 50})]),
+            0,
+            70,
+            (),
+            id="what a deposed leader copied beyond its successor's end is no history",
+        ),
+        pytest.param(
+            PartitionRemains(segments=[live(1, 0, 9)], highest_offsets={0: 9, 2: 29}),
+            0,
+            10,
+            (),
+            id="copies that are lost leave no hole at the end: their records are as lost as those never copied",
+        ),
+        pytest.param(
+            PartitionRemains(highest_offsets={0: 300, 4: 99}), -1, 100, (), id="all was deleted, and it goes on there"
+        ),
+        pytest.param(
+            PartitionRemains(segments=[live(1, 0, 9), live(2, 10, 19)], log_start=5),
+            5,
+            20,
+            (),
+            id="it can be read from where users and retention have left it",
+        ),
+        pytest.param(
+            PartitionRemains(segments=[live(1, 0, 9), live(2, 20, 29)]), 0, 30, ((10, 20),), id="a hole is named"
+        ),
+        pytest.param(
+            PartitionRemains(segments=[live(1, 0, 9)], log_start=40),
+            40,
+            40,
+            (),
+            id="users deleted beyond what was copied: no other record gets those offsets",
+        ),
+    ],
+)
+def test_where_a_partition_goes_on(
+    remains: PartitionRemains, start: int, end: int, holes: tuple[tuple[int, int], ...]
+) -> None:
+    found = decide_end(remains)
+    assert (found.start, found.end, found.holes) == (start, end, holes)
+
+
+def test_the_epoch_is_the_highest_that_anything_speaks_of() -> None:
+    segments = [live(1, 0, 9, {3: 0, 5: 4})]
+    assert decide_end(PartitionRemains(segments=segments)).leader_epoch == 5
+    assert decide_end(PartitionRemains(segments=segments, highest_offsets={7: 3})).leader_epoch == 7
+    assert decide_end(PartitionRemains(segments=segments, leader_epochs=(9,))).leader_epoch == 9
+
+
+def test_only_a_copy_that_ends_where_the_log_goes_on_tells_which_transactions_are_open_there() -> None:
+    last = live(2, 10, 19)
+    assert decide_end(PartitionRemains(segments=[live(1, 0, 9), last])).last == last
+    assert decide_end(PartitionRemains(segments=[last], log_start=30)).last is None
+
+
+def ending(end: int, epoch: int = 0) -> PartitionEnd:
+    return PartitionEnd(start=0, end=end, leader_epoch=epoch)
+
+
+def test_a_topic_is_as_it_was() -> None:
+    described = ClusterTopic(
+        topic_id=TOPIC_ID,
+        replication_factor=2,
+        leader_epochs=(4, 12, 3),
+        configs={"retention.ms": "7", "remote.storage.enable": "true"},
+    )
+    remains = TopicRemains(name="orders", topic_id=TOPIC_ID, ends={0: ending(20, 5), 1: ending(7)}, described=described)
+    topic = decide_topic(remains, [1, 2, 3])
+    assert (topic.name, topic.topic_id, topic.configs) == ("orders", TOPIC_ID, (("retention.ms", "7"),))
+    assert [one.start_offset for one in topic.partitions] == [20, 7, 0], "one that was never copied is there, and empty"
+    assert {one.leader_epoch for one in topic.partitions} == {12 + EPOCHS_APART}, "above every epoch of any partition"
+    assert [len(set(one.replicas)) for one in topic.partitions] == [2, 2, 2]
+    assert {one.replicas[0] for one in topic.partitions} == {1, 2, 3}, "leaders are spread"
+
+
+def test_a_topic_whose_settings_are_not_known_loses_nothing_by_defaults() -> None:
+    topic = decide_topic(TopicRemains(name="orders", topic_id=TOPIC_ID, ends={2: ending(9)}, committed_epoch=31), [5])
+    assert dict(topic.configs) == STRICT_CONFIGS
+    assert [(one.start_offset, one.replicas) for one in topic.partitions] == [(0, (5,)), (0, (5,)), (9, (5,))]
+    assert topic.partitions[0].leader_epoch == 31 + EPOCHS_APART, "a group has committed that epoch"
+
+
+def test_replicas_are_as_many_as_are_asked_for_and_no_more_than_brokers() -> None:
+    remains = TopicRemains(name="orders", topic_id=TOPIC_ID, ends={0: ending(9)})
+    assert len(decide_topic(remains, [1, 2, 3, 4]).partitions[0].replicas) == 3
+    assert len(decide_topic(remains, [1, 2, 3], 1).partitions[0].replicas) == 1
+    assert len(decide_topic(remains, [1, 2], 3).partitions[0].replicas) == 2
+
+
+def test_producer_ids_begin_far_above_those_of_the_history() -> None:
+    assert next_producer_id(-1) == 0
+    assert next_producer_id(4_000) > 4_000 + 100_000
+
+
+@pytest.mark.parametrize(
+    ("committed", "known", "wanted", "ahead"),
+    [
+        pytest.param(Commit(offset=7, leader_epoch=3, metadata="m"), [], Commit(offset=7, leader_epoch=3, metadata="m"), None,
+                     id="a group goes on where it was"),
+        pytest.param(Commit(offset=20, leader_epoch=3), [], Commit(offset=20, leader_epoch=3), None,
+                     id="one that had read all that was copied goes on with what comes"),
+        pytest.param(Commit(offset=25, leader_epoch=3, metadata="m"), [], Commit(offset=20, metadata="m"), (25, 20),
+                     id="one that had read what is lost goes on where new records begin, and is named"),
+        pytest.param(Commit(offset=7), [("orders", 0)], None, None, id="what it has committed in the new cluster stays"),
+    ],
+)  # fmt: skip
+def test_where_a_group_goes_on(
+    committed: Commit, known: list[tuple[str, int]], wanted: Commit | None, ahead: tuple[int, int] | None
+) -> None:
+    place = "orders", 0
+    restore = decide_group({place: committed, ("other", 0): committed}, {place: 20}, known)
+    assert dict(restore.commits) == ({} if wanted is None else {place: wanted}), "and nothing of what is not mounted"
+    assert dict(restore.ahead) == ({} if ahead is None else {place: ahead})
+    assert restore.there_already == len(known)
+
+
+PLANNED = NewPartition(partition=0, replicas=(1,), leader_epoch=1005, start_offset=20)
+RIGHT = SeenPartition(topic_id=TOPIC_ID, leader_epoch=1006, log_start=20, log_end=20)
+
+
+@pytest.mark.parametrize(
+    ("seen", "fault"),
+    [
+        pytest.param(RIGHT, "", id="one that was seeded is right"),
+        pytest.param(replace(RIGHT, log_start=25, log_end=90), "", id="and one that was written to and trimmed since"),
+        pytest.param(replace(RIGHT, has_leader=False, leader_epoch=1005), "", id="without a leader it may be yet"),
+        pytest.param(replace(RIGHT, has_leader=False), "start its brokers",
+                     id="one that was led may hold records: nothing is elected"),
+        pytest.param(None, "not seeded before their first start", id="controllers that were not seeded know nothing of it"),
+        pytest.param(replace(RIGHT, topic_id=OTHER_ID), "another topic id", id="one that was created here is another"),
+        pytest.param(replace(RIGHT, leader_epoch=3), "by another plan", id="a low epoch would hide its history"),
+        pytest.param(replace(RIGHT, log_start=0, log_end=0), "would get offsets of the history",
+                     id="a broker that was not seeded begins at 0"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_partition_of_the_new_cluster(seen: SeenPartition | None, fault: str) -> None:
+    found = partition_fault(TOPIC_ID, PLANNED, seen)
+    assert fault in found
+    assert bool(found) == bool(fault)

@@ -1,0 +1,355 @@
+"""``tiersidecar mount``: set the topics of a cluster that is gone up in a new one, at the same offsets, from its bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from tiersidecar.app.commands.carry_out import Intent, Manner, StepProgress, carry_out
+from tiersidecar.app.commands.complaints import complain, log_errors_alone
+from tiersidecar.app.commands.options import ConfigFile
+from tiersidecar.app.config.config import Config, load_config
+from tiersidecar.domain.errors import TiersidecarError
+from tiersidecar.domain.readable import moment_text, printable
+
+if TYPE_CHECKING:
+    from tiersidecar.app.commands.session import Session
+    from tiersidecar.app.mount_file import MountPlan
+    from tiersidecar.app.mount_plan import Findings, Wanted
+
+_SHOWN = 20
+_NO_BROKER = 0
+"""Beside no broker: the name of an object has a number there."""
+
+mount = typer.Typer(
+    name="mount",
+    help="Set the topics of a cluster that is gone up in a new one, at the same offsets.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `mount plan` wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+CarryOut = Annotated[bool, typer.Option("--carry-out", help="Do it; without, only say what would be done.")]
+
+
+def _brokers(text: str) -> tuple[int, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(name.isdecimal() for name in names) or len(set(names)) != len(names):
+        raise typer.BadParameter(f"{text!r} is no list of node ids, such as 1,2,3")
+    return tuple(int(name) for name in names)
+
+
+@mount.command("plan", short_help="Write what can be mounted into a file.")
+def plan(
+    config_file: ConfigFile,
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="ID,...", help="Node ids of the new cluster's brokers, such as 1,2,3.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write; it must not be there yet.")
+    ],
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; repeatable. Else all.")
+    ] = None,
+    former_cluster: Annotated[
+        str | None,
+        typer.Option("--former-cluster", metavar="ID", help="Whose data; needed if several clusters share the bucket."),
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Replicas of each partition. Default: as they were, else 3.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look through the bucket, and write what of it can be mounted into a file: topics, offsets, leader epochs, replicas.
+
+    No broker is asked, and nothing in the bucket is changed. The file may be edited: settings of topics, replicas. All nodes of
+    the new cluster are seeded by the same file.
+    """
+    from tiersidecar.app.mount_plan import Wanted
+
+    wanted = Wanted(
+        brokers=_brokers(brokers),
+        topics=tuple(topic or ()),
+        former_cluster_id=former_cluster,
+        replication_factor=replication_factor,
+    )
+    console = Console(stderr=True, highlight=False)
+    try:
+        config = load_config(config_file, os.environ)
+        log_errors_alone(config.logging)
+        progress = StepProgress()
+        with progress.on(console, "looking through the bucket"):
+            found = asyncio.run(_find(config, wanted, progress))
+        from tiersidecar.app.mount_file import write_plan
+
+        write_plan(found.plan, out)
+    except TiersidecarError as error:
+        raise typer.Exit(complain(error, console, config_file)) from None
+    document = _found_document(found, out)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    for name, value in document.items():
+        if name not in ("partitions_by_topic", "notes"):
+            console.print(f"{name.replace('_', ' ')}: {_safe(value)}", soft_wrap=True)
+    for row in document["partitions_by_topic"]:
+        console.print(_safe(_row_text(row)), soft_wrap=True)
+    for note in document["notes"]:
+        console.print(f"[yellow]note:[/yellow] {_safe(note)}", soft_wrap=True)
+
+
+async def _find(config: Config, wanted: Wanted, say: StepProgress) -> Findings:
+    from tiersidecar.adapters.blocking import ThreadBlocking
+    from tiersidecar.adapters.clock import SystemClock, SystemIds
+    from tiersidecar.app.builders.store import open_key_ring
+    from tiersidecar.app.builders.untouched_store import open_store_untouched
+    from tiersidecar.app.mount_plan import MountPlanner
+    from tiersidecar.ports.telemetry import NoTelemetry
+    from tiersidecar.reading.index_blobs import IndexBlobReader
+    from tiersidecar.reading.manifests import ManifestCache
+
+    clock, prefix = SystemClock(), config.store.key_prefix
+    async with (
+        ThreadBlocking(max_threads=2) as blocking,
+        open_store_untouched(config, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()) as store,
+    ):
+        manifests = ManifestCache(
+            store=store, blocking=blocking, key_prefix=prefix, key_ring=open_key_ring(config), max_bytes=1
+        )
+        planner = MountPlanner(
+            store=store,
+            key_prefix=prefix,
+            blobs=IndexBlobReader(store=store, blocking=blocking, manifests=manifests),
+            blocking=blocking,
+            clock=clock,
+            say=say,
+        )
+        try:
+            return await planner.find(wanted)
+        finally:
+            await manifests.aclose()
+
+
+def _found_document(found: Findings, out: Path) -> dict[str, Any]:
+    from tiersidecar.app.mount_report import notes_of, rows_of
+
+    rows = rows_of(found)
+    return {
+        "plan": str(out),
+        "former_cluster": found.plan.former_cluster_id,
+        "topics": len(found.plan.topics),
+        "partitions": sum(len(topic.partitions) for topic in found.plan.topics),
+        "segments": sum(row["segments"] for row in rows),
+        "groups": 0 if found.cluster is None else len(found.cluster.groups),
+        "groups_as_of": None if found.cluster is None else moment_text(found.cluster.written_ms),
+        "partitions_by_topic": rows,
+        "notes": notes_of(found),
+    }
+
+
+def _row_text(row: dict[str, Any]) -> str:
+    ends = ", ".join(f"{one['partition']}: {one['start']} to {one['end']}" for one in row["ends"][:_SHOWN])
+    more = f" and {len(row['ends']) - _SHOWN} more" if len(row["ends"]) > _SHOWN else ""
+    return f"{row['topic']}: {len(row['ends'])} partitions, {row['segments']:,} segments, offsets {ends}{more}"
+
+
+@mount.command("seed", short_help="Prepare a node before its first start.")
+def seed(
+    plan_file: PlanFile,
+    properties: Annotated[
+        Path,
+        typer.Option(
+            "--server-properties", "-s", metavar="FILE", help="The node's server.properties, from which it will start."
+        ),
+    ],
+    carry_it_out: CarryOut = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put the plan's topics into a formatted node that has never run: a controller's first records, a broker's empty logs.
+
+    To be run on each node of the new cluster, by root or the brokers' user, after `kafka-storage.sh format` and before its
+    first start. A node that runs, or has run, is refused. It only makes what is not there, and may be repeated.
+    """
+    from tiersidecar.app.mount_file import read_plan
+    from tiersidecar.app.mount_seed import look_at_node, sow, stopped_node
+
+    console = Console(stderr=True, highlight=False)
+    try:
+        wanted = read_plan(plan_file)
+        with stopped_node(properties):
+            found = look_at_node(wanted, properties)
+            if carry_it_out:
+                sow(found)
+    except TiersidecarError as error:
+        raise typer.Exit(complain(error, console)) from None
+    document = {
+        "node": found.node.node_id,
+        "cluster": found.cluster_id,
+        "partitions": found.partitions,
+        "partitions_there_already": found.present,
+        "controller_there_already": found.is_controller_seeded,
+        "steps": found.steps,
+        "done": carry_it_out,
+    }
+    if as_json:
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    console.print(f"node {found.node.node_id} of cluster {_safe(found.cluster_id)}", soft_wrap=True)
+    for number, step in enumerate(found.steps, 1):
+        console.print(f"{number}. {_safe(step)}", soft_wrap=True)
+    console.print(_outcome(bool(found.steps), done=carry_it_out), soft_wrap=True)
+
+
+def _outcome(has_steps: bool, *, done: bool) -> str:
+    if not has_steps:
+        return "nothing to do"
+    return "[green]done[/green]" if done else "nothing was changed: --carry-out does it"
+
+
+@mount.command("publish", short_help="Take the bucket's data over into the running new cluster.")
+def publish(
+    plan_file: PlanFile,
+    config_file: ConfigFile,
+    carry_it_out: CarryOut = False,
+    despite_contradictions: Annotated[
+        bool,
+        typer.Option(
+            "--despite-contradictions",
+            help="Go on although last snapshots cannot be read, or the topics contradict the store.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the bucket's data this cluster's, publish what is remote, end open transactions, and restore consumer groups.
+
+    After the brokers have started, and before sidecars and clients do. The former cluster's sidecars, should they come back,
+    write nothing more from here on. It may be repeated: what is there already is left.
+    """
+    from tiersidecar.app.mount_file import read_plan
+
+    console = Console(stderr=True, highlight=False)
+    try:
+        wanted = read_plan(plan_file)
+    except TiersidecarError as error:
+        raise typer.Exit(complain(error, console)) from None
+    manner = Manner(
+        config_file=config_file, yes=carry_it_out, dry_run=not carry_it_out, as_json=as_json, makes_topics=carry_it_out
+    )
+    carry_out(
+        lambda session: _look_at_cluster(
+            session, wanted, manner.progress, despite=despite_contradictions, acts=carry_it_out
+        ),
+        manner,
+    )
+
+
+async def _look_at_cluster(
+    session: Session, wanted: MountPlan, say: StepProgress, *, despite: bool, acts: bool
+) -> Intent:
+    """Return what is published; if it ``acts``, not beside sidecars."""
+    from tiersidecar.app.commands.recover import RUNNING, UNREAD, running_sidecars
+    from tiersidecar.app.mount_publish import MountPublisher
+
+    if acts and (running := running_sidecars(session)):
+        return Intent(facts={"sidecars": list(running)}, refusal=RUNNING.format(nodes=", ".join(map(str, running))))
+    publisher = MountPublisher(session, wanted, say)
+    found = await publisher.look()
+    facts = {"topics": len(wanted.topics), "former_cluster": wanted.former_cluster_id}
+    if found.faults or found.report is None:
+        more = f" (and {len(found.faults) - _SHOWN} more)" if len(found.faults) > _SHOWN else ""
+        return Intent(facts=facts, refusal="; ".join(found.faults[:_SHOWN]) + more)
+    report = found.report
+    refusal = UNREAD if report.unread and not despite else ""
+    if report.has_contradictions and not despite:
+        refusal = "the topics hold data that contradict the store (see the notes)"
+    groups = 0 if found.cluster is None else len(found.cluster.groups)
+    steps = [
+        f"have {len(found.leaderless):,} partitions led by their first live replica" if found.leaderless else "",
+        f"make the data of {len(found.to_claim):,} topics this cluster's in the store" if found.to_claim else "",
+        *report.steps(),
+        "end the transactions that were open where the logs go on, and say that all below is remote",
+        f"commit the offsets of {groups:,} consumer groups, where they have none here" if groups else "",
+    ]
+    notes = [*report.notes()]
+    if found.written:
+        notes.append(f"{found.written:,} partitions have been written to already")
+    if found.cluster is None:
+        notes.append("the bucket has no offsets of consumer groups: they begin where auto.offset.reset says")
+    else:
+        notes.append(f"groups are as of {moment_text(found.cluster.written_ms)} or later: only changes are written")
+    return Intent(
+        facts={**facts, **report.facts(), "groups": groups},
+        steps=tuple(step for step in steps if step),
+        refusal=refusal,
+        notes=tuple(notes),
+        details=report.details(),
+        apply=publisher.apply,
+    )
+
+
+@mount.command("snapshot", short_help="Put topics and group offsets into the store now.")
+def snapshot(config_file: ConfigFile, as_json: AsJson = False) -> None:
+    """Put the settings of the tiered topics, and what consumer groups have committed on them, into the store now.
+
+    A sidecar does so by itself (snapshots.cluster.interval.ms); this is for a moment that matters, such as before a rehearsal.
+    """
+    console = Console(stderr=True, highlight=False)
+    try:
+        config = load_config(config_file, os.environ)
+        log_errors_alone(config.logging)
+        with console.status("asking the cluster"):
+            document = asyncio.run(_snapshot(config))
+    except TiersidecarError as error:
+        raise typer.Exit(complain(error, console, config_file)) from None
+    if as_json:
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    for name, value in document.items():
+        console.print(f"{name.replace('_', ' ')}: {_safe(value)}", soft_wrap=True)
+
+
+async def _snapshot(config: Config) -> dict[str, Any]:
+    from tiersidecar.adapters.blocking import ThreadBlocking
+    from tiersidecar.adapters.clock import SystemIds
+    from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
+    from tiersidecar.adapters.stores.paced import UploadPace
+    from tiersidecar.app.builders.store import open_store
+    from tiersidecar.app.commands.session import open_session
+    from tiersidecar.domain.ids import BrokerId
+    from tiersidecar.ports.telemetry import NoTelemetry
+    from tiersidecar.tasks.cluster_snapshots import ClusterLook
+
+    async with open_session(config, with_metadata=False) as session, ThreadBlocking(max_threads=1) as blocking:
+        clock = session.clock
+        cluster_id = (await session.broker.describe_cluster()).cluster_id
+        look = ClusterLook(
+            broker=session.broker,
+            groups=session.broker.groups,
+            state=session.state,
+            clock=clock,
+            cluster_id=cluster_id,
+            broker_id=BrokerId(_NO_BROKER),
+        )
+        pace = UploadPace(None, clock)
+        async with open_store(config, pace=pace, clock=clock, ids=SystemIds(), telemetry=NoTelemetry()) as store:
+            shelf = StoreClusterShelf(store, config.store.key_prefix, blocking)
+            taken = await look.take(await shelf.latest(cluster_id))
+            await shelf.put(taken)
+    return {
+        "cluster": cluster_id,
+        "topics": len(taken.topics),
+        "groups": len(taken.groups),
+        "groups_unknown": taken.groups_problem or None,
+    }
+
+
+def _safe(value: object) -> str:
+    return escape(printable(str(value)))

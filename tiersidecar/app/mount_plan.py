@@ -1,0 +1,311 @@
+"""Looks through a bucket for what can be mounted: some partitions at once are in memory, and nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tiersidecar.adapters.snapshots.cluster_shelf import StoreClusterShelf
+from tiersidecar.adapters.snapshots.shelf import SnapshotKeys, list_snapshots, read_latest
+from tiersidecar.app.mount_file import MountPlan, OpenTransaction
+from tiersidecar.app.reconcile_parts import read_owners
+from tiersidecar.app.recover_run import segments_of
+from tiersidecar.decide.mount import (
+    PartitionEnd,
+    PartitionRemains,
+    TopicRemains,
+    decide_end,
+    decide_topic,
+    next_producer_id,
+)
+from tiersidecar.decide.recover import LeftSegment, RecoveryView, decide_recovery, wanted_manifests
+from tiersidecar.domain.cluster_topics import TopicPartition
+from tiersidecar.domain.errors import CorruptDataError, DataKeyError, MountRefusedError, ObjectNotFoundError
+from tiersidecar.domain.ids import TopicIdPartition, Uuid, format_uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.ports.clock import Blocking, Clock
+from tiersidecar.ports.cluster_snapshots import ClusterSnapshot
+from tiersidecar.ports.partition_snapshots import PartitionSnapshot
+from tiersidecar.ports.state_log import PartitionState
+from tiersidecar.ports.store import Store
+from tiersidecar.reading.index_blobs import IndexBlobReader
+from tiersidecar.reconcile.bucket_walk import MANIFESTS_AT_ONCE, BucketPartition, read_manifests, walk_bucket
+
+_PARTITIONS_AT_ONCE = 16
+_NO_CLUSTER = ""
+
+Owner = tuple[str, Uuid]
+"""Name and id of a topic."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the operator asks for.  Empty ``topics`` are all; ``former_cluster_id`` is None if the bucket is to decide."""
+
+    brokers: tuple[int, ...]
+    topics: tuple[str, ...] = ()
+    former_cluster_id: str | None = None
+    replication_factor: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPartition:
+    """What there is of a partition.  ``open_transactions`` are those where its log goes on; ``problem`` is why they are not
+    known."""
+
+    owner: TopicIdPartition
+    end: PartitionEnd
+    snapshot_ms: int | None = None
+    open_transactions: tuple[OpenTransaction, ...] = ()
+    highest_producer_id: int = -1
+    left: tuple[LeftSegment, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The plan, and what it is made of, by topic.  ``shadowed`` are ids of a name that another id has; ``foreign`` are topics
+    of other clusters, or of none, by the cluster that the store names."""
+
+    plan: MountPlan
+    partitions: Mapping[Owner, Sequence[FoundPartition]]
+    cluster: ClusterSnapshot | None
+    shadowed: Sequence[Owner] = ()
+    foreign: Mapping[str, Collection[Owner]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountPlanner:
+    """Of what lies under ``key_prefix``.  ``say`` is called with each step that begins, for people."""
+
+    store: Store
+    key_prefix: str
+    blobs: IndexBlobReader
+    blocking: Blocking
+    clock: Clock
+    say: Callable[[str], None]
+
+    async def find(self, wanted: Wanted) -> Findings:
+        """Look through the bucket.
+
+        Raises:
+            MountRefusedError: it is not clear which cluster's data are meant, or there are none.
+            StoreError: the store is away.
+        """
+        self.say("listing owners and snapshots")
+        owners = await read_owners(self.store, self.key_prefix)
+        former = _former_cluster(owners, wanted)
+        shelf = StoreClusterShelf(self.store, self.key_prefix, self.blocking)
+        cluster = await shelf.latest(former) if former else None
+        snapshots = await list_snapshots(self.store, self.key_prefix)
+        found, foreign = await self._partitions(wanted, former, owners, snapshots)
+        chosen, shadowed = _one_of_each_name(found, cluster)
+        if not chosen:
+            raise MountRefusedError(reason=f"the store has nothing of {former or 'any cluster'} that could be mounted")
+        self.say("deciding")
+        plan = self._plan(wanted, former, {owner: found[owner] for owner in chosen}, cluster)
+        return Findings(
+            plan=plan,
+            partitions={owner: found[owner] for owner in chosen},
+            cluster=cluster,
+            shadowed=shadowed,
+            foreign=foreign,
+        )
+
+    async def _partitions(
+        self, wanted: Wanted, former: str, owners: Mapping[str, str], snapshots: SnapshotKeys
+    ) -> tuple[dict[Owner, list[FoundPartition]], dict[str, set[Owner]]]:
+        found: defaultdict[Owner, list[FoundPartition]] = defaultdict(list)
+        foreign: defaultdict[str, set[Owner]] = defaultdict(set)
+        turn, manifests = asyncio.Semaphore(_PARTITIONS_AT_ONCE), asyncio.Semaphore(MANIFESTS_AT_ONCE)
+        segments = 0
+
+        async def look(partition: BucketPartition) -> None:
+            try:
+                one = await self._look(partition, former, snapshots, manifests)
+                found[one.owner.topic, one.owner.topic_id].append(one)
+            finally:
+                turn.release()
+
+        try:
+            async with asyncio.TaskGroup() as looking:
+                async for partition in self._listed(snapshots):
+                    owner = partition.owner
+                    if wanted.topics and owner.topic not in wanted.topics:
+                        continue
+                    claimed = owners.get(format_uuid(owner.topic_id), _NO_CLUSTER)
+                    if claimed != former:
+                        foreign[claimed].add((owner.topic, owner.topic_id))
+                        continue
+                    segments += len(partition.stored)
+                    self.say(f"listing the store: {segments:,} segments")
+                    await turn.acquire()
+                    looking.create_task(look(partition))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return dict(found), dict(foreign)
+
+    async def _listed(self, snapshots: SnapshotKeys) -> AsyncIterator[BucketPartition]:
+        """Yield partitions that have objects, and after them those that only have a snapshot, whose topics are named by it."""
+        seen: set[tuple[Uuid, int]] = set()
+        async for partition in walk_bucket(self.store, self.key_prefix):
+            seen.add((partition.owner.topic_id, partition.owner.partition))
+            yield partition
+        for place, keys in snapshots.items():
+            if place not in seen:
+                snapshot, _ = await read_latest(self.store, keys, place, self.blocking)
+                if snapshot is not None:
+                    yield BucketPartition(owner=snapshot.topic_id_partition)
+
+    async def _look(
+        self, partition: BucketPartition, former: str, snapshots: SnapshotKeys, turn: asyncio.Semaphore
+    ) -> FoundPartition:
+        owner = partition.owner
+        place = owner.topic_id, owner.partition
+        snapshot, faults = await read_latest(self.store, snapshots.get(place, ()), place, self.blocking)
+        if snapshot is not None and snapshot.cluster_id != former:
+            faults.append(f"its snapshot is of cluster {snapshot.cluster_id}")
+            snapshot = None
+        state = PartitionState() if snapshot is None else snapshot.state
+        listed = None if snapshot is None else segments_of(snapshot)
+        wanted = wanted_manifests({}, listed, partition.stored)
+        recovery = decide_recovery(
+            RecoveryView(
+                known={},
+                snapshot=listed,
+                stored=partition.stored,
+                manifests=await read_manifests(self.store, self.key_prefix, partition, wanted, turn),
+                start_for=state.start_for,
+            )
+        )
+        newest_epoch = max((one.segment_leader_epochs[-1].epoch for one in recovery.segments), default=-1)
+        end = decide_end(
+            PartitionRemains(
+                segments=recovery.segments,
+                highest_offsets={} if snapshot is None else snapshot.highest_offsets,
+                log_start=int(state.start_for(newest_epoch)),
+                leader_epochs=() if snapshot is None else tuple(_epochs_in(snapshot)),
+            )
+        )
+        producers, problem = await self._producers(end.last)
+        return FoundPartition(
+            owner=owner,
+            end=end,
+            snapshot_ms=None if snapshot is None else snapshot.written_ms,
+            open_transactions=tuple(one for one in producers if one.first_offset >= 0),
+            highest_producer_id=max((one.producer_id for one in producers), default=-1),
+            left=recovery.left,
+            problems=(*faults, *problem),
+        )
+
+    async def _producers(self, last: RemoteLogSegmentMetadata | None) -> tuple[list[OpenTransaction], tuple[str, ...]]:
+        """The producers where the log goes on, each with the first offset of its open transaction, -1 without one."""
+        if last is None:
+            return [], ()
+        try:
+            states = await self.blobs.read_producer_snapshot(last)
+        except (CorruptDataError, DataKeyError, ObjectNotFoundError) as error:
+            return [], (f"which transactions are open at its end cannot be read: {error}",)
+        return [
+            OpenTransaction(
+                producer_id=state.producer_id,
+                producer_epoch=state.epoch,
+                first_offset=state.current_transaction_first_offset,
+            )
+            for state in states
+        ], ()
+
+    def _plan(
+        self,
+        wanted: Wanted,
+        former: str,
+        found: Mapping[Owner, Sequence[FoundPartition]],
+        cluster: ClusterSnapshot | None,
+    ) -> MountPlan:
+        committed = _committed_epochs(cluster)
+        partitions = [one for several in found.values() for one in several]
+        topics = []
+        for (name, topic_id), several in sorted(found.items()):
+            described = None if cluster is None else cluster.topics.get(name)
+            remains = TopicRemains(
+                name=name,
+                topic_id=topic_id,
+                ends={one.owner.partition: one.end for one in several},
+                described=described if described is not None and described.topic_id == topic_id else None,
+                committed_epoch=committed.get(name, -1),
+            )
+            topics.append(decide_topic(remains, wanted.brokers, wanted.replication_factor))
+        return MountPlan(
+            made_ms=self.clock.now_ms(),
+            former_cluster_id=former,
+            topics=tuple(topics),
+            next_producer_id=next_producer_id(max((one.highest_producer_id for one in partitions), default=-1)),
+            open_transactions=_open_by_place(partitions),
+        )
+
+
+def _former_cluster(owners: Mapping[str, str], wanted: Wanted) -> str:
+    """The cluster whose data are mounted; empty if no cluster has claimed anything in the store: native tiering does not."""
+    clusters = sorted(set(owners.values()))
+    if wanted.former_cluster_id is not None:
+        if clusters and wanted.former_cluster_id not in clusters:
+            known = ", ".join(clusters)
+            raise MountRefusedError(
+                reason=f"nothing in the store is of cluster {wanted.former_cluster_id}; it has data of {known}"
+            )
+        return wanted.former_cluster_id
+    if len(clusters) > 1:
+        raise MountRefusedError(
+            reason=f"the store has data of {len(clusters)} clusters ({', '.join(clusters)}): name one by --former-cluster"
+        )
+    return clusters[0] if clusters else _NO_CLUSTER
+
+
+def _one_of_each_name(
+    found: Mapping[Owner, Sequence[FoundPartition]], cluster: ClusterSnapshot | None
+) -> tuple[list[Owner], list[Owner]]:
+    """Of a topic that was made anew under its name: the id that the cluster had last, else the one that was copied last."""
+    by_name: defaultdict[str, list[Owner]] = defaultdict(list)
+    for owner in found:
+        by_name[owner[0]].append(owner)
+
+    def rank(owner: Owner) -> tuple[bool, int, bytes]:
+        described = None if cluster is None else cluster.topics.get(owner[0])
+        newest = (one.end.last.event_timestamp_ms for one in found[owner] if one.end.last is not None)
+        return described is not None and described.topic_id == owner[1], max(newest, default=-1), owner[1]
+
+    chosen = [max(owners, key=rank) for owners in by_name.values()]
+    return chosen, sorted(found.keys() - set(chosen))
+
+
+def _committed_epochs(cluster: ClusterSnapshot | None) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for commits in () if cluster is None else cluster.groups.values():
+        for (topic, _), commit in commits.items():
+            found[topic] = max(found.get(topic, -1), commit.leader_epoch)
+    return found
+
+
+def _open_by_place(partitions: Sequence[FoundPartition]) -> dict[TopicPartition, tuple[OpenTransaction, ...]]:
+    return {
+        (one.owner.topic, one.owner.partition): one.open_transactions for one in partitions if one.open_transactions
+    }
+
+
+def _epochs_in(snapshot: PartitionSnapshot) -> list[int]:
+    """Every leader epoch that a snapshot speaks of, but for its segments'."""
+    state = snapshot.state
+    return [
+        snapshot.version.leader_epoch,
+        state.remote_log_start_epoch,
+        state.trim_epoch,
+        state.held_epoch,
+        state.accepted_loss_epoch,
+        *(entry.epoch for entry in state.leader_epochs),
+        *(one.leader_epoch for one in state.earlier_starts),
+        *(one.leader_epoch for one in (*state.user_deletes, *state.undone)),
+        *(entry.id.leader_epoch for entry in (*snapshot.trash, *state.kept)),
+        *(() if state.seen is None else (state.seen.leader_epoch,)),
+    ]

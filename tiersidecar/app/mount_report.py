@@ -1,0 +1,111 @@
+"""What a plan of a mount has found, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tiersidecar.app.mount_plan import Findings, FoundPartition
+from tiersidecar.decide.mount import NATIVE_CONFIGS
+from tiersidecar.domain.ids import format_uuid
+
+_NAMED = 5
+
+
+def rows_of(found: Findings) -> list[dict[str, Any]]:
+    """A row for each topic: where its partitions begin and go on."""
+    return [
+        {
+            "topic": topic.name,
+            "topic_id": format_uuid(topic.topic_id),
+            "segments": sum(one.end.segments for one in found.partitions[topic.name, topic.topic_id]),
+            "replicas": max((len(one.replicas) for one in topic.partitions), default=0),
+            "leader_epoch": max((one.leader_epoch for one in topic.partitions), default=0),
+            "ends": [
+                {
+                    "partition": one.owner.partition,
+                    "start": one.end.start,
+                    "end": one.end.end,
+                    "holes": [list(hole) for hole in one.end.holes],
+                    "open_transactions": len(one.open_transactions),
+                    "snapshot_ms": one.snapshot_ms,
+                }
+                for one in sorted(found.partitions[topic.name, topic.topic_id], key=lambda one: one.owner.partition)
+            ],
+        }
+        for topic in found.plan.topics
+    ]
+
+
+def notes_of(found: Findings) -> list[str]:
+    """What people must know before they go by the plan."""
+    partitions = [one for several in found.partitions.values() for one in several]
+    return [*_of_settings(found), *_of_partitions(partitions), *_of_others(found)]
+
+
+def _of_settings(found: Findings) -> Iterator[str]:
+    if found.cluster is None:
+        yield (
+            "the bucket has no snapshot of the cluster: where consumer groups stood and how topics were set is not known. "
+            "Topics get retention.ms=-1 and retention.bytes=-1, and as many partitions as the bucket knows: edit the file"
+        )
+        return
+    if found.cluster.groups_problem:
+        yield f"some groups are older than the snapshot of the cluster says: {found.cluster.groups_problem}"
+    unknown = sorted(topic.name for topic in found.plan.topics if topic.name not in found.cluster.topics)
+    if unknown:
+        settings = "retention.ms=-1 and retention.bytes=-1"
+        yield f"the bucket does not have the settings of {_named(unknown)}: they get {settings}; edit the file"
+    few = [
+        f"{topic.name} ({wanted})"
+        for topic in found.plan.topics
+        if (wanted := int(dict(topic.configs).get("min.insync.replicas", 1)))
+        > min((len(one.replicas) for one in topic.partitions), default=wanted)
+    ]
+    if few:
+        yield f"min.insync.replicas is higher than there are replicas, and producers with acks=all will fail: {_named(few)}"
+    native = sorted(
+        name
+        for topic in found.plan.topics
+        if (described := found.cluster.topics.get(name := topic.name)) is not None
+        and NATIVE_CONFIGS & described.configs.keys()
+    )
+    if native:
+        yield f"settings of native tiering are left out: {_named(native)}"
+    never = sorted(found.cluster.topics.keys() - {topic.name for topic in found.plan.topics})
+    if never:
+        yield f"nothing of {_named(never)} is in the bucket: create these topics when the cluster runs"
+
+
+def _of_partitions(partitions: list[FoundPartition]) -> Iterator[str]:
+    for one in partitions:
+        for problem in one.problems:
+            yield f"{one.owner}: {problem}"
+    if holes := [f"{one.owner} [{a}, {b})" for one in partitions for a, b in one.end.holes]:
+        yield f"offsets that no segment has: {_named(holes)}"
+    if without := sorted(str(one.owner) for one in partitions if one.snapshot_ms is None):
+        yield (
+            f"{len(without):,} partitions have no snapshot, such as {_named(without)}: what users deleted is not known, and "
+            "readable again as far as its objects are there"
+        )
+    if open_ones := [str(one.owner) for one in partitions if one.open_transactions]:
+        yield f"transactions were open where the copies end: `mount publish` aborts them in {_named(open_ones)}"
+    left = sum(len(one.left) for one in partitions)
+    if left:
+        named = [
+            f"{one.owner} at {segment.start_offset} ({segment.reason})" for one in partitions for segment in one.left
+        ]
+        yield f"{left:,} segments cannot be mounted: {_named(named)}"
+
+
+def _of_others(found: Findings) -> Iterator[str]:
+    for name, topic_id in found.shadowed:
+        yield f"left alone: {name}-{format_uuid(topic_id)}, an earlier topic of that name"
+    for cluster, owners in sorted(found.foreign.items()):
+        whose = f"of cluster {cluster}" if cluster else "that no cluster has claimed"
+        yield f"left alone: {len(owners):,} topics {whose}, such as {_named(sorted(name for name, _ in owners))}"
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,289 @@
+"""Seeds a node of the new cluster before its first start: replicas whose logs begin at N, and a controller's first records.
+
+It only makes what is not there, in the files of a node that is formatted, does not run and never did: what it would change is
+looked at first, and a second run goes on where the first one ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from tiersidecar.app.mount_file import MountPlan
+from tiersidecar.domain.cluster_topics import NewPartition
+from tiersidecar.domain.errors import CorruptDataError, MountRefusedError
+from tiersidecar.domain.ids import TopicIdPartition, format_uuid
+from tiersidecar.formats.kafka.checkpoints import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    MetaProperties,
+    read_meta_properties,
+)
+from tiersidecar.formats.kafka.cluster_metadata import append_records, write_producer_ids_record, write_topic_records
+from tiersidecar.formats.kafka.server_properties import NodePlaces, read_node_places
+
+_METADATA_LOG = "__cluster_metadata-0"
+_FIRST_RECORDS = ("bootstrap.checkpoint", f"{_METADATA_LOG}/00000000000000000000-0000000000.checkpoint")
+"""Where ``kafka-storage format`` puts what an empty metadata log begins with: up to 4.3, and in the releases after it.  Where
+the first is there, the second has the quorum's voters alone."""
+_BACKUP = ".before-mount"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """A file to be made, or to be replaced by ``data`` once what it was is kept as ``backup``."""
+
+    path: Path
+    data: bytes
+    backup: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed:
+    """What is to be written on a node.  ``partitions`` are those whose replica it has and whose log begins above 0, ``present``
+    those of them that were seeded before."""
+
+    node: NodePlaces
+    cluster_id: str
+    partitions: int = 0
+    present: int = 0
+    files: Sequence[NewFile] = field(default_factory=tuple)
+    is_controller_seeded: bool = False
+
+    @property
+    def steps(self) -> list[str]:
+        """What is done, for people."""
+        found = []
+        if new := self.partitions - self.present:
+            dirs = ", ".join(self.node.log_dirs)
+            found.append(
+                f"make the directories of {new:,} partitions in {dirs}, whose logs begin where the copied data end"
+            )
+        found += [
+            f"put the topics into {one.path}, and keep what it was as {one.backup}" for one in self.files if one.backup
+        ]
+        return found
+
+
+def look_at_node(plan: MountPlan, properties: Path) -> Seed:
+    """Return what to write on the node whose ``server.properties`` this is; changes nothing.
+
+    Raises:
+        MountRefusedError: the node runs, has run, is not formatted, or something is in the way.
+    """
+    try:
+        node = read_node_places(properties.read_text(), where=str(properties))
+        meta = _meta_properties(node)
+        _require_unknown_cluster(plan, meta)
+        files, count, present = _replicas(plan, node) if node.is_broker else ([], 0, 0)
+        records = _first_records(plan, node) if node.is_controller else []
+    except (OSError, UnicodeDecodeError, CorruptDataError) as error:
+        raise MountRefusedError(reason=str(error)) from error
+    return Seed(
+        node=node,
+        cluster_id=meta.cluster_id,
+        partitions=count,
+        present=present,
+        files=(*files, *records),
+        is_controller_seeded=node.is_controller and not records,
+    )
+
+
+def sow(seed: Seed) -> None:
+    """Write it.  Each file is durable before the next; the controller's comes last.
+
+    Raises:
+        MountRefusedError: the node runs by now, or a file cannot be written.
+    """
+    try:
+        for one in seed.files:
+            _write(one)
+    except OSError as error:
+        raise MountRefusedError(reason=str(error)) from error
+
+
+@contextmanager
+def stopped_node(properties: Path) -> Iterator[None]:
+    """Hold the locks that the node itself would take, so that it cannot start meanwhile.
+
+    Raises:
+        MountRefusedError: it runs, or its files cannot be read.
+    """
+    with ExitStack() as held:
+        try:
+            node = read_node_places(properties.read_text(), where=str(properties))
+            for path in sorted({*node.log_dirs, node.metadata_log_dir}):
+                held.enter_context(_locked(Path(path)))
+        except (OSError, UnicodeDecodeError, CorruptDataError) as error:
+            raise MountRefusedError(reason=str(error)) from error
+        yield
+
+
+@contextmanager
+def _locked(log_dir: Path) -> Iterator[None]:
+    """By the file that Kafka locks, in the way it does (``FileLock``)."""
+    with (log_dir / _LOCK).open("ab") as file:
+        _give_to_broker(log_dir / _LOCK)
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise MountRefusedError(reason=f"{log_dir} is in use: stop the node first") from error
+        yield
+
+
+def _meta_properties(node: NodePlaces) -> MetaProperties:
+    """Of all its directories, which must be of one node of one cluster."""
+    found = None
+    for path in dict.fromkeys((*node.log_dirs, node.metadata_log_dir)):
+        file = Path(path) / META_PROPERTIES
+        if not file.is_file():
+            raise MountRefusedError(reason=f"{path} is not formatted: run `kafka-storage.sh format` first")
+        meta = read_meta_properties(file.read_bytes(), where=str(file))
+        if meta.node_id != node.node_id:
+            raise MountRefusedError(reason=f"{file} is of node {meta.node_id}, not {node.node_id}")
+        if found is not None and found.cluster_id != meta.cluster_id:
+            raise MountRefusedError(reason=f"{file} is of cluster {meta.cluster_id}, another one of {found.cluster_id}")
+        found = meta
+    assert found is not None, "a node has a directory"
+    return found
+
+
+def _require_unknown_cluster(plan: MountPlan, meta: MetaProperties) -> None:
+    if meta.cluster_id == plan.former_cluster_id:
+        raise MountRefusedError(
+            reason=f"it is formatted with the id of the former cluster, {meta.cluster_id}: then nothing keeps that one's "
+            "sidecars, should they come back, from writing to the bucket. Format it with a new id"
+        )
+
+
+def _replicas(plan: MountPlan, node: NodePlaces) -> tuple[list[NewFile], int, int]:
+    """Files of the node's replicas, how many replicas there are, and how many of them are there."""
+    files: list[NewFile] = []
+    held = {log_dir: len(_partition_dirs(Path(log_dir))) for log_dir in node.log_dirs}
+    count = present = 0
+    for owner, one in plan.partitions():
+        if node.node_id not in one.replicas or one.start_offset == 0:
+            continue
+        count += 1
+        found = [Path(log_dir) / str(owner) for log_dir in node.log_dirs if (Path(log_dir) / str(owner)).exists()]
+        if not found:
+            least = min(held, key=lambda log_dir: (held[log_dir], node.log_dirs.index(log_dir)))
+            held[least] += 1
+            found = [Path(least) / str(owner)]
+        (directory, *more) = found
+        if more:
+            raise MountRefusedError(reason=f"{directory} is in {more[0].parent} too")
+        wanted = _replica_files(owner, one, directory)
+        _require_nothing_else(directory, wanted)
+        missing = [file for file in wanted if not file.path.exists()]
+        present += not missing
+        files += missing
+    return files, count, present
+
+
+def _partition_dirs(log_dir: Path) -> list[Path]:
+    return [path for path in log_dir.iterdir() if path.is_dir()]
+
+
+def _replica_files(owner: TopicIdPartition, one: NewPartition, directory: Path) -> list[NewFile]:
+    """An empty log from N on, and whose it is.  The broker makes the rest."""
+    topic_id = f"version: 0\ntopic_id: {format_uuid(owner.topic_id)}".encode()
+    return [
+        NewFile(path=directory / f"{one.start_offset:020d}.log", data=b""),
+        NewFile(path=directory / PARTITION_METADATA, data=topic_id),
+    ]
+
+
+def _require_nothing_else(directory: Path, wanted: Sequence[NewFile]) -> None:
+    if not directory.exists():
+        return
+    contents = {one.path.name: one.data for one in wanted}
+    half_written = {_fresh(one.path) for one in wanted}
+    for path in directory.iterdir():
+        if path in half_written:
+            continue
+        if path.name not in contents or path.read_bytes() != contents[path.name]:
+            raise MountRefusedError(
+                reason=f"{directory} is there already, with {path.name}: a broker has been started here. Set the cluster up "
+                "anew: empty the log dirs of all nodes and format them"
+            )
+
+
+def _first_records(plan: MountPlan, node: NodePlaces) -> list[NewFile]:
+    """The file with which the metadata log begins; none if the topics are in it already."""
+    directory = Path(node.metadata_log_dir)
+    _require_no_metadata(directory)
+    paths = [directory / name for name in _FIRST_RECORDS if (directory / name).is_file()]
+    if not paths:
+        raise MountRefusedError(reason=f"{directory} has no first records: run `kafka-storage.sh format` first")
+    path = paths[0]
+    backup = directory / f"{path.name}{_BACKUP}"
+    now = path.read_bytes()
+    before = backup.read_bytes() if backup.is_file() else now
+    topics = chain.from_iterable(write_topic_records(topic) for topic in plan.topics)
+    ids = [write_producer_ids_record(plan.next_producer_id)] if plan.next_producer_id else []
+    wanted = append_records(before, [*topics, *ids], where=str(path))
+    if now == wanted:
+        return []
+    if now != before:
+        raise MountRefusedError(
+            reason=f"{path} is neither as it was formatted ({backup}) nor as this plan makes it: another plan was used. Put "
+            "the backup back, or format the node anew"
+        )
+    return [NewFile(path=path, data=wanted, backup=backup)]
+
+
+def _require_no_metadata(directory: Path) -> None:
+    for path in (directory / _METADATA_LOG).glob("*.log"):
+        if path.stat().st_size > 0:
+            raise MountRefusedError(
+                reason=f"the controller of {directory} has been started: its metadata log is not empty. A mount sets up a "
+                "cluster that has never run: empty the log dirs of all nodes and format them"
+            )
+
+
+def _write(one: NewFile) -> None:
+    if not one.path.parent.exists():
+        one.path.parent.mkdir()
+        _give_to_broker(one.path.parent)
+    if one.backup is not None and not one.backup.exists():
+        _put(one.backup, one.path.read_bytes())
+    _put(one.path, one.data)
+    _sync(one.path.parent.parent)
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Whole or not at all."""
+    fresh = _fresh(path)
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    _give_to_broker(fresh)
+    fresh.rename(path)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fresh(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
+
+
+def _give_to_broker(path: Path) -> None:
+    """To the owner of the directory that it lies in: the seed may be sown by root."""
+    mine, theirs = path.stat(), path.parent.stat()
+    if (mine.st_uid, mine.st_gid) != (theirs.st_uid, theirs.st_gid):
+        os.chown(path, theirs.st_uid, theirs.st_gid)

@@ -1,0 +1,212 @@
+"""How a cluster that is gone is set up anew in another one, at the same offsets: what its bucket holds, in, and a plan, out.
+
+The topics of the new cluster have the ids of the former ones, so that keys and events name what they named.  A partition's
+log begins at N, the end of what was copied; its history stays remote.  Its leader epochs begin above all that were ever heard
+of, so that history, groups and clients know none from the future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from tiersidecar.domain.cluster_topics import ClusterTopic, Commit, NewPartition, NewTopic, TopicPartition
+from tiersidecar.domain.ids import Uuid
+from tiersidecar.domain.segments import RemoteLogSegmentMetadata
+from tiersidecar.domain.states import RemoteLogSegmentState
+
+EPOCHS_APART = 1000
+"""Elections that may have been after the last one that the bucket knows of.  A client that was never stopped takes no metadata
+of an earlier epoch than it has seen."""
+STRICT_CONFIGS = {"retention.bytes": "-1", "retention.ms": "-1"}
+"""Of a topic whose settings are not known: its broker deletes nothing by itself."""
+NATIVE_CONFIGS = frozenset({"remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable"})
+_PRODUCER_IDS_APART = 1_000_000
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRemains:
+    """What is left of a partition.  ``segments`` are those that come back.  A snapshot says besides: ``highest_offsets``, by
+    leader epoch the highest offset (inclusive) that was ever copied, ``log_start`` (-1: not recorded), and ``leader_epochs``,
+    all that it speaks of."""
+
+    segments: Sequence[RemoteLogSegmentMetadata] = ()
+    highest_offsets: Mapping[int, int] = field(default_factory=dict)
+    log_start: int = -1
+    leader_epochs: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionEnd:
+    """Where a partition goes on: ``start`` is the first offset that can be read, ``end`` is N, both -1 and 0 where nothing was
+    copied.  ``holes`` are offsets, [from, to), between the two that no segment has."""
+
+    start: int
+    end: int
+    leader_epoch: int
+    segments: int = 0
+    last: RemoteLogSegmentMetadata | None = None
+    holes: tuple[tuple[int, int], ...] = ()
+
+
+def decide_end(remains: PartitionRemains) -> PartitionEnd:
+    """Return where the partition's log ended, as far as its copies are left.
+
+    That is the end of what the highest leader epoch copied: what a deposed leader copied beyond it is no history.  Where all
+    was deleted, it is the end of what was ever copied.
+    """
+    live = [one for one in remains.segments if one.state is _FINISHED]
+    newest = max(live, key=lambda one: (one.segment_leader_epochs[-1].epoch, one.end_offset), default=None)
+    deleted = max(remains.highest_offsets.items(), default=(-1, -1))
+    end = max(deleted[1] + 1 if newest is None else newest.next_offset, remains.log_start, 0)
+    within = [one for one in live if one.start_offset < end]
+    start = max(min((one.start_offset for one in within), default=-1), remains.log_start if within else -1)
+    return PartitionEnd(
+        start=start,
+        end=end,
+        leader_epoch=max(_epochs(remains), default=-1),
+        segments=len(within),
+        last=newest if newest is not None and newest.next_offset == end else None,
+        holes=tuple(_holes(within, start)),
+    )
+
+
+def _epochs(remains: PartitionRemains) -> Iterator[int]:
+    """Every leader epoch that anything speaks of."""
+    yield from remains.leader_epochs
+    yield from remains.highest_offsets
+    for segment in remains.segments:
+        yield from (int(entry.epoch) for entry in segment.segment_leader_epochs)
+
+
+def _holes(segments: Iterable[RemoteLogSegmentMetadata], start: int) -> Iterator[tuple[int, int]]:
+    reached = start
+    for segment in sorted(segments, key=lambda one: one.start_offset):
+        if segment.start_offset > reached:
+            yield reached, segment.start_offset
+        reached = max(reached, segment.next_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRemains:
+    """A topic's partitions by number, as far as anything is left of them; ``described`` is what its cluster put into the store
+    about it, None if it did not.  ``committed_epoch`` is the highest that a group has committed on any of its partitions."""
+
+    name: str
+    topic_id: Uuid
+    ends: Mapping[int, PartitionEnd]
+    described: ClusterTopic | None = None
+    committed_epoch: int = -1
+
+
+def decide_topic(remains: TopicRemains, brokers: Sequence[int], replication_factor: int | None = None) -> NewTopic:
+    """Return the topic as the new cluster begins with it.
+
+    It has as many partitions as it had, with replicas spread over ``brokers`` as evenly as by ``CreateTopics``, and no more of
+    them than there are brokers.  All its partitions get leader epochs above all that anything speaks of.
+    """
+    described = remains.described
+    count = max([0, *(number + 1 for number in remains.ends), 0 if described is None else len(described.leader_epochs)])
+    wanted = replication_factor or (3 if described is None else described.replication_factor)
+    epochs = [remains.committed_epoch, *(end.leader_epoch for end in remains.ends.values())]
+    epochs += [] if described is None else described.leader_epochs
+    leader_epoch = max(max(epochs), 0) + EPOCHS_APART
+    configs = STRICT_CONFIGS if described is None else described.configs
+    return NewTopic(
+        name=remains.name,
+        topic_id=remains.topic_id,
+        partitions=tuple(
+            NewPartition(
+                partition=number,
+                replicas=_replicas(remains.name, number, brokers, min(wanted, len(brokers))),
+                leader_epoch=leader_epoch,
+                start_offset=remains.ends[number].end if number in remains.ends else 0,
+            )
+            for number in range(count)
+        ),
+        configs=tuple(sorted((key, value) for key, value in configs.items() if key not in NATIVE_CONFIGS)),
+    )
+
+
+def _replicas(topic: str, number: int, brokers: Sequence[int], count: int) -> tuple[int, ...]:
+    """The same for the same question, so that a plan may be made again."""
+    first = crc32(topic.encode()) + number
+    return tuple(brokers[(first + step) % len(brokers)] for step in range(count))
+
+
+def next_producer_id(highest: int) -> int:
+    """Return from where on the new cluster gives out producer ids, ``highest`` being the highest known of the former one, -1
+    for none: a producer of the history must not be taken for a new one."""
+    return 0 if highest < 0 else highest + _PRODUCER_IDS_APART
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRestore:
+    """What is committed for a group.  ``ahead`` are commits above the end of what was copied, with that end: they are set back
+    to it.  ``there_already`` counts partitions of which the group has a commit in the new cluster, which stays."""
+
+    commits: Mapping[TopicPartition, Commit]
+    ahead: Mapping[TopicPartition, tuple[int, int]]
+    there_already: int = 0
+
+
+def decide_group(
+    commits: Mapping[TopicPartition, Commit],
+    ends: Mapping[TopicPartition, int],
+    known: Collection[TopicPartition],
+) -> GroupRestore:
+    """Return what to commit for a group, of which the new cluster ``known``-s some partitions' commits already.
+
+    Nothing is committed on partitions that are not mounted.  What a group has read beyond N is lost, and other records will
+    have those offsets: it goes on at N.
+    """
+    wanted: dict[TopicPartition, Commit] = {}
+    ahead: dict[TopicPartition, tuple[int, int]] = {}
+    there_already = 0
+    for place, commit in sorted(commits.items()):
+        if place not in ends:
+            continue
+        if place in known:
+            there_already += 1
+            continue
+        end = ends[place]
+        if commit.offset > end:
+            ahead[place] = (commit.offset, end)
+            commit = Commit(offset=end, metadata=commit.metadata)
+        wanted[place] = commit
+    return GroupRestore(commits=wanted, ahead=ahead, there_already=there_already)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPartition:
+    """A partition of the new cluster: ``log_start`` and ``log_end`` (exclusive) are -1 where it has no leader."""
+
+    topic_id: Uuid
+    leader_epoch: int
+    has_leader: bool = True
+    log_start: int = -1
+    log_end: int = -1
+
+
+def partition_fault(topic_id: Uuid, planned: NewPartition, seen: SeenPartition | None) -> str:
+    """Return why a partition of the new cluster is not the one that was planned, for people; empty where it is."""
+    if seen is None:
+        return "it does not exist: its controllers were not seeded before their first start"
+    if seen.topic_id != topic_id:
+        return "it has another topic id: it was created here, not seeded"
+    if not seen.has_leader:
+        # Only of one that was never led are all replicas empty: any may be elected.
+        was_led = seen.leader_epoch > planned.leader_epoch
+        return "it has been led, and has no leader now: start its brokers" if was_led else ""
+    if seen.leader_epoch <= planned.leader_epoch:
+        return (
+            f"its leader epoch is {seen.leader_epoch}, not above {planned.leader_epoch}: it was created by another plan"
+        )
+    if seen.log_start < planned.start_offset:
+        return (
+            f"its log begins at {seen.log_start}, not at {planned.start_offset}: its leader was not seeded before its first "
+            "start, and records that are written there now would get offsets of the history"
+        )
+    return ""
