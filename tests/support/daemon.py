@@ -103,14 +103,18 @@ class Daemon:
 
     def start(self) -> None:
         """Write the configuration and start the process; does not wait for it."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with self.config_path.open("w") as file:
-            YAML().dump(self.settings, file)
+        self.write_config()
         environment = {**os.environ, "TIERSIDECAR_FAILPOINTS": self.failpoints}
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command, env=environment, stdout=log, stderr=log, start_new_session=True
             )
+
+    def write_config(self) -> None:
+        """Write the configuration, for commands of an operator whose daemon does not run."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.config_path.open("w") as file:
+            YAML().dump(self.settings, file)
 
     def stop(self, timeout_s: float = 30.0) -> int:
         """SIGTERM, and the exit code."""

@@ -1,0 +1,236 @@
+"""The drill (issue 21): a cluster is gone with its disks, the bucket is left, and a new one takes over at the same offsets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
+
+from tests.integration.test_daemon import SEGMENT_BYTES, STRICT, active_base
+from tests.integration.test_daemon_transactions import open_transaction
+from tests.support.command_line import answer_of
+from tests.support.daemon import Daemon, daemon_settings, wait_for
+from tests.support.kafka_cluster import KafkaCluster
+from tests.support.loopback_ports import free_port
+from tests.support.produce import ProducedRecord, Style, produce_mix
+from tests.support.read_service import fetch_records, shape_of
+from tests.support.remote_events import object_keys_in
+from tiersidecar.adapters.snapshots.cluster_shelf import read_cluster_snapshot
+from tiersidecar.domain.own_objects import CLUSTERS, OWNERS
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+
+TOPIC, GROUP = "orders", "billing"
+ISOLATIONS = ("read_uncommitted", "read_committed")
+
+
+def beside(cluster: KafkaCluster, directory: Path, store: Path) -> Daemon:
+    """Copies, reads and serves Kafka clients; what it knows is in the store within a second."""
+    settings = daemon_settings(
+        directory,
+        bootstrap_servers=cluster.bootstrap_servers,
+        log_dirs=list(cluster.brokers[0].log_dirs),
+        topics=[{"name": TOPIC, "local.retention.bytes": 1}],
+        store={"type": "filesystem", "root": str(store)},
+        gateway={"listeners": [{"listen": f"127.0.0.1:{free_port()}"}]},
+        **{"snapshots.interval.ms": 300, "snapshots.cluster.interval.ms": 300, "lease.duration.ms": 3_000},
+    )
+    return Daemon(directory, settings, roles="tier,read,gateway")
+
+
+def gateway_of(daemon: Daemon) -> str:
+    return str(daemon.settings["gateway"]["listeners"][0]["listen"])
+
+
+def shapes(records: Sequence[ProducedRecord], start: int, stop: int, isolation: str) -> list[Any]:
+    """What a reader of partition 0 is to see."""
+    return [
+        shape_of(one)
+        for one in records
+        if start <= one.offset < stop and not (one.aborted and isolation == "read_committed")
+    ]
+
+
+async def commit(servers: str, offset: int) -> None:
+    async with AIOKafkaConsumer(bootstrap_servers=servers, group_id=GROUP, enable_auto_commit=False) as consumer:
+        place = TopicPartition(TOPIC, 0)
+        consumer.assign([place])
+        await consumer.commit({place: OffsetAndMetadata(offset, "as of the drill")})
+
+
+async def read_all(servers: str, isolation: str, stop: int, group: str | None = None) -> list[Any]:
+    """Offsets, keys, values and headers up to ``stop`` of partition 0: of a group from its commit on, else from offset 0."""
+    place, found = TopicPartition(TOPIC, 0), list[Any]()
+    async with AIOKafkaConsumer(
+        bootstrap_servers=servers, group_id=group, enable_auto_commit=False, isolation_level=isolation
+    ) as consumer:
+        consumer.assign([place])
+        if group is None:
+            consumer.seek(place, 0)
+        async with asyncio.timeout(60):
+            while await consumer.position(place) < stop:
+                for records in (await consumer.getmany(timeout_ms=200)).values():
+                    found += [
+                        (one.offset, one.timestamp, one.key, one.value, tuple(one.headers))
+                        for one in records
+                        if one.offset < stop
+                    ]
+    return found
+
+
+async def fill(cluster: KafkaCluster) -> tuple[list[ProducedRecord], list[ProducedRecord]]:
+    """All that is written, and of it what is in a transaction whose end is in the last segment, which is not copied."""
+    settings = cluster.client_settings
+    styles = [Style(idempotent=True)]
+    produced = await produce_mix(settings, TOPIC, total_bytes=500_000, batch_bytes=16_384)
+    async with open_transaction(cluster, TOPIC) as undecided:
+        behind = await produce_mix(
+            settings, TOPIC, total_bytes=SEGMENT_BYTES, batch_bytes=16_384, styles=styles, seed=1
+        )
+    tail = await produce_mix(settings, TOPIC, total_bytes=1_000, batch_bytes=1_000, styles=styles, seed=2)
+    return sorted([*produced, *undecided, *behind, *tail], key=lambda one: one.offset), undecided
+
+
+def cluster_snapshot(store: Path) -> Any:
+    paths = sorted((store / CLUSTERS).glob("*/*.snapshot"))
+    return read_cluster_snapshot(paths[-1].read_bytes(), str(paths[-1])) if paths else None
+
+
+def halted(daemon: Daemon) -> list[str]:
+    code, body = daemon.status("/status?halted=1")
+    return [row["halted_reason"] for row in json.loads(body)["partitions"]] if code == 200 else []
+
+
+def owners(store: Path) -> set[str]:
+    return {json.loads(path.read_text())["cluster_id"] for path in (store / OWNERS).glob("*.json")}
+
+
+def seed_all(cluster: KafkaCluster, plan: Path) -> list[dict[str, Any]]:
+    found = []
+    for broker in cluster.brokers:
+        arguments = ["mount", "seed", str(plan), "--server-properties", str(broker.directory / "server.properties")]
+        found.append(answer_without_config(*arguments, "--carry-out"))
+    return found
+
+
+def answer_without_config(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tiersidecar", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return dict(json.loads(done.stdout))
+
+
+def test_a_new_cluster_takes_over_at_the_same_offsets(tmp_path: Path) -> None:
+    """U5, U34."""
+    store, plan = tmp_path / "store", tmp_path / "mount.json"
+    store.mkdir()
+    former = KafkaCluster(tmp_path / "former")
+    with former, beside(former, tmp_path / "former-sidecar", store) as daemon:
+        former.create_topic(TOPIC, segment_bytes=SEGMENT_BYTES, configs=STRICT)
+        produced, undecided = asyncio.run(fill(former))
+        daemon.wait_until_ready()
+        end = active_base(former, TOPIC)
+        wait_for(lambda: former.admin.earliest_offset(TOPIC, 0) == end, "all sealed segments are remote alone", daemon)
+        assert undecided[-1].offset < end < produced[-1].offset, "the transaction's end is in what is lost"
+        read_up_to = produced[len(produced) // 3].offset
+        asyncio.run(commit(former.bootstrap_servers, read_up_to))
+
+        def is_kept() -> bool:
+            kept = cluster_snapshot(store)
+            return kept is not None and kept.groups.get(GROUP, {}).get((TOPIC, 0)) is not None
+
+        wait_for(is_kept, "the group's offset is in the store", daemon)
+        shown = answer_of(daemon.config_path, "mount", "snapshot")
+        assert (shown["topics"], shown["groups"], shown["groups_unknown"]) == (1, 1, None), "also on demand"
+    disks = tmp_path / "former-disks"
+    former.directory.rename(disks)
+    objects = object_keys_in(store)
+
+    second = KafkaCluster(tmp_path / "second")
+    sidecar = beside(second, tmp_path / "second-sidecar", store)
+    sidecar.write_config()
+    found = answer_of(sidecar.config_path, "mount", "plan", "--brokers", "1", "--out", str(plan))
+    assert (found["former_cluster"], found["topics"], found["groups"]) == (former.cluster_id, 1, 1)
+    (row,) = found["partitions_by_topic"]
+    assert row["ends"][0]["end"] == end
+    assert row["ends"][0]["open_transactions"] == 1
+    (seeded,) = seed_all(second, plan)
+    assert (seeded["partitions"], seeded["done"]) == (1, True)
+    with second:
+        shown = answer_of(sidecar.config_path, "mount", "publish", str(plan))
+        assert (shown["done"], segments_in(shown)) == (False, len(objects) // 3)
+        assert owners(store) == {former.cluster_id}
+        done = answer_of(sidecar.config_path, "mount", "publish", str(plan), "--carry-out")
+        assert done["done"], done
+        assert segments_in(done["published"]) == len(objects) // 3
+        assert (done["published"]["transactions_aborted"], done["groups_restored"], done["groups_refused"]) == (
+            1,
+            1,
+            {},
+        )
+        assert owners(store) == {second.cluster_id}
+        again = answer_of(sidecar.config_path, "mount", "publish", str(plan), "--carry-out")
+        assert (again["published"]["there_already"], again["groups_restored"]) == (len(objects) // 3, 0)
+        take_over(second, sidecar, produced, undecided, end, read_up_to)
+        after = object_keys_in(store)
+        assert after > objects, "new segments are beside the old ones"
+        disks.rename(former.directory)
+        come_back(former, beside(former, tmp_path / "former-sidecar", store))
+        assert object_keys_in(store) >= after
+        sidecar.kill9()
+
+
+def segments_in(document: dict[str, Any]) -> int:
+    return int(document["segments_from_snapshots"] + document["segments_from_manifests"])
+
+
+def take_over(
+    cluster: KafkaCluster,
+    sidecar: Daemon,
+    produced: list[ProducedRecord],
+    undecided: list[ProducedRecord],
+    end: int,
+    read_up_to: int,
+) -> None:
+    """Everything that was copied reads back, producers go on at N, what they write is copied, and the group goes on."""
+    assert cluster.admin.earliest_offset(TOPIC, 0) == end
+    sidecar.start()
+    sidecar.wait_until_ready()
+    servers = gateway_of(sidecar)
+    for isolation in ISOLATIONS:
+        wanted = shapes(produced, 0, end, isolation)
+        assert list(fetch_records(sidecar.read_url, TOPIC, 0, stop=end, isolation=isolation)) == wanted
+        assert asyncio.run(read_all(servers, isolation, end)) == wanted
+    before = cluster.admin.latest_offset(TOPIC, 0)
+    assert before == end + 1, "the abort marker of the transaction that nothing else would end"
+    more = asyncio.run(
+        produce_mix(cluster.client_settings, TOPIC, total_bytes=4 * SEGMENT_BYTES, batch_bytes=16_384, seed=3)
+    )
+    assert more[0].offset == before
+    start = active_base(cluster, TOPIC)
+    wait_for(lambda: cluster.admin.earliest_offset(TOPIC, 0) == start, "new segments are remote", sidecar)
+    latest = cluster.admin.latest_offset(TOPIC, 0)
+    everything = [*(one for one in produced if one.offset < end), *more]
+    for isolation in ISOLATIONS:
+        assert asyncio.run(read_all(servers, isolation, latest)) == shapes(everything, 0, latest, isolation)
+    resumed = asyncio.run(read_all(servers, "read_committed", latest, GROUP))
+    assert resumed == shapes(everything, read_up_to, latest, "read_committed")
+
+
+def come_back(former: KafkaCluster, daemon: Daemon) -> None:
+    """The former cluster was not gone for good: its sidecar finds that the data are another cluster's, and stops."""
+    with former, daemon:
+        asyncio.run(
+            produce_mix(former.client_settings, TOPIC, total_bytes=3 * SEGMENT_BYTES, batch_bytes=16_384, seed=4)
+        )
+        reasons = wait_for(lambda: halted(daemon), "it is halted", daemon)
+        assert "cluster" in reasons[0], reasons
+        daemon.kill9()
