@@ -6,7 +6,6 @@ looked at first, and a second run goes on where the first one ended.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from tiersidecar.adapters.node_files import (
+    acting_as_owner,
+    fresh_name,
+    locked_log_dir,
+    put_file,
+    require_no_link,
+    sync_directory,
+)
 from tiersidecar.app.mount_file import MountPlan
 from tiersidecar.domain.cluster_topics import NewPartition
 from tiersidecar.domain.errors import CorruptDataError, MountRefusedError
@@ -32,7 +39,6 @@ _FIRST_RECORDS = ("bootstrap.checkpoint", f"{_METADATA_LOG}/00000000000000000000
 """Where ``kafka-storage format`` puts what an empty metadata log begins with: up to 4.3, and in the releases after it.  Where
 the first is there, the second has the quorum's voters alone."""
 _BACKUP = ".before-mount"
-_LOCK = ".lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +116,7 @@ def sow(seed: Seed) -> None:
 
 @contextmanager
 def stopped_node(properties: Path) -> Iterator[None]:
-    """Hold the locks that the node itself would take, so that it cannot start meanwhile.
+    """Hold the locks that the node itself would take, so that it cannot start meanwhile, and act as the owner of its files.
 
     Raises:
         MountRefusedError: it runs, or its files cannot be read.
@@ -118,22 +124,12 @@ def stopped_node(properties: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             node = read_node_places(properties.read_text(), where=str(properties))
-            for path in sorted({*node.log_dirs, node.metadata_log_dir}):
-                held.enter_context(_locked(Path(path)))
+            directories = [Path(path) for path in sorted({*node.log_dirs, node.metadata_log_dir})]
+            held.enter_context(acting_as_owner(directories))
+            for path in directories:
+                held.enter_context(locked_log_dir(path))
         except (OSError, UnicodeDecodeError, CorruptDataError) as error:
             raise MountRefusedError(reason=str(error)) from error
-        yield
-
-
-@contextmanager
-def _locked(log_dir: Path) -> Iterator[None]:
-    """By the file that Kafka locks, in the way it does (``FileLock``)."""
-    with (log_dir / _LOCK).open("ab") as file:
-        _give_to_broker(log_dir / _LOCK)
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise MountRefusedError(reason=f"{log_dir} is in use: stop the node first") from error
         yield
 
 
@@ -187,8 +183,9 @@ def _replicas(plan: MountPlan, node: NodePlaces) -> tuple[list[NewFile], int, in
     return files, count, present
 
 
-def _partition_dirs(log_dir: Path) -> list[Path]:
-    return [path for path in log_dir.iterdir() if path.is_dir()]
+def _partition_dirs(log_dir: Path) -> list[str]:
+    with os.scandir(log_dir) as found:
+        return [one.name for one in found if one.is_dir(follow_symlinks=False)]
 
 
 def _replica_files(owner: TopicIdPartition, one: NewPartition, directory: Path) -> list[NewFile]:
@@ -201,13 +198,15 @@ def _replica_files(owner: TopicIdPartition, one: NewPartition, directory: Path) 
 
 
 def _require_nothing_else(directory: Path, wanted: Sequence[NewFile]) -> None:
+    require_no_link(directory)
     if not directory.exists():
         return
     contents = {one.path.name: one.data for one in wanted}
-    half_written = {_fresh(one.path) for one in wanted}
+    half_written = {fresh_name(one.path) for one in wanted}
     for path in directory.iterdir():
         if path in half_written:
             continue
+        require_no_link(path)
         if path.name not in contents or path.read_bytes() != contents[path.name]:
             raise MountRefusedError(
                 reason=f"{directory} is there already, with {path.name}: a broker has been started here. Set the cluster up "
@@ -224,6 +223,8 @@ def _first_records(plan: MountPlan, node: NodePlaces) -> list[NewFile]:
         raise MountRefusedError(reason=f"{directory} has no first records: run `kafka-storage.sh format` first")
     path = paths[0]
     backup = directory / f"{path.name}{_BACKUP}"
+    require_no_link(path)
+    require_no_link(backup)
     now = path.read_bytes()
     before = backup.read_bytes() if backup.is_file() else now
     topics = chain.from_iterable(write_topic_records(topic) for topic in plan.topics)
@@ -249,41 +250,8 @@ def _require_no_metadata(directory: Path) -> None:
 
 
 def _write(one: NewFile) -> None:
-    if not one.path.parent.exists():
-        one.path.parent.mkdir()
-        _give_to_broker(one.path.parent)
+    one.path.parent.mkdir(exist_ok=True)
     if one.backup is not None and not one.backup.exists():
-        _put(one.backup, one.path.read_bytes())
-    _put(one.path, one.data)
-    _sync(one.path.parent.parent)
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
-    fresh = _fresh(path)
-    with fresh.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    _give_to_broker(fresh)
-    fresh.rename(path)
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _fresh(path: Path) -> Path:
-    return path.with_name(f"{path.name}.new")
-
-
-def _give_to_broker(path: Path) -> None:
-    """To the owner of the directory that it lies in: the seed may be sown by root."""
-    mine, theirs = path.stat(), path.parent.stat()
-    if (mine.st_uid, mine.st_gid) != (theirs.st_uid, theirs.st_gid):
-        os.chown(path, theirs.st_uid, theirs.st_gid)
+        put_file(one.backup, one.path.read_bytes())
+    put_file(one.path, one.data)
+    sync_directory(one.path.parent.parent)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -184,6 +186,57 @@ def test_a_node_that_runs_is_refused(node: Node) -> None:
         holder.communicate(b"\n")
     with stopped_node(node.properties), lock.open("ab") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+OWNER = 12_345 if os.geteuid() == 0 else os.geteuid()
+
+
+@pytest.fixture
+def owned_node() -> Iterator[Node]:
+    """A node whose files are a user's, who can reach them: pytest's own directories are closed to others."""
+    with TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        root.chmod(0o755)
+        node = Node(root)
+        for path in (*node.dirs, *(one for directory in node.dirs for one in directory.iterdir())):
+            os.chown(path, OWNER, -1)
+        yield node
+
+
+def test_root_writes_as_the_owner_of_the_log_dirs(owned_node: Node) -> None:
+    before = os.geteuid(), os.getegid(), os.getgroups()
+    with stopped_node(owned_node.properties):
+        assert os.geteuid() == OWNER
+        sow(look_at_node(PLAN, owned_node.properties))
+    assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+    made = [path for directory in owned_node.dirs for path in directory.rglob("*")]
+    assert {path.stat().st_uid for path in made} == {OWNER}
+    assert owned_node.dirs[0] / ".lock" in made
+
+
+@pytest.mark.parametrize("name", [".lock", BOOTSTRAP, f"{BOOTSTRAP}.before-mount", "orders-0"])
+def test_a_link_in_a_log_dir_leads_to_no_other_file(owned_node: Node, tmp_path: Path, name: str) -> None:
+    """The user that the broker runs as may link what it likes; root must not give it away, nor write to it."""
+    target = tmp_path / "shadow"
+    target.write_bytes(FORMATTED)
+    before = target.stat().st_uid, target.stat().st_mtime_ns
+    link = owned_node.dirs[0] / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+    with pytest.raises(MountRefusedError), stopped_node(owned_node.properties):
+        sow(look_at_node(PLAN, owned_node.properties))
+    assert (target.read_bytes(), target.stat().st_uid, target.stat().st_mtime_ns) == (FORMATTED, *before)
+
+
+def test_a_link_in_place_of_a_half_written_file_is_replaced(owned_node: Node, tmp_path: Path) -> None:
+    target = tmp_path / "shadow"
+    target.write_bytes(b"secret")
+    before = target.stat().st_uid, target.stat().st_mtime_ns
+    (owned_node.dirs[0] / f"{BOOTSTRAP}.new").symlink_to(target)
+    with stopped_node(owned_node.properties):
+        sow(look_at_node(PLAN, owned_node.properties))
+    assert (target.read_bytes(), target.stat().st_uid, target.stat().st_mtime_ns) == (b"secret", *before)
+    assert not (owned_node.dirs[0] / BOOTSTRAP).is_symlink()
 
 
 def test_a_plan_is_the_same_when_it_is_read_again(tmp_path: Path) -> None:
